@@ -1,0 +1,1 @@
+"""Schedule spaces, one a file."""

@@ -1,0 +1,1 @@
+"""Shipped tuning logs, one folder a device; see README.md beside this file."""

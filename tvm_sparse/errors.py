@@ -1,0 +1,67 @@
+"""The failures a user can cause. Each says what was found, what is allowed and what to do next.
+
+Every message is one sentence of the form ``where: problem, found ...; allowed ...; next step``. The
+command line maps each class to its exit code (`exit_code`), so scripts can tell bad input from a
+failed build.
+"""
+
+from __future__ import annotations
+
+
+class TvmSparseError(Exception):
+    """Base of all errors a user can meet; `exit_code` is what the command line returns."""
+
+    exit_code = 4
+
+    def __init__(self, where: str, problem: str, found: object = None, allowed: str = "", hint: str = ""):
+        self.where, self.problem, self.found, self.allowed, self.hint = where, problem, found, allowed, hint
+        message = f"{where}: {problem}"
+        if found is not None:
+            message += f", found {found}"
+        if allowed:
+            message += f"; allowed: {allowed}"
+        if hint:
+            message += f"; {hint}"
+        super().__init__(message)
+
+
+class UsageError(TvmSparseError):
+    """The command line or an argument of a public function is wrong."""
+
+    exit_code = 2
+
+
+class ModelError(TvmSparseError):
+    """A model file, a weight or a convolution cannot be used."""
+
+    exit_code = 3
+
+
+class LogError(TvmSparseError):
+    """A tuning log cannot be read or written."""
+
+    exit_code = 3
+
+
+class ArtifactError(TvmSparseError):
+    """A saved model is damaged, foreign or does not fit this machine."""
+
+    exit_code = 3
+
+
+class InputError(TvmSparseError):
+    """A tensor given to a compiled model has the wrong shape, dtype or device."""
+
+    exit_code = 3
+
+
+class BuildError(TvmSparseError):
+    """A kernel or a model could not be built or run."""
+
+    exit_code = 4
+
+
+class VerificationError(TvmSparseError):
+    """A result differs from the float64 reference by more than its bound."""
+
+    exit_code = 5

@@ -1,0 +1,109 @@
+"""The float64 reference convolution and the error bound every kernel must meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import VerificationError
+
+# Unit roundoff of IEEE binary32, round to nearest.
+FLOAT32_ROUNDOFF = 2.0**-24
+
+
+def conv2d(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution of `x` (N, C, H, W) and `weight` (K, C / groups, R, S) in float64, no epilogue."""
+    top, left, bottom, right = spec.padding
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    weight = weight.astype(np.float64)
+    cg, kg = spec.c // spec.groups, spec.k // spec.groups
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    out = np.zeros(spec.output_shape)
+    for g in range(spec.groups):
+        channels = padded[:, g * cg : (g + 1) * cg]
+        filters = weight[g * kg : (g + 1) * kg]
+        for r in range(spec.r):
+            for s in range(spec.s):
+                window = channels[
+                    :,
+                    :,
+                    r * dil_h : r * dil_h + (spec.out_h - 1) * st_h + 1 : st_h,
+                    s * dil_w : s * dil_w + (spec.out_w - 1) * st_w + 1 : st_w,
+                ]
+                tap = np.tensordot(filters[:, :, r, s], window, axes=([1], [1]))
+                out[:, g * kg : (g + 1) * kg] += tap.transpose(1, 0, 2, 3)
+    return out
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Exact result and element-wise error bound of one convolution on one input, both (N, K, OH, OW) float64."""
+
+    value: np.ndarray
+    bound: np.ndarray
+
+    def worst(self, y: np.ndarray) -> float:
+        """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity."""
+        error = np.abs(y.astype(np.float64) - self.value)
+        # A bound of 0 (no non-zero weight, no epilogue) admits only the exact value.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(error == 0, 0.0, error / self.bound)
+        return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def check(self, where: str, y: np.ndarray) -> float:
+        """`worst(y)`, or VerificationError where it exceeds 1."""
+        worst = self.worst(y)
+        if worst > 1:
+            raise VerificationError(
+                where, "the result differs from the float64 reference", f"{worst:.3g} times the error bound", "up to 1"
+            )
+        return worst
+
+
+def reference(
+    spec: ConvSpec,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+) -> Reference:
+    """Reference with epilogue and its bound.
+
+    The bound of an output of filter k is ``(nnz_k + 2) * u * (conv(|x|, |w|) + |bias| + |residual|)``: a sum
+    of nnz_k products in any order, each with one rounding, plus the epilogue's roundings (Higham, Accuracy
+    and Stability of Numerical Algorithms, section 3.1), u the accumulator's unit roundoff. ReLU never
+    enlarges an error.
+    """
+    value = conv2d(spec, x, weight)
+    magnitude = conv2d(spec, np.abs(x), np.abs(weight))
+    if bias is not None:
+        value += bias.astype(np.float64)[None, :, None, None]
+        magnitude += np.abs(bias.astype(np.float64))[None, :, None, None]
+    if residual is not None:
+        value += residual
+        magnitude += np.abs(residual.astype(np.float64))
+    if spec.relu:
+        value = np.maximum(value, 0)
+    nnz = (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
+    return Reference(value, (nnz + 2) * FLOAT32_ROUNDOFF * magnitude)
+
+
+def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[str, np.ndarray]:
+    """Random float32 ``x`` and, where the spec has them, ``bias`` and ``residual``.
+
+    With `integers`, small whole numbers: every partial sum is then exact in float32 and results must be equal.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        values = rng.integers(-4, 5, shape) if integers else rng.standard_normal(shape)
+        return values.astype(np.float32)
+
+    arguments = {"x": draw(spec.input_shape)}
+    if spec.bias:
+        arguments["bias"] = draw((spec.k,))
+    if spec.residual:
+        arguments["residual"] = draw(spec.output_shape)
+    return arguments
