@@ -119,7 +119,7 @@ class ConvSpec:
 
     @property
     def key(self) -> str:
-        """A short text that identifies the convolution, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``."""
+        """A short text that identifies it, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``."""
         epilogue = "".join(letter for letter, on in (("b", self.bias), ("a", self.residual), ("r", self.relu)) if on)
         text = (
             f"n{self.n}c{self.c}h{self.h}w{self.w}-k{self.k}r{self.r}s{self.s}"
@@ -145,7 +145,7 @@ class ConvSpec:
         if not isinstance(data, dict) or not set(data) <= names:
             raise ModelError("convolution", "unknown fields", data, ", ".join(sorted(names)))
         try:
-            values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+            values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
             return cls(**values)
         except TypeError as error:
             raise ModelError("convolution", str(error), data, "the fields of ConvSpec") from None
