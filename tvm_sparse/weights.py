@@ -1,0 +1,218 @@
+"""Dense convolution weights by layer name, from a torch module or a model file.
+
+The one contract with pruning tools is a dense tensor that holds zeros. Masks that
+`torch.nn.utils.prune` has not removed yet (``weight_orig`` and ``weight_mask``) are multiplied in here, into a
+copy: the caller's model keeps them. Files are read as data only; a pickle is refused, because it can run code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.errors import ModelError, UsageError
+
+logger = logging.getLogger(__name__)
+
+MODEL_SUFFIXES = (".onnx", ".pt2")
+_PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
+
+
+def load_weights(source: Any) -> dict[str, np.ndarray]:
+    """Every 4-D weight of `source`, by layer name, in the order of the model.
+
+    Parameters
+    ----------
+    source
+        A `torch.nn.Module`, a `torch.export.ExportedProgram`, or the path of a ``.pt2``, ``.onnx`` or
+        ``.safetensors`` file. It is not changed.
+
+    Returns
+    -------
+    dict
+        Layer name -> float32 array (K, C / groups, R, S). A layer is named after its parameter without ``.weight``
+        (``layer1.0.conv1``), an ONNX node whose weight has no such name after the node.
+
+    Raises
+    ------
+    ModelError
+        The file is missing, damaged or of an unknown kind; a weight is not float32 or holds NaN or infinity.
+    UsageError
+        The package that reads this kind of file is not installed.
+    """
+    if is_torch_module(source):
+        weights = _from_state(_module_state(source))
+    elif is_exported_program(source):
+        weights = _from_state({**source.state_dict, **source.constants})
+    else:
+        path = existing_file(source, (*MODEL_SUFFIXES, ".safetensors"))
+        weights = {".onnx": _from_onnx, ".pt2": _from_pt2, ".safetensors": _from_safetensors}[path.suffix](path)
+    for layer, weight in weights.items():
+        check_weight(layer, weight)
+    return weights
+
+
+def check_weight(layer: str, weight: np.ndarray) -> None:
+    """Raise ModelError unless `weight` is float32 and finite."""
+    if weight.dtype != np.float32:
+        raise ModelError(
+            f"layer {layer}", "weight has an unsupported element type", weight.dtype, "float32", "convert the model"
+        )
+    finite = np.isfinite(weight)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ModelError(
+            f"layer {layer}", f"weight{list(index)} is not finite", weight[index], "finite numbers", "repair the model"
+        )
+
+
+def is_torch_module(source: Any) -> bool:
+    """Whether `source` is a `torch.nn.Module`; does not load torch to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
+
+
+def is_exported_program(source: Any) -> bool:
+    """Whether `source` is a `torch.export.ExportedProgram`; does not load torch to find out."""
+    export = sys.modules.get("torch.export")
+    return export is not None and isinstance(source, export.ExportedProgram)
+
+
+def existing_file(source: Any, suffixes: tuple[str, ...]) -> Path:
+    """`source` as the path of a file with one of `suffixes`.
+
+    Raises
+    ------
+    ModelError
+        It is no path, does not exist or has another suffix.
+    """
+    if not isinstance(source, (str, Path)):
+        raise ModelError(
+            "model", "this cannot be read", type(source).__name__, f"torch.nn.Module or {', '.join(suffixes)}"
+        )
+    path = Path(source)
+    if path.suffix in _PICKLE_SUFFIXES:
+        raise ModelError(
+            str(path),
+            "this is a pickle, which can run code when it is opened",
+            hint="load it yourself and pass the module, or write torch.export.save(torch.export.export(model, inputs), "
+            "'model.pt2')",
+        )
+    if path.suffix not in suffixes:
+        raise ModelError(str(path), "unknown kind of file", path.suffix or "no suffix", ", ".join(suffixes))
+    if not path.is_file():
+        raise ModelError(str(path), "no such file", hint="check the path")
+    return path
+
+
+def require(module: str, extra: str) -> Any:
+    """Import `module`, or raise UsageError that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            module, "the package is not installed", hint=f"run: pip install 'tvm-sparse[{extra}]'"
+        ) from None
+
+
+def load_onnx(path: Path) -> Any:
+    """The checked `onnx.ModelProto` in `path`, external data included.
+
+    Raises
+    ------
+    ModelError
+        The file is damaged or breaks a rule of ONNX.
+    """
+    onnx = require("onnx", "onnx")
+    decode_error = require("google.protobuf.message", "onnx").DecodeError
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(str(path), f"this is no valid ONNX model ({first})", hint="export it again") from None
+    return model
+
+
+def _module_state(module: Any) -> dict[str, Any]:
+    state = dict(module.state_dict())
+    for name, child in module.named_modules():
+        # A parametrised weight is computed on access; the state holds only what it is computed from.
+        if hasattr(child, "parametrizations") and "weight" in child.parametrizations:
+            state[f"{name}.weight" if name else "weight"] = child.weight
+    return state
+
+
+def _from_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """4-D floating-point entries of a state dict, masks multiplied in."""
+    arrays = {name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) == 4}
+    weights = {}
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or name.endswith("_mask") or ".parametrizations." in name:
+            continue
+        plain = name.removesuffix("_orig")
+        if plain != name and f"{plain}_mask" in arrays:
+            logger.info("layer %s: its pruning mask was not removed yet and is applied", layer_name(plain))
+            weights[layer_name(plain)] = array * arrays[f"{plain}_mask"].astype(array.dtype)
+        else:
+            weights[layer_name(name)] = array
+    return weights
+
+
+def layer_name(parameter: str) -> str:
+    """The layer that owns `parameter`: its name without ``.weight``."""
+    return parameter.removesuffix(".weight")
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    """A tensor as an array that shares nothing with it."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    value = value.detach().cpu()
+    # NumPy has no bfloat16; the check on the element type needs only to see that it is not float32.
+    return (value.half() if str(value.dtype) == "torch.bfloat16" else value).numpy().copy()
+
+
+def _from_pt2(path: Path) -> dict[str, np.ndarray]:
+    require("torch", "torch")
+    from tvm_sparse.pt2 import load_exported_program
+
+    program = load_exported_program(path)
+    return _from_state({**program.state_dict, **program.constants})
+
+
+def _from_safetensors(path: Path) -> dict[str, np.ndarray]:
+    safetensors = require("safetensors", "onnx")
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            names = [name for name in list(file.keys()) if len(file.get_slice(name).get_shape()) == 4]
+            state = {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, TypeError, OSError) as error:
+        raise ModelError(str(path), f"the .safetensors file cannot be read ({error})", hint="save it again") from None
+    return _from_state(state)
+
+
+def _from_onnx(path: Path) -> dict[str, np.ndarray]:
+    return onnx_weights(load_onnx(path))
+
+
+def onnx_weights(model: Any) -> dict[str, np.ndarray]:
+    """Weights of the 2-D ``Conv`` nodes of an `onnx.ModelProto`, by layer name, in the order of the graph."""
+    numpy_helper = require("onnx.numpy_helper", "onnx")
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            tensors[node.output[0]] = node.attribute[0].t
+    weights = {}
+    for node in model.graph.node:
+        if node.op_type == "Conv" and node.input[1] in tensors and len(tensors[node.input[1]].dims) == 4:
+            parameter = node.input[1]
+            name = parameter if parameter.endswith(".weight") else node.name or parameter
+            weights[layer_name(name)] = numpy_helper.to_array(tensors[parameter])
+    return weights
