@@ -1,0 +1,217 @@
+"""Small models that between them use everything a convolution can meet, and helpers that run them."""
+
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from tvm import relax
+
+
+def run_relax(module, *arrays):
+    """Outputs of a Relax module on the CPU, as a list of arrays."""
+    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    outputs = machine["main"](*[tvm.runtime.tensor(a) for a in arrays])
+    return [o.numpy() for o in ([outputs] if hasattr(outputs, "numpy") else outputs)]
+
+
+def run_torch(module, *arrays):
+    """Outputs of a torch module, as a list of arrays."""
+    with torch.no_grad():
+        outputs = module(*map(torch.from_numpy, arrays))
+    return [o.numpy() for o in ([outputs] if isinstance(outputs, torch.Tensor) else outputs)]
+
+
+def run_onnx(model, *arrays):
+    """Outputs of ONNX Runtime, as a list of arrays."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)})
+
+
+class Chain(nn.Sequential):
+    """Layers one after the other, batch norms with statistics that matter, half of each weight zero."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    for tensor in (module.weight, module.bias, module.running_mean):
+                        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+                    module.running_var.uniform_(0.5, 2, generator=generator)
+                elif isinstance(module, nn.Conv2d):
+                    module.weight.copy_(torch.randn(module.weight.shape, generator=generator))
+                    module.weight *= torch.rand(module.weight.shape, generator=generator) < 0.5
+                    if module.bias is not None:
+                        module.bias.copy_(torch.randn(module.bias.shape, generator=generator))
+        self.eval()
+
+
+class Residual(Chain):
+    """``relu(last(...first(x)) + shortcut(x))``, the last layer `Identity` included or not."""
+
+    def __init__(self, *layers, shortcut=None, relu=True, swapped=False):
+        super().__init__(*layers)
+        self.shortcut = shortcut if shortcut is not None else nn.Identity()
+        self.relu, self.swapped = relu, swapped
+        self.eval()
+
+    def forward(self, x):
+        y = x
+        for layer in list(self)[:-1]:
+            y = layer(y)
+        y = self.shortcut(x) + y if self.swapped else y + self.shortcut(x)
+        return torch.relu(y) if self.relu else y
+
+
+class Twice(Chain):
+    """The first convolution's raw output is used twice."""
+
+    def forward(self, x):
+        y = self[0](x)
+        return torch.relu(y) + self[1](y)
+
+
+class TwoConsumers(Chain):
+    """The output of ReLU feeds two convolutions, and both are outputs."""
+
+    def forward(self, x):
+        y = torch.relu(self[0](x))
+        return self[1](y), self[2](y)
+
+
+class Doubled(Chain):
+    """A convolution's output added to itself."""
+
+    def forward(self, x):
+        y = self[0](x)
+        return torch.relu(y + y)
+
+
+class Shared(Chain):
+    """One convolution applied twice."""
+
+    def forward(self, x):
+        return self[0](torch.relu(self[0](x)))
+
+
+class TwoInputs(Chain):
+    """Two inputs, and the second is the residual."""
+
+    def forward(self, x, z):
+        return torch.relu(self[0](x) + z)
+
+
+def conv(c=4, k=4, size=3, **options):
+    return nn.Conv2d(c, k, size, padding=options.pop("padding", size // 2), **options)
+
+
+# Name -> (module, shapes of its inputs, number of convolutions, number of tensor operations left after fusing).
+X = (1, 4, 9, 9)
+TORCH = {
+    "plain": (Chain(conv()), [X]),
+    "no_bias": (Chain(conv(bias=False)), [X]),
+    "relu": (Chain(conv(), nn.ReLU()), [X]),
+    "batch_norm_after_bias": (Chain(conv(), nn.BatchNorm2d(4), nn.ReLU()), [X]),
+    "batch_norm": (Chain(conv(bias=False), nn.BatchNorm2d(4)), [X]),
+    "batch_norm_before": (Chain(nn.BatchNorm2d(4), nn.ReLU(), conv()), [X]),
+    "depthwise": (Chain(conv(groups=4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 6, 1)), [X]),
+    "grouped": (Chain(conv(k=6, groups=2)), [X]),
+    "dilated": (Chain(conv(dilation=2, padding=2), nn.ReLU()), [X]),
+    "dilated_unequal": (Chain(conv(dilation=(1, 2), padding=(0, 3), stride=(2, 1))), [X]),
+    "stride2": (Chain(conv(stride=2), conv(4, 8, 1, stride=2)), [X]),
+    "same_padding_even": (Chain(conv(size=2, padding="same")), [X]),
+    "kernel_5x3": (Chain(nn.Conv2d(4, 4, (5, 3), padding=(2, 1))), [X]),
+    "relu6": (Chain(conv(), nn.ReLU6()), [X]),
+    "batch3": (Chain(conv(), nn.ReLU(), nn.MaxPool2d(2), conv(k=7)), [(3, 4, 9, 9)]),
+    "residual": (Residual(conv(), nn.BatchNorm2d(4), nn.ReLU(), conv(), nn.BatchNorm2d(4)), [X]),
+    "residual_swapped": (Residual(conv(), nn.ReLU(), conv(), swapped=True), [X]),
+    "residual_no_relu": (Residual(conv(), relu=False), [X]),
+    "residual_two_convs": (Residual(conv(bias=False), shortcut=conv(size=1)), [X]),
+    "used_twice": (Twice(conv(), conv()), [X]),
+    "two_consumers": (TwoConsumers(conv(), conv(), conv(size=1)), [X]),
+    "doubled": (Doubled(conv()), [X]),
+    "shared": (Shared(conv()), [X]),
+    "two_inputs": (TwoInputs(conv(bias=False)), [X, X]),
+    "classifier": (Chain(conv(k=8, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)), [X]),
+}
+
+
+def onnx_model(nodes, weights, inputs, outputs):
+    """An `onnx.ModelProto`; `inputs` and `outputs` map names to shapes, `weights` names to arrays."""
+    graph = helper.make_graph(
+        [helper.make_node(op, ins, outs, name=f"{op}_{i}", **attrs) for i, (op, ins, outs, attrs) in enumerate(nodes)],
+        "graph",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    # The oldest format that every supported ONNX Runtime reads.
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _random(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+_BN = {"s": _random(4), "b": _random(4), "m": _random(4), "v": np.abs(_random(4)) + 0.5}
+
+
+def _one_conv(size, out, **attributes):
+    weights = {"w": _random(4, 4, *size), "bias": _random(4)}
+    return onnx_model([("Conv", ["x", "w", "bias"], ["y"], attributes)], weights, {"x": X}, {"y": (1, 4, *out)})
+
+
+# Name -> ONNX model; every input is X.
+ONNX = {
+    "pads": _one_conv((3, 3), (11, 9), pads=[0, 1, 4, 1]),
+    "auto_pad_upper": _one_conv((3, 2), (5, 9), auto_pad="SAME_UPPER", strides=[2, 1]),
+    "auto_pad_lower": _one_conv((4, 4), (9, 5), auto_pad="SAME_LOWER", strides=[1, 2]),
+    "auto_pad_valid": _one_conv((3, 3), (7, 7), auto_pad="VALID"),
+    "pad_node": onnx_model(
+        [("Pad", ["x", "p"], ["t"], {}), ("Conv", ["t", "w"], ["y"], {"strides": [2, 2]})],
+        {"p": np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "w": _random(4, 4, 3, 3)},
+        {"x": X},
+        {"y": (1, 4, 4, 4)},
+    ),
+    "block": onnx_model(
+        [
+            ("Conv", ["x", "w1", "b1"], ["c1"], {"pads": [1, 1, 1, 1]}),
+            ("BatchNormalization", ["c1", "s", "b", "m", "v"], ["n1"], {}),
+            ("Relu", ["n1"], ["r1"], {}),
+            ("Conv", ["r1", "w2"], ["c2"], {"auto_pad": "SAME_UPPER"}),
+            ("BatchNormalization", ["c2", "s", "b", "m", "v"], ["n2"], {}),
+            ("Conv", ["x", "w3"], ["c3"], {}),
+            ("Add", ["n2", "c3"], ["a"], {}),
+            ("Relu", ["a"], ["y"], {}),
+        ],
+        {"w1": _random(4, 4, 3, 3), "b1": _random(4), "w2": _random(4, 4, 3, 3) * 2, "w3": _random(4, 4, 1, 1), **_BN},
+        {"x": X},
+        {"y": X},
+    ),
+    "unbaked_mask": onnx_model(
+        [("Mul", ["w", "mask"], ["wm"], {}), ("Conv", ["x", "wm"], ["y"], {})],
+        {"w": _random(4, 4, 3, 3), "mask": (_random(4, 4, 3, 3) > 0).astype(np.float32)},
+        {"x": X},
+        {"y": (1, 4, 7, 7)},
+    ),
+}
+
+
+def inputs_of(shapes):
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def export_quietly(module, arrays):
+    """`torch.export` without its warning about the attribute that pruning sets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(module, tuple(map(torch.from_numpy, arrays)))
