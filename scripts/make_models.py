@@ -1,9 +1,9 @@
-"""Write ONNX models of well-known shapes with random pruned weights: as good as trained ones for measuring speed.
+"""Write ONNX models of well-known shapes with random pruned weights, for measuring speed without trained ones.
 
     python scripts/make_models.py resnet50 --density 0.1 --batch 1 --seed 0 -o resnet50.onnx
 
 Weights are drawn after He et al. 2015, the smallest of each convolution are set to zero (magnitude pruning, no
-structure), and batch norm is given the statistics that such weights lead to, so activations stay near 1 at any
+structure), and batch norm is given the statistics that such weights lead to, so activations stay of order 1 at any
 depth. Convolutions of VGG16 have a bias before their batch norm, like torchvision's vgg16_bn.
 """
 
