@@ -1,0 +1,78 @@
+"""What every schedule space is: a dense PrimFunc and a function that schedules it with sampled decisions.
+
+A module of this package offers ``NAME``, ``TARGET`` (the target kind it is for) and
+``spaces(spec, pattern, target) -> list[Space]``, which raises `NotApplicable`, with the rule that failed as a sentence,
+where the schedule cannot serve a convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+
+class NotApplicable(Exception):
+    """Why a schedule does not serve a convolution, as a sentence."""
+
+
+def no_constants(_weight: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A folded kernel takes no arrays made from the weight."""
+    return ()
+
+
+def weight_itself(weight: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A dense kernel takes the weight (K, C / groups, R, S)."""
+    return (weight,)
+
+
+@dataclass(frozen=True)
+class Space:
+    """One search space for one convolution.
+
+    Parameters
+    ----------
+    schedule, variant
+        Name of the schedule and of the layout or structure within it that the search does not change.
+    func
+        Unscheduled function with arguments x, then the weight or the arrays of `constants`, [bias], [residual], y.
+    apply
+        Schedules `func` in a straight line; decisions are sampled, with good ones given as defaults. None leaves the
+        space to MetaSchedule's generator.
+    fold
+        Whether the weight, argument 1, is folded into the code afterwards.
+    constants
+        The arrays that the kernel takes in the weight's place.
+    """
+
+    schedule: str
+    variant: str
+    func: tirx.PrimFunc
+    apply: Callable[[Schedule], None] | None
+    fold: bool = True
+    constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
+
+    @property
+    def name(self) -> str:
+        """``schedule`` or ``schedule:variant``."""
+        return f"{self.schedule}:{self.variant}" if self.variant else self.schedule
+
+
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """Divisors of `number`, ascending, up to `most`."""
+    return [d for d in range(1, min(number, most or number) + 1) if number % d == 0]
+
+
+def sample(sch: Schedule, candidates: Sequence[int], default: int) -> object:
+    """Sample one of `candidates` with equal probability; without a search the decision is `default`."""
+    values = sorted(set(candidates))
+    decision = values.index(default)
+    return sch.sample_categorical(values, [1.0 / len(values)] * len(values), decision=decision)
+
+
+def nearest(candidates: Sequence[int], wish: float) -> int:
+    """The candidate nearest to `wish`, the larger of two."""
+    return min(candidates, key=lambda candidate: (abs(candidate - wish), -candidate))

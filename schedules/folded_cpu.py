@@ -1,0 +1,39 @@
+"""Folded convolution for CPUs: weights as immediates, vectors along flattened output rows.
+
+One non-zero costs one vector multiply-add per pixel vector, with the weight broadcast from the constant pool and shared
+by the tile's vectors. The structure is that of `cpu_rows`.
+"""
+
+from __future__ import annotations
+
+from tvm.target import Target
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules.base import NotApplicable, Space
+from tvm_sparse.schedules.cpu_rows import layouts, packs, row_space, vector_lanes
+
+NAME = "folded_cpu"
+TARGET = "llvm"
+# Non-zeros a kernel may hold. 236,000 (512x512x3x3 at density 0.1) build in about a minute; code beyond that streams
+# from memory and loses to kernels that read their weights as data.
+MAX_NNZ = 300_000
+# Layouts offered to the search, each with every place to pack.
+LAYOUTS = 3
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """Search spaces for `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        The weight has more than `MAX_NNZ` non-zeros.
+    """
+    if pattern.nnz > MAX_NNZ:
+        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_NNZ} are folded")
+    return [
+        row_space(NAME, spec, layout, pack, fold=True)
+        for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
+        for pack in packs(spec, layout)
+    ]

@@ -1,0 +1,178 @@
+"""ConvSpec -> TE -> PrimFunc: the dense form of a convolution, before scheduling and folding.
+
+Two computes of the same function, both with stages named ``pack``, ``conv`` and ``out``:
+
+`conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input; the CUDA schedules
+stage its input in shared memory.
+
+`conv2d_rows` suits CPU vectors. The padded input is first split by stride phase and its rows laid end to end, so
+that for any stride and dilation one filter tap of a whole group of output rows is one contiguous run of floats:
+full vectors on maps of 7x7 as on maps of 224x224, no strided loads. Columns between rows are computed and dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import te, tirx
+
+from tvm_sparse.conv import ConvSpec
+
+# Name of the weight's argument in every PrimFunc made here.
+WEIGHT = "weight"
+
+
+def _arguments(spec: ConvSpec) -> dict[str, te.Tensor]:
+    """Placeholders in the order of every kernel's arguments: x, weight, [bias], [residual]."""
+    arguments = {
+        "x": te.placeholder(spec.input_shape, spec.dtype, name="x"),
+        WEIGHT: te.placeholder(spec.weight_shape, spec.dtype, name=WEIGHT),
+    }
+    if spec.bias:
+        arguments["bias"] = te.placeholder((spec.k,), spec.dtype, name="bias")
+    if spec.residual:
+        arguments["residual"] = te.placeholder(spec.output_shape, spec.dtype, name="residual")
+    return arguments
+
+
+def _padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
+    """Element (y, x_) of the zero-padded input, zero also beyond the bottom and right padding."""
+    top, left = spec.padding[0], spec.padding[1]
+    conditions = []
+    if top:
+        conditions.append(y >= top)
+    conditions.append(y < top + spec.h)
+    if left:
+        conditions.append(x_ >= left)
+    conditions.append(x_ < left + spec.w)
+    return tirx.if_then_else(tirx.all(*conditions), x[n, c, y - top, x_ - left], tirx.const(0.0, spec.dtype))
+
+
+def _epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr, index: tuple) -> tirx.Expr:
+    if spec.bias:
+        value = value + arguments["bias"][index[1]]
+    if spec.residual:
+        value = value + arguments["residual"][index]
+    return tirx.max(value, tirx.const(0.0, spec.dtype)) if spec.relu else value
+
+
+def _prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
+    return te.create_prim_func([*arguments.values(), out]).with_attr("global_symbol", "main")
+
+
+def _reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
+    _, channels, r, s = spec.weight_shape
+    return [te.reduce_axis((0, extent), name) for extent, name in ((channels, "c"), (r, "r"), (s, "s"))]
+
+
+def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
+    """The textbook form; arguments x, weight, [bias], [residual], y as `ConvSpec` shapes them."""
+    arguments = _arguments(spec)
+    top, left, bottom, right = spec.padding
+    x = arguments["x"]
+    packed = x
+    if any(spec.padding):
+        packed = te.compute(
+            (spec.n, spec.c, spec.h + top + bottom, spec.w + left + right),
+            lambda n, c, y, x_: _padded(spec, x, n, c, y, x_),
+            name="pack",
+        )
+    c, r, s = _reduce_axes(spec)
+    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    conv = te.compute(
+        spec.output_shape,
+        lambda n, k, y, x_: te.sum(
+            packed[n, _channel(k, filters, channels, c), y * st_h + r * dil_h, x_ * st_w + s * dil_w]
+            * arguments[WEIGHT][k, c, r, s],
+            axis=[c, r, s],
+        ),
+        name="conv",
+    )
+    out = te.compute(spec.output_shape, lambda *i: _epilogue(spec, arguments, conv[i], i), name="out")
+    return _prim_func(arguments, out)
+
+
+def _channel(k: tirx.Expr, filters: int, channels: int, c: tirx.Expr) -> tirx.Expr:
+    """Input channel that filter k reads at its c-th channel."""
+    return tirx.floordiv(k, filters) * channels + c
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """How `conv2d_rows` lays output rows into vectors.
+
+    `rows` output rows (a divisor of OH) make a group; their pixels lie row after row, `row_stride` apart, in `vectors`
+    vectors of `lanes` floats.
+    """
+
+    rows: int
+    row_stride: int
+    vectors: int
+    lanes: int
+
+    @classmethod
+    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> RowGroups:
+        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
+        shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        row_stride = max(row_stride or 0, shortest)
+        pixels = (rows - 1) * row_stride + spec.out_w
+        return cls(rows, row_stride, -(-pixels // lanes), lanes)
+
+    def length(self, spec: ConvSpec) -> int:
+        """Floats of a packed channel that vectors may touch."""
+        groups = spec.out_h // self.rows
+        rows_down = (spec.r - 1) * spec.dilation[0] // spec.stride[0]
+        columns_right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        start_of_last = (groups - 1) * self.rows * self.row_stride
+        return start_of_last + self.vectors * self.lanes + rows_down * self.row_stride + columns_right
+
+    def reads_input(self, spec: ConvSpec) -> bool:
+        """Whether an input channel, as it lies in memory, already is a packed channel."""
+        plain = spec.stride == (1, 1) and not any(spec.padding) and self.row_stride == spec.w
+        return plain and self.length(spec) <= spec.h * spec.w
+
+    def waste(self, spec: ConvSpec) -> float:
+        """Computed pixels / useful pixels, 1 or more."""
+        return self.vectors * self.lanes / (self.rows * spec.out_w)
+
+
+def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx.PrimFunc:
+    """The form with flattened rows; arguments as `conv2d`.
+
+    ``conv`` has axes (n, k, group, vector, lane). With `direct`, which needs ``layout.reads_input(spec)``, there is no
+    stage ``pack``: the input is read in place.
+    """
+    arguments = _arguments(spec)
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    stride, group_step = layout.row_stride, layout.rows * layout.row_stride
+    groups = spec.out_h // layout.rows
+    phases = (min(st_h, (spec.r - 1) * dil_h + 1), min(st_w, (spec.s - 1) * dil_w + 1))
+    packed = te.compute(
+        (spec.n, spec.c, *phases, -(-layout.length(spec) // stride), stride),
+        lambda n, c, ph_y, ph_x, row, column: _padded(
+            spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
+        ),
+        name="pack",
+    )
+    c, r, s = _reduce_axes(spec)
+    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+
+    def conv_at(n: tirx.Expr, k: tirx.Expr, group: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+        tap = tirx.floordiv(r * dil_h, st_h) * stride + tirx.floordiv(s * dil_w, st_w)
+        phase = (tirx.floormod(r * dil_h, st_h), tirx.floormod(s * dil_w, st_w))
+        # Row and column of a flat position: flattening the buffer cancels the division, so vectors run over rows' ends.
+        flat = group * group_step + vector * layout.lanes + lane + tap
+        position = (tirx.floordiv(flat, stride), tirx.floormod(flat, stride))
+        channel = _channel(k, filters, channels, c)
+        value = arguments["x"][(n, channel, *position)] if direct else packed[(n, channel, *phase, *position)]
+        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+
+    conv = te.compute((spec.n, spec.k, groups, layout.vectors, layout.lanes), conv_at, name="conv")
+
+    def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        group, flat = tirx.floordiv(y, layout.rows), tirx.floormod(y, layout.rows) * stride + x
+        value = conv[n, k, group, tirx.floordiv(flat, layout.lanes), tirx.floormod(flat, layout.lanes)]
+        return _epilogue(spec, arguments, value, (n, k, y, x))
+
+    return _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))

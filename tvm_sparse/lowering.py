@@ -1,0 +1,101 @@
+"""The lowering pipeline in which weights are folded, and building one kernel with it.
+
+It is TVM's own S-TIR pipeline without common-subexpression elimination, with asynchronous copies enabled, with
+`FoldWeights` just before host and device code are split, and without simplification after it: simplifying or scanning
+the long chains of single assignments that folding leaves takes hours.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+
+from tvm_sparse.fold import fold_weights_pass
+
+# Name under which the pipeline is registered with TVM, for `tvm.compile(..., tir_pipeline=PIPELINE)`.
+PIPELINE = "tvm_sparse"
+
+
+def _passes() -> list[tvm.transform.Pass]:
+    t, s = tirx.transform, s_tir.transform
+    return [
+        # Blocks to loops and buffers
+        s.CanonicalizeLoop(),
+        s.LowerCrossThreadReduction(),
+        s.LowerInitBlock(),
+        s.PlanAndUpdateBufferAllocationLocation(),
+        s.ConvertBlocksToOpaque(),
+        s.LiftThreadBinding(),
+        s.ManifestSharedMemoryLocalStage(),
+        s.CompactBufferAllocation(),
+        s.LowerAutoCopy(),
+        s.UnifyThreadBinding(),
+        s.LowerMatchBuffer(),
+        t.StmtSimplify(),
+        s.InjectPermutedLayout(),
+        s.AnnotateIrregularLoop(),
+        s.InjectSoftwarePipeline(),
+        s.TransformMmaBufferLayout(),
+        s.LowerOpaqueBlock(),
+        # Loops and buffers to flat code
+        t.FlattenBuffer(),
+        t.BF16ComputeLegalize(),
+        t.NarrowDataType(32),
+        s.LoopPartition(),
+        t.VectorizeLoop(True),
+        s.InjectVirtualThread(),
+        s.InjectDoubleBuffer(),
+        t.StorageRewrite(),
+        s.LowerAsyncDMA(),
+        s.HoistIfThenElse(),
+        t.UnrollLoop(),
+        s.RenormalizeSplitPattern(),
+        t.StmtSimplify(),
+        t.RemoveNoOp(),
+        s.RewriteUnsafeSelect(),
+        # Memory and synchronisation
+        t.FP8ComputeLegalize(),
+        s.VerifyVTCMLimit(),
+        s.LowerVtcmAlloc(),
+        t.VerifyMemory(),
+        t.AnnotateEntryFunc(),
+        s.ThreadSync("shared"),
+        s.ThreadSync("shared.dyn"),
+        s.ThreadSync("warp"),
+        s.InferFragment(),
+        s.LowerThreadAllreduce(),
+        s.InjectPTXAsyncCopy(),
+        s.MergeSharedMemoryAllocations(),
+        # The weights
+        fold_weights_pass(),
+        # Host and device
+        t.SplitHostDevice(),
+        t.MakePackedAPI(),
+        t.FP8StorageLegalize(),
+        t.BF16StorageLegalize(),
+    ]
+
+
+def register() -> None:
+    """Register `PIPELINE` with TVM; calling it again changes nothing."""
+    from tvm.s_tir import pipeline
+
+    def factory() -> tuple:
+        @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
+        def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
+            return tvm.ir.transform.Sequential(_passes())(module)
+
+        def finalize_device() -> tvm.transform.Pass:
+            return tvm.ir.transform.Sequential([tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin()])
+
+        return lower, pipeline.finalize_host_passes, finalize_device
+
+    tirx.register_tir_pipeline(PIPELINE, factory)
+
+
+def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
+    """Compile one scheduled function into a module whose function ``main`` it is."""
+    register()
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    with target:
+        return tvm.compile(module, target, tir_pipeline=PIPELINE).mod

@@ -1,0 +1,149 @@
+"""Which schedule spaces serve a convolution, and making a kernel from a schedule name and a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import Trace
+from tvm.target import Target
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.fold import bind_weight
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules import dense_cpu, folded_cpu
+from tvm_sparse.schedules.base import NotApplicable, Space
+
+# In the order in which they are tried. Sparse schedules first, then the dense rival.
+SCHEDULES: tuple[ModuleType, ...] = (folded_cpu, dense_cpu)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A scheduled function and the arrays made from its weight.
+
+    `func` takes x (N, C, H, W), `constants`, [bias (K,)], [residual (N, K, OH, OW)] and writes y (N, K, OH, OW). A
+    folded kernel has no constants: its weight is an attribute that `lowering` folds into the code.
+    """
+
+    func: tirx.PrimFunc
+    constants: tuple[np.ndarray, ...] = ()
+
+
+def names(target: Target) -> list[str]:
+    """Schedules for `target`, in the order in which they are tried."""
+    return [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
+
+
+def spaces(
+    spec: ConvSpec, pattern: SparsityPattern, target: Target, schedules: list[str] | None = None
+) -> tuple[list[Space], dict[str, str]]:
+    """Spaces for one convolution, and for each schedule that has none the reason, as a sentence."""
+    found: list[Space] = []
+    reasons: dict[str, str] = {}
+    for module in SCHEDULES:
+        if module.TARGET != target.kind.name or (schedules is not None and module.NAME not in schedules):
+            continue
+        try:
+            found += module.spaces(spec, pattern, target)
+        except NotApplicable as reason:
+            reasons[module.NAME] = str(reason)
+    return found, reasons
+
+
+def find(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) -> Space:
+    """The space called `name`: a schedule, of which the first variant is meant, or ``schedule:variant``.
+
+    Raises
+    ------
+    UsageError
+        No schedule has that name, or it does not serve this convolution.
+    """
+    schedule, _, variant = name.partition(":")
+    if schedule not in names(target):
+        raise UsageError(f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(names(target)))
+    found, reasons = spaces(spec, pattern, target, [schedule])
+    for space in found:
+        if variant in ("", space.variant):
+            return space
+    reason = reasons.get(schedule, f"it has no variant {variant!r}")
+    raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}")
+
+
+def kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, trace: Any = None) -> Kernel:
+    """The kernel that a schedule makes of a convolution and its weight.
+
+    Parameters
+    ----------
+    name
+        ``schedule`` or ``schedule:variant``.
+    weight
+        float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
+    trace
+        Decisions as `trace_to_json` gives them; None for the schedule's defaults.
+
+    Raises
+    ------
+    UsageError
+        The schedule does not exist or does not serve the convolution.
+    BuildError
+        The trace does not fit this convolution.
+    """
+    space = find(name, spec, SparsityPattern.of(weight), target)
+    return apply_trace(space, weight, trace)
+
+
+def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
+    """Schedule `space` by `trace` and bind `weight` to it; see `kernel`."""
+    schedule = s_tir.Schedule(space.func, debug_mask="none")
+    if trace is not None:
+        try:
+            Trace.apply_json_to_schedule(_frozen(trace), schedule)
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
+            raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
+    elif space.apply is not None:
+        space.apply(schedule)
+    func = schedule.mod["main"]
+    if space.fold:
+        func = bind_weight(func, 1, weight)
+    # Scheduled: DLight leaves it alone. Opaque (kind 8): Relax does not fuse it with its neighbours.
+    func = func.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", 8)
+    return Kernel(func, space.constants(weight))
+
+
+def trace_to_json(trace: Trace) -> Any:
+    """A schedule's trace as plain JSON values, the form in which logs keep it."""
+    return json.loads(json.dumps(_plain(trace.as_json())))
+
+
+def decisions(trace: Any) -> dict[str, Any]:
+    """The sampled decisions of a JSON trace, by position: ``{"0 SampleCategorical": 3, ...}``."""
+    instructions, chosen = trace
+    return {f"{index} {instructions[index][0]}": value for index, value in chosen}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, bool)) or value is None:
+        return value
+    if isinstance(value, (int, float)):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "__iter__"):
+        return [_plain(item) for item in value]
+    return value.value
+
+
+def _frozen(trace: Any) -> Any:
+    return trace
+
+
+def _first_line(error: Exception) -> str:
+    lines: Iterator[str] = (line.strip() for line in str(error).splitlines() if line.strip())
+    return next(lines, type(error).__name__)
