@@ -168,7 +168,7 @@ def test_one_kernel_for_two_layers_is_one_function():
     arrays = zoo.inputs_of([zoo.X])
     module = prepare(import_model(model, torch.from_numpy(arrays[0])), load_weights(model))
     layers = find_convolutions(module)
-    assert [found.name for found in layers] == ["0", "0.2"]
+    assert [found.name for found in layers] == ["0", "1"]
     kernel = Kernel(layers[0])
     replaced = replace_convolutions(module, {found.name: kernel for found in layers})
     assert [name.name_hint for name in replaced.get_global_vars()] == ["main", "tvm_sparse_0"]
