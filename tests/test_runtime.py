@@ -1,0 +1,223 @@
+"""A compiled model takes any library's tensors, copies what it must, and says in one sentence what it cannot take."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tvm
+import zoo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvm_sparse.errors import InputError
+from tvm_sparse.importer import import_model
+from tvm_sparse.runtime import COLUMNS, CompiledModel, Signature, TensorSpec
+
+TARGET = tvm.target.Target("llvm")
+
+
+def compiled(name):
+    module, shapes = zoo.TORCH[name]
+    imported = import_model(module, tuple(torch.zeros(shape) for shape in shapes))
+    executable = tvm.compile(imported, TARGET)
+    outputs = zoo.run_torch(module, *zoo.inputs_of(shapes))
+    signature = Signature(
+        tuple(TensorSpec(f"x{i}", shape, "float32") for i, shape in enumerate(shapes)),
+        tuple(TensorSpec(f"y{i}", output.shape, "float32") for i, output in enumerate(outputs)),
+        len(outputs) == 1,
+    )
+    decision = dict(zip(COLUMNS, ("conv1", 0.1, "unstructured", "folded_cpu", 12.5, 4.25, "fast"), strict=True))
+    return CompiledModel(executable.jit(), TARGET, signature, [decision])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compiled("relu")
+
+
+@pytest.fixture
+def x():
+    return torch.from_numpy(zoo.inputs_of([zoo.X])[0])
+
+
+@pytest.fixture
+def expected(x):
+    return zoo.run_torch(zoo.TORCH["relu"][0], x.numpy())[0]
+
+
+def assert_close(got, want):
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_in_torch_out(model, x, expected):
+    y = model(x.clone().requires_grad_())
+    assert isinstance(y, torch.Tensor)
+    assert not y.requires_grad
+    assert_close(y, expected)
+
+
+def test_numpy_in_numpy_out(model, x, expected):
+    y = model(x.numpy())
+    assert type(y) is np.ndarray
+    y += 1  # the caller's own
+    assert_close(y - 1, expected)
+
+
+def test_read_only_and_reversed_numpy(model, x, expected):
+    frozen = x.numpy().copy()
+    frozen.flags.writeable = False
+    assert_close(model(frozen), expected)
+    assert_close(model(np.ascontiguousarray(x.numpy()[:, :, ::-1])[:, :, ::-1]), expected)
+
+
+def test_tvm_in_tvm_out(model, x, expected):
+    y = model(tvm.runtime.tensor(x.numpy()))
+    assert isinstance(y, tvm.runtime.Tensor)
+    assert_close(y.numpy(), expected)
+
+
+class ArrayApi:
+    """A tensor of a library that follows the array API."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        return ArrayApi
+
+    @classmethod
+    def from_dlpack(cls, tensor):
+        return cls(np.from_dlpack(tensor))
+
+
+def test_array_api_in_array_api_out(model, x, expected):
+    for array in (x.numpy(), np.asfortranarray(x.numpy())):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = model(ArrayApi(array))
+        assert isinstance(y, ArrayApi)
+        assert_close(y.array, expected)
+
+
+def test_aligned_inputs_are_not_copied(model, x, monkeypatch):
+    for library in ("Torch", "NumPy", "DLPack"):
+        monkeypatch.setattr(f"tvm_sparse.tensors.{library}.aligned_copy", None)
+    assert x.numpy().ctypes.data % 64 == 0 or pytest.skip("not aligned here")
+    model(x)
+    model(x.numpy())
+    model(tvm.runtime.tensor(x.numpy()))
+
+
+def test_several_inputs_and_outputs():
+    arrays = zoo.inputs_of([zoo.X, zoo.X])
+    (want,) = zoo.run_torch(zoo.TORCH["two_inputs"][0], *arrays)
+    assert_close(compiled("two_inputs")(*arrays), want)
+    outputs = compiled("two_consumers")(torch.from_numpy(arrays[0]))
+    assert all(isinstance(output, torch.Tensor) for output in outputs)
+    for got, want in zip(outputs, zoo.run_torch(zoo.TORCH["two_consumers"][0], arrays[0]), strict=True):
+        assert_close(got, want)
+
+
+def test_mixed_inputs_follow_the_first():
+    a, b = zoo.inputs_of([zoo.X, zoo.X])
+    model = compiled("two_inputs")
+    assert isinstance(model(torch.from_numpy(a), b), torch.Tensor)
+    assert isinstance(model(a, torch.from_numpy(b)), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), r"wrong number of tensors, found 0; allowed: 1 \(x0\)"),
+        (([1.0],), "this is no tensor, found list"),
+        ((torch.zeros(1, 4, 9, 8),), r"input x0: wrong shape, found \(1, 4, 9, 8\); allowed: \(1, 4, 9, 9\)"),
+        ((np.zeros((4, 9, 9), np.float32),), "wrong shape"),
+        ((torch.zeros(zoo.X, dtype=torch.float64),), "wrong element type, found float64; allowed: float32"),
+        ((torch.zeros(zoo.X, dtype=torch.bfloat16),), "wrong element type, found bfloat16"),
+        ((np.zeros(zoo.X, ">f4"),), "foreign byte order"),
+        ((torch.zeros(zoo.X, device="meta"),), "wrong device, found meta; allowed: cpu:0"),
+        ((torch.zeros(zoo.X).to_sparse(),), "found"),
+    ],
+)
+def test_errors(model, inputs, message):
+    with pytest.raises(InputError, match=message) as raised:
+        model(*inputs)
+    assert "\n" not in str(raised.value)
+
+
+def test_copies_warn_once():
+    model = compiled("relu")
+    view = torch.zeros(1 + 324)[1:].reshape(zoo.X)
+    with pytest.warns(UserWarning, match="input x0 is not contiguous and aligned to 64 bytes") as caught:
+        model(view)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(view)
+        compiled("relu")(np.zeros(1 + 324, np.float32)[1:].reshape(zoo.X))
+
+
+# In a process of its own: what this guards against ends the process.
+ANY_VIEW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_runtime import fuzz_views
+fuzz_views()
+"""
+
+
+def fuzz_views():
+    model = compiled("relu")
+    module = zoo.TORCH["relu"][0]
+    warnings.simplefilter("ignore")
+
+    @settings(max_examples=200, deadline=None, database=None)
+    @given(
+        st.permutations(range(4)), st.integers(0, 40), st.tuples(*[st.integers(1, 3)] * 4), st.booleans(), st.booleans()
+    )
+    def check(order, offset, steps, expand, negate):
+        sizes = [zoo.X[axis] * steps[axis] for axis in order]
+        base = torch.arange(offset + int(np.prod(sizes)), dtype=torch.float32).sin()
+        view = base[offset:].reshape(sizes).permute(*np.argsort(order).tolist())
+        view = view[tuple(slice(None, None, step) for step in steps)]
+        view = view[:, :, :1].expand(zoo.X) if expand else view
+        view = torch._neg_view(view) if negate else view
+        assert_close(model(view), zoo.run_torch(module, view.clone().resolve_neg().numpy())[0])
+        if not negate:
+            array = view.numpy()
+            assert_close(model(array), zoo.run_torch(module, array.copy())[0])
+
+    check()
+
+
+def test_any_view_is_safe():
+    run = subprocess.run(
+        [sys.executable, "-c", ANY_VIEW, str(Path(__file__).parent)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_report(model):
+    (row,) = model.report()
+    assert list(row) == list(COLUMNS)
+    header, line = model.report_text().splitlines()
+    assert header.split() == list(COLUMNS)
+    assert line.split() == ["conv1", "0.1", "unstructured", "folded_cpu", "12.5", "4.25", "fast"]
+
+
+def test_signature_survives_json(model):
+    assert Signature.from_json(model.signature.to_json()) == model.signature

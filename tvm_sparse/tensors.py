@@ -1,0 +1,123 @@
+"""What the runtime needs to know of a tensor that belongs to torch, NumPy or another library that speaks DLPack.
+
+Everything here takes constant time, but for `aligned_copy`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+# Bytes; compiled code loads whole vectors, and on a misaligned address that ends the process.
+ALIGNMENT = 64
+
+
+class Layout(NamedTuple):
+    """Shape, element type and place of a tensor; `device` reads like ``cpu:0``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    is_contiguous: bool
+    is_aligned: bool
+
+
+class Library(Protocol):
+    """One tensor library."""
+
+    def layout(self, value: Any) -> Layout:
+        """Describe `value`."""
+
+    def aligned_copy(self, value: Any) -> Any:
+        """The same elements, contiguous and aligned, as something TVM takes."""
+
+    def borrow(self, value: Any) -> Any:
+        """A contiguous aligned `value` as something TVM takes, without a copy."""
+
+    def give_back(self, result: Any) -> Any:
+        """A result of TVM in the library's own type, without a copy."""
+
+
+class Torch:
+    """`torch.Tensor`. TVM takes it as it is, runs on torch's current stream and returns torch tensors."""
+
+    def layout(self, value: Any) -> Layout:
+        device = value.device
+        strided = str(value.layout) == "torch.strided"
+        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        if not strided or device.type == "meta":
+            return Layout(shape, dtype if strided else str(value.layout), device.type, True, True)
+        # A tensor with the lazy negative bit holds other bytes than it stands for.
+        contiguous = value.is_contiguous() and not value.is_neg()
+        return Layout(shape, dtype, f"{device.type}:{device.index or 0}", contiguous, value.data_ptr() % ALIGNMENT == 0)
+
+    def aligned_copy(self, value: Any) -> Any:
+        return value.detach().resolve_neg().clone(memory_format=sys.modules["torch"].contiguous_format)
+
+    def borrow(self, value: Any) -> Any:
+        return value
+
+    def give_back(self, result: Any) -> Any:
+        torch = sys.modules["torch"]
+        return result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+
+
+class NumPy:
+    """`numpy.ndarray`. NumPy promises no alignment, so small arrays are mostly copied."""
+
+    def layout(self, value: np.ndarray) -> Layout:
+        native = value.dtype.isnative
+        address = value.__array_interface__["data"][0]
+        # DLPack does not hand out read-only memory.
+        borrowable = value.flags.c_contiguous and value.flags.writeable
+        dtype = value.dtype.name if native else f"{value.dtype.name} of foreign byte order"
+        return Layout(value.shape, dtype, "cpu:0", borrowable, address % ALIGNMENT == 0)
+
+    def aligned_copy(self, value: np.ndarray) -> Any:
+        return tvm.runtime.empty(value.shape, str(value.dtype)).copyfrom(value)
+
+    def borrow(self, value: np.ndarray) -> Any:
+        return tvm_ffi.from_dlpack(value)
+
+    def give_back(self, result: Any) -> np.ndarray:
+        return np.from_dlpack(result)
+
+
+class DLPack:
+    """Any other type with ``__dlpack__``; results are of its type where it follows the array API, else TVM's."""
+
+    def __init__(self, value: Any):
+        self.namespace = value.__array_namespace__() if hasattr(value, "__array_namespace__") else None
+
+    def layout(self, value: Any) -> Layout:
+        tensor = tvm_ffi.from_dlpack(value)
+        device = f"{tensor.device.type}:{tensor.device.index}"
+        aligned = tensor.data_ptr() % ALIGNMENT == 0
+        return Layout(tuple(tensor.shape), str(tensor.dtype), device, tensor.is_contiguous(), aligned)
+
+    def aligned_copy(self, value: Any) -> Any:
+        tensor = tvm_ffi.from_dlpack(value)
+        if not tensor.is_contiguous():
+            # Reads strides, which TVM's own copy does not; only the CPU's memory can be read like this.
+            return NumPy().aligned_copy(np.from_dlpack(value))
+        return tvm.runtime.empty(tuple(tensor.shape), str(tensor.dtype), tensor.device).copyfrom(tensor)
+
+    def borrow(self, value: Any) -> Any:
+        return tvm_ffi.from_dlpack(value)
+
+    def give_back(self, result: Any) -> Any:
+        return self.namespace.from_dlpack(result) if self.namespace is not None else result
+
+
+def library_of(value: Any) -> Library | None:
+    """The library that `value` belongs to, None where it is no tensor."""
+    if isinstance(value, np.ndarray):
+        return NumPy()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return Torch()
+    return DLPack(value) if hasattr(value, "__dlpack__") else None
