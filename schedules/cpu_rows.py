@@ -2,9 +2,9 @@
 
 Outermost first::
 
-    parallel over images and blocks of row groups     variant "block": the input block is packed here, once, into a
-      for each tile of `filters` output channels        buffer that stays in the level-2 cache; variant "root": all input
-        for each tile of pixel vectors                   is packed first, and tiles of channels come outermost; variant
+    parallel over images and blocks of row groups     variant "block": the input block is packed here into a
+      for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
+        for each tile of pixel vectors                   packed first, and tiles of channels come outermost;
           registers = 0                                  "direct": the input is read as it is
           for each chunk of `channels` input channels
             multiply-adds, straight-line where folded
@@ -46,7 +46,7 @@ def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
 
 
 def _cost(spec: ConvSpec, layout: RowGroups) -> float:
-    """Work per useful pixel: computed pixels, dearer where no register tile divides the vectors or loads straddle lines.
+    """Work per useful pixel: dearer where no register tile divides the vectors or loads straddle lines.
 
     The two surcharges are about what Table 2's operators show on an AVX-512 machine.
     """
@@ -132,7 +132,7 @@ def _schedule_nest(sch: Schedule, conv: SBlockRV, wide: Expr, spec: ConvSpec, fo
 
 
 def _default_tile(vectors: int) -> list[int]:
-    """Default (outer, tile, wide) split of a group's vectors: about 4 vectors in the register tile where they divide."""
+    """Default (outer, tile, wide) split of a group's vectors: about 4 in the register tile, where they divide."""
     for tile, wide in ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)):
         if vectors % (tile * wide) == 0:
             return [vectors // (tile * wide), tile, wide]

@@ -16,7 +16,6 @@ from test_records import FINGERPRINT, SPEC, make_record, make_weight
 from tvm_sparse.errors import LogError
 from tvm_sparse.log import TuningLog, merge, write
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.records import decisions_key
 
 # Appends argv[3] records with seeds from argv[2] on, and says so after each.
 WRITER = """
@@ -297,7 +296,7 @@ def test_lookup_uses_no_unfit_record(path):
             make_record(spec=wide),
             make_record(spec=replace(SPEC, relu=True)),
             make_record(pattern=full),
-            *(make_record(fingerprint=FINGERPRINT | {key: "other"}) for key in ("kind", "arch", "tvm")),
+            *(make_record(fingerprint=FINGERPRINT | {key: "other"}) for key in ("kind", "arch", "threads", "tvm")),
         ],
     )
     log = TuningLog(path)
@@ -343,18 +342,15 @@ def test_dense_is_the_fastest_dense_record(path):
     assert log.dense(SPEC, FINGERPRINT).seed == 2
 
 
-def test_known_has_every_status_of_this_weight(path):
+def test_trials_are_those_of_this_weight_and_dense_ones_of_any(path):
     failed = make_record(decisions={"k": 1}, status="timeout", cause="10 s", times_us=(), error=None)
-    slow = make_record(decisions={"k": 2}, times_us=(9.0,))
     fast = make_record(decisions={"k": 2}, times_us=(3.0,))
-    crashed = make_record(decisions={"k": 2}, status="run_failed", times_us=(), error=None)
+    other_schedule = make_record(decisions={"k": 4}, schedule="csr_cpu")
+    dense = make_record(schedule="dense_cpu", pattern=pattern(0.5))
     elsewhere = make_record(decisions={"k": 3}, fingerprint=FINGERPRINT | {"arch": "other"})
-    others = [make_record(decisions={"k": 4}, schedule="csr_cpu"), make_record(pattern=pattern(0.1, 1))]
-    log = fill(path, [failed, slow, fast, crashed, elsewhere, *others])
-    keys = [decisions_key({"k": k}) for k in (1, 2, 3)]
-    everywhere = log.known(SPEC, pattern(), "folded_cpu")
-    assert everywhere == dict(zip(keys, (failed, fast, elsewhere), strict=True))
-    assert log.known(SPEC, pattern(), "folded_cpu", FINGERPRINT) == dict(zip(keys[:2], (failed, fast), strict=True))
+    other_weight = make_record(pattern=pattern(0.1, 1))
+    log = fill(path, [failed, fast, other_schedule, dense, elsewhere, other_weight])
+    assert log.trials(SPEC, pattern(), FINGERPRINT) == [failed, fast, other_schedule, dense]
 
 
 def test_merge_is_a_union_whatever_the_order(tmp_path):
@@ -404,7 +400,7 @@ def test_best_distill_and_stats(path):
     assert json.loads(json.dumps(stats)) == stats
     assert (stats["records"], stats["convolutions"], stats["weights"]) == (7, 1, 2)
     assert stats["status"] == {"ok": 6, "build_failed": 1}
-    assert stats["machines"] == {"llvm znver4 0.27.0": 6, "llvm other 0.27.0": 1}
+    assert stats["machines"] == {"llvm znver4 2 0.27.0": 6, "llvm other 2 0.27.0": 1}
 
 
 def test_damaged_log_runs_no_code(path, tmp_path):

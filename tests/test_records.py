@@ -16,7 +16,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.records import NewerSchemaError, TuningRecord, decisions_key
 
 SPEC = ConvSpec(n=1, c=8, h=6, w=6, k=8, r=3, s=3, padding=(1, 1, 1, 1), bias=True)
-FINGERPRINT = {"kind": "llvm", "arch": "znver4", "device": "AMD EPYC", "tvm": "0.27.0", "cores": 2}
+FINGERPRINT = {"kind": "llvm", "arch": "znver4", "device": "AMD EPYC", "tvm": "0.27.0", "threads": "2"}
 
 
 def make_weight(density=0.1, seed=0, spec=SPEC):

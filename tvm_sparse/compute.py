@@ -165,14 +165,88 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         flat = group * group_step + vector * layout.lanes + lane + tap
         position = (tirx.floordiv(flat, stride), tirx.floormod(flat, stride))
         channel = _channel(k, filters, channels, c)
-        value = arguments["x"][(n, channel, *position)] if direct else packed[(n, channel, *phase, *position)]
-        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+        index = (n, channel, *position) if direct else (n, channel, *phase, *position)
+        source = arguments["x"] if direct else packed
+        return te.sum(source[index] * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
     conv = te.compute((spec.n, spec.k, groups, layout.vectors, layout.lanes), conv_at, name="conv")
 
     def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         group, flat = tirx.floordiv(y, layout.rows), tirx.floormod(y, layout.rows) * stride + x
         value = conv[n, k, group, tirx.floordiv(flat, layout.lanes), tirx.floormod(flat, layout.lanes)]
+        return _epilogue(spec, arguments, value, (n, k, y, x))
+
+    return _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How `conv2d_tiles` cuts the output for thread blocks.
+
+    The output is computed on `rows` rows, OH or more, and in tiles of `columns` columns; what lies outside is dropped.
+    """
+
+    rows: int
+    columns: int
+
+    def count(self, spec: ConvSpec) -> int:
+        """Tiles side by side."""
+        return -(-spec.out_w // self.columns)
+
+    def lanes(self, spec: ConvSpec) -> int:
+        """Floats that are copied at once, 4, 2 or 1: they never straddle a tile, a row or its padding."""
+        step = self.columns * spec.stride[1] if self.count(spec) > 1 else 4
+        return next(lanes for lanes in (4, 2, 1) if spec.w % lanes == 0 and step % lanes == 0)
+
+    def lead(self, spec: ConvSpec) -> int:
+        """Columns before a tile's first that are copied with it, so that copies are aligned."""
+        return -spec.padding[1] % self.lanes(spec)
+
+    def width(self, spec: ConvSpec) -> int:
+        """Input columns that a tile needs, `lead` included, rounded up to whole copies."""
+        lanes = self.lanes(spec)
+        needed = self.lead(spec) + (self.columns - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] + 1
+        return -(-needed // lanes) * lanes
+
+
+def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
+    """The form whose input is staged tile by tile; arguments as `conv2d`.
+
+    ``pack`` has axes (n, c, tile, row, group of lanes, lane), and holds columns that neighbouring tiles share once for
+    each; ``conv`` has axes (n, k, tile, row, column) and no condition on any of them.
+    """
+    arguments = _arguments(spec)
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    top, left, count, lanes = spec.padding[0], spec.padding[1], tiles.count(spec), tiles.lanes(spec)
+    height, copies = (tiles.rows - 1) * st_h + (spec.r - 1) * dil_h + 1, tiles.width(spec) // lanes
+    # In units of copies: where tile 0 starts, and how far apart tiles are.
+    start, step = -(left + tiles.lead(spec)) // lanes, tiles.columns * st_w // lanes
+
+    def pack_at(
+        n: tirx.Expr, c: tirx.Expr, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr
+    ) -> tirx.Expr:
+        y, column = row - top, (tile * step if count > 1 else 0) + copy + start
+        conditions = [y >= 0] if top else []
+        conditions += [y < spec.h] if height - top > spec.h else []
+        conditions += [column >= 0] if start else []
+        conditions += [column < spec.w // lanes] if start + (count - 1) * step + copies > spec.w // lanes else []
+        value = arguments["x"][n, c, y, column * lanes + lane]
+        return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0.0, spec.dtype)) if conditions else value
+
+    packed = te.compute((spec.n, spec.c, count, height, copies, lanes), pack_at, name="pack")
+    c, r, s = _reduce_axes(spec)
+    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+
+    def conv_at(n: tirx.Expr, k: tirx.Expr, tile: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+        flat = column * st_w + s * dil_w + tiles.lead(spec)
+        copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
+        value = packed[n, _channel(k, filters, channels, c), tile, row * st_h + r * dil_h, copy, lane]
+        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+
+    conv = te.compute((spec.n, spec.k, count, tiles.rows, tiles.columns), conv_at, name="conv")
+
+    def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        value = conv[n, k, tirx.floordiv(x, tiles.columns), y, tirx.floormod(x, tiles.columns)]
         return _epilogue(spec, arguments, value, (n, k, y, x))
 
     return _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))

@@ -14,7 +14,7 @@ from tvm_sparse import log_file
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord, decisions_key
+from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
 
 
 class Rejected(NamedTuple):
@@ -134,22 +134,17 @@ class TuningLog:
             for reason, count in sorted(reasons.items())
         ]
 
-    def known(
-        self, spec: ConvSpec, pattern: SparsityPattern, schedule: str, fingerprint: dict[str, Any] | None = None
-    ) -> dict[str, TuningRecord]:
-        """What need not be tried again for this weight: `decisions_key` -> record, failures included.
+    def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
+        """What need not be tried again for this weight on this machine, failures included.
 
-        With `fingerprint`, only what holds on that machine. Of several tries of one candidate the fastest counts.
+        Dense kernels count whatever weight they ran with: their time does not depend on its values.
         """
-        found: dict[str, TuningRecord] = {}
-        for record in self._by_spec.get(spec, ()):
-            if record.schedule != schedule or record.pattern.value_digest != pattern.value_digest:
-                continue
-            if fingerprint is not None and _mismatch(record, fingerprint):
-                continue
-            key = decisions_key(record.decisions)
-            found[key] = min(found.get(key, record), record, key=_rank)
-        return found
+        return [
+            record
+            for record in self._by_spec.get(spec, ())
+            if (record.is_dense or record.pattern.value_digest == pattern.value_digest)
+            and not _mismatch(record, fingerprint)
+        ]
 
     def best(self) -> list[TuningRecord]:
         """The fastest verified record, dense ones included, of each weight on each machine."""
@@ -157,7 +152,7 @@ class TuningLog:
 
     def distill(self, keep: int = 1) -> list[TuningRecord]:
         """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped."""
-        return _fastest(self._lines.values(), keep, lambda record: record.schedule)
+        return _fastest(self._lines.values(), keep, lambda record: record.schedule.partition(":")[0])
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""
@@ -224,7 +219,7 @@ def _machine(record: TuningRecord) -> tuple[str, ...]:
 
 def _mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
     """Why a record does not hold on the machine of `fingerprint`; empty if it does."""
-    for key, name in zip(FINGERPRINT_KEYS, ("target kind", "architecture", "TVM"), strict=True):
+    for key, name in zip(FINGERPRINT_KEYS, ("target kind", "architecture", "threads", "TVM"), strict=True):
         if record.fingerprint[key] != fingerprint[key]:
             return f"made for {name} {record.fingerprint[key]}, here it is {fingerprint[key]}"
     return ""
@@ -243,7 +238,3 @@ def _is_ok(record: TuningRecord) -> bool:
 
 def _time(record: TuningRecord) -> float:
     return record.time_us
-
-
-def _rank(record: TuningRecord) -> tuple[bool, float]:
-    return not _is_ok(record), record.time_us

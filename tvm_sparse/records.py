@@ -24,7 +24,7 @@ from tvm_sparse.pattern import SparsityPattern
 SCHEMA = 1
 Status = Literal["ok", "build_failed", "run_failed", "timeout", "wrong", "rejected"]
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
-FINGERPRINT_KEYS = ("kind", "arch", "tvm")
+FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
 
 WHERE = "tuning record"
 

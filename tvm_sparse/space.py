@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +16,7 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.fold import bind_weight
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.plain import plain
 from tvm_sparse.schedules import dense_cpu, folded_cpu
 from tvm_sparse.schedules.base import NotApplicable, Space
 
@@ -48,7 +48,7 @@ def spaces(
     found: list[Space] = []
     reasons: dict[str, str] = {}
     for module in SCHEDULES:
-        if module.TARGET != target.kind.name or (schedules is not None and module.NAME not in schedules):
+        if target.kind.name != module.TARGET or (schedules is not None and module.NAME not in schedules):
             continue
         try:
             found += module.spaces(spec, pattern, target)
@@ -104,7 +104,7 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
     schedule = s_tir.Schedule(space.func, debug_mask="none")
     if trace is not None:
         try:
-            Trace.apply_json_to_schedule(_frozen(trace), schedule)
+            Trace.apply_json_to_schedule(trace, schedule)
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
             raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
     elif space.apply is not None:
@@ -119,29 +119,13 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
 
 def trace_to_json(trace: Trace) -> Any:
     """A schedule's trace as plain JSON values, the form in which logs keep it."""
-    return json.loads(json.dumps(_plain(trace.as_json())))
+    return plain(trace.as_json())
 
 
 def decisions(trace: Any) -> dict[str, Any]:
     """The sampled decisions of a JSON trace, by position: ``{"0 SampleCategorical": 3, ...}``."""
     instructions, chosen = trace
     return {f"{index} {instructions[index][0]}": value for index, value in chosen}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (str, bool)) or value is None:
-        return value
-    if isinstance(value, (int, float)):
-        return value
-    if hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if hasattr(value, "__iter__"):
-        return [_plain(item) for item in value]
-    return value.value
-
-
-def _frozen(trace: Any) -> Any:
-    return trace
 
 
 def _first_line(error: Exception) -> str:

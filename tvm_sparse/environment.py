@@ -1,0 +1,128 @@
+"""The machine: targets, and the fingerprint under which measurements are comparable."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_sparse.errors import UsageError
+from tvm_sparse.plain import plain
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+# The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
+DEFAULT_CUDA_ARCH = "sm_90"
+
+
+def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
+    """The TVM target for ``"llvm"``, ``"cuda"``, a JSON object (text or dict) or None, which means ``"llvm"``.
+
+    A TVM target is returned as it is.
+
+    Missing parts are filled in from this machine: processor, number of cores, GPU architecture and its limits.
+
+    Raises
+    ------
+    UsageError
+        The text is none of these, or names a target kind that tvm-sparse has no schedules for.
+    """
+    from tvm.target import Target
+
+    if isinstance(text, Target):
+        return text
+    where = f"target {text if text is not None else 'llvm'}"
+    if isinstance(text, dict):
+        config = dict(text)
+    elif text is None or not text.lstrip().startswith("{"):
+        config = {"kind": text or "llvm"}
+    else:
+        try:
+            config = json.loads(text)
+        except ValueError as error:
+            raise UsageError(where, f"not valid JSON: {error}") from None
+    kind = config.get("kind")
+    if kind == "llvm":
+        defaults: dict[str, Any] = _host_config()
+    elif kind == "cuda":
+        defaults = {
+            "arch": _gpu_arch() or DEFAULT_CUDA_ARCH,
+            "max_threads_per_block": 1024,
+            "max_shared_memory_per_block": 49152,
+            "host": _host_config(),
+        }
+    else:
+        raise UsageError(where, "unknown target kind", kind, "llvm, cuda, or a JSON object with one of these as kind")
+    try:
+        return Target({**defaults, **config})
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UsageError(where, f"TVM does not accept it: {reason}") from None
+
+
+def target_json(target: Target) -> dict[str, Any]:
+    """The target as JSON values, from which ``tvm.target.Target`` makes it again."""
+    return {key: value for key, value in plain(target.export()).items() if key not in ("tag", "keys")}
+
+
+def threads(target: Target) -> int:
+    """CPU threads that kernels for `target` run with."""
+    return int(target.attrs.get("num-cores", 1)) if target.kind.name == "llvm" else 1
+
+
+def fingerprint(target: Target) -> dict[str, str]:
+    """What a measurement on `target` depends on: kind, architecture, threads, device name, TVM version, system."""
+    kind = target.kind.name
+    return {
+        "kind": kind,
+        "arch": str(target.attrs["arch"] if kind == "cuda" else target.attrs["mcpu"]),
+        "threads": str(threads(target)),
+        "device": (_gpu_query("name") or "unknown") if kind == "cuda" else _cpu_name(),
+        "tvm": metadata.version("apache-tvm"),
+        "system": f"{platform.system()}-{platform.machine()}",
+    }
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _host_config() -> dict[str, Any]:
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    return {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": available_cores()}
+
+
+@lru_cache(maxsize=1)
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpu_arch() -> str | None:
+    capability = _gpu_query("compute_cap")
+    return f"sm_{capability.replace('.', '')}" if capability else None
+
+
+@lru_cache(maxsize=4)
+def _gpu_query(field: str) -> str | None:
+    """One property of the first GPU; None where there is none. Asks the driver's tool, so no CUDA context is made."""
+    try:
+        command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = answer.stdout.strip().splitlines()
+    return lines[0].strip() if answer.returncode == 0 and lines else None

@@ -1,0 +1,197 @@
+"""MetaSchedule's evolutionary search with its XGBoost cost model, over one schedule space.
+
+`SpaceSearch` proposes traces and is told their times; building, running and remembering are the caller's. Nothing here
+measures or writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import s_tir
+from tvm.ir import IRModule
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import Trace
+from tvm.target import Target
+
+from tvm_sparse.schedules.base import Space
+from tvm_sparse.space import trace_to_json
+
+# The time given to MetaSchedule for a candidate that failed, as its own database does.
+FAILED_S = 1e10
+
+
+class SharedModel:
+    """The cost model of all spaces of one layer: what one space teaches helps to rank another's candidates."""
+
+    def __init__(self, seed: int):
+        config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1)
+        self.model = ms.cost_model.XGBModel(
+            extractor=ms.feature_extractor.PerStoreFeature(), config=config, num_warmup_samples=16
+        )
+
+
+class SpaceSearch:
+    """Evolutionary search over one space.
+
+    Parameters
+    ----------
+    space, target
+        What is searched.
+    model
+        The cost model, shared by the layer's spaces.
+    seed
+        Of all random choices; the same seed and the same times give the same proposals.
+    trials, batch
+        The most candidates that will be proposed, and how many at a time.
+    """
+
+    def __init__(self, space: Space, target: Target, model: SharedModel, seed: int, trials: int, batch: int):
+        self.space, self.model, self.target = space, model, target
+        self._batch: list[ms.MeasureCandidate] = []
+        module = IRModule({"main": space.func})
+        with _without_tensor_intrinsics():
+            self._context = ms.TuneContext(
+                module,
+                target=target,
+                space_generator=_generator(space, target, seed),
+                search_strategy=_strategy(),
+                task_name=space.name,
+                rand_state=seed,
+                num_threads=1,
+                logger=_quiet_logger(),
+            )
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(module)
+        self._designs = self._context.generate_design_space()
+        self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
+
+    def default(self) -> Any:
+        """The trace of the schedule's own decisions, as JSON."""
+        return trace_to_json(self._designs[0].trace)
+
+    def propose(self) -> list[Any] | None:
+        """The next traces to measure, as JSON; None when the space is exhausted."""
+        candidates = self._context.generate_measure_candidates()
+        if not candidates:
+            return None
+        self._batch = list(candidates)
+        return [trace_to_json(candidate.sch.trace) for candidate in self._batch]
+
+    def tell(self, times_us: Sequence[float | None]) -> None:
+        """Times of the last proposal, in its order; None for a candidate that failed."""
+        results = [_result(time_us) for time_us in times_us]
+        self._learn(self._batch, results)
+        self._context.notify_runner_results(self._batch, results)
+        self._batch = []
+
+    def remember(self, traces: Sequence[Any], times_us: Sequence[float | None]) -> None:
+        """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
+        candidates, kept = [], []
+        for trace, time_us in zip(traces, times_us, strict=True):
+            schedule = s_tir.Schedule(self._context.mod, debug_mask="none")
+            Trace.apply_json_to_schedule(trace, schedule)
+            args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+            candidates.append(ms.MeasureCandidate(schedule, args))
+            kept.append(_result(time_us))
+        if candidates:
+            self._learn(candidates, kept)
+
+    def _learn(self, candidates: list, results: list) -> None:
+        self.model.model.update(self._context, candidates, results)
+        for candidate, result in zip(candidates, results, strict=True):
+            seconds = result.run_secs or [FAILED_S]
+            record = ms.database.TuningRecord(
+                candidate.sch.trace, self._workload, seconds, self.target, candidate.args_info
+            )
+            self._database.commit_tuning_record(record)
+
+
+def _result(time_us: float | None) -> ms.runner.RunnerResult:
+    if time_us is None:
+        return ms.runner.RunnerResult(run_secs=None, error_msg="failed")
+    return ms.runner.RunnerResult(run_secs=[time_us * 1e-6], error_msg=None)
+
+
+def _generator(space: Space, target: Target, seed: int) -> ms.space_generator.SpaceGenerator:
+    if space.apply is None:
+        kind = target.kind.name
+        return ms.space_generator.PostOrderApply(
+            sch_rules=ms.schedule_rule.ScheduleRule.create(kind),
+            postprocs=ms.postproc.Postproc.create(kind),
+            mutator_probs=ms.mutator.Mutator.create(kind),
+        )
+    mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
+    return ms.space_generator.ScheduleFn(space.apply, sch_rules=[], postprocs=[], mutator_probs=mutators)
+
+
+def _strategy() -> ms.search_strategy.EvolutionarySearch:
+    # Small populations: a space here has hundreds to thousands of points, and a trace takes milliseconds to replay.
+    return ms.search_strategy.EvolutionarySearch(
+        population_size=48,
+        init_measured_ratio=0.4,
+        init_min_unmeasured=16,
+        max_fail_count=20,
+        genetic_num_iters=3,
+        genetic_mutate_prob=0.85,
+        genetic_max_fail_count=10,
+        eps_greedy=0.15,
+    )
+
+
+@derived_object
+class MutateCategorical(ms.mutator.PyMutator):
+    """Replace one categorical decision by another; TVM has mutators for tile sizes and unrolling only."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.seed = seed
+        self.random = random.Random(seed)
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Nothing of the context is needed."""
+
+    def apply(self, trace: Trace, *_: object) -> Trace | None:
+        """A copy of `trace` with one decision changed, or None where there is none to change."""
+        choices = [
+            i
+            for i in trace.insts
+            if i.kind.name == "SampleCategorical" and i in trace.decisions and len(i.attrs[0]) > 1
+        ]
+        if not choices:
+            return None
+        instruction = self.random.choice(choices)
+        current = int(trace.decisions[instruction])
+        others = [index for index in range(len(instruction.attrs[0])) if index != current]
+        return trace.with_decision(instruction, self.random.choice(others), remove_postproc=True)
+
+    def clone(self) -> MutateCategorical:
+        """A mutator with the same seed."""
+        return MutateCategorical(self.seed)
+
+
+@contextmanager
+def _without_tensor_intrinsics() -> Iterator[None]:
+    """Keep `TuneContext` from importing all tensor intrinsics: 10 to 50 s for what these spaces never use."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def _quiet_logger() -> logging.Logger:
+    logger = logging.getLogger("tvm_sparse.search")
+    logger.setLevel(logging.WARNING)
+    return logger

@@ -1,0 +1,171 @@
+"""Tune all convolutions of a model into a log.
+
+Layers of one shape, structure and about one density share their trials: a schedule decision holds for a shape, and the
+compiler verifies it again with each layer's own weight (DESIGN decision 3, key and transfer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tvm_sparse import environment
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import UsageError
+from tvm_sparse.log import TuningLog
+from tvm_sparse.model import ConvLayer, prepare
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.records import TuningRecord
+from tvm_sparse.tune import TuneOptions, tune_layer
+
+# Layers whose densities differ by no more than this factor share their trials.
+DENSITY_RATIO = 1.25
+
+
+@dataclass(frozen=True)
+class Task:
+    """Layers that are tuned as one: their names, and the convolution and weight of the first."""
+
+    names: tuple[str, ...]
+    spec: ConvSpec
+    weight: np.ndarray
+    pattern: SparsityPattern
+
+
+class Progress(Protocol):
+    """What a display is told while a model is tuned."""
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """Tuning begins: `trials` a task."""
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """A task begins; `known` records of it are in the log already."""
+
+    def trial(self, record: TuningRecord) -> None:
+        """A trial of the current task has ended and is in the log."""
+
+    def end(self) -> None:
+        """The tuning has ended, or was interrupted."""
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """See `Progress`."""
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """See `Progress`."""
+
+    def trial(self, record: TuningRecord) -> None:
+        """See `Progress`."""
+
+    def end(self) -> None:
+        """See `Progress`."""
+
+
+def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
+    """Group a model's layers into tasks, in the order of the model."""
+    tasks: list[Task] = []
+    for layer in layers:
+        pattern = SparsityPattern.of(layer.weight)
+        for index, task in enumerate(tasks):
+            if task.spec == layer.spec and _alike(task.pattern, pattern):
+                tasks[index] = replace(task, names=(*task.names, layer.name))
+                break
+        else:
+            tasks.append(Task((layer.name,), layer.spec, layer.weight, pattern))
+    return tasks
+
+
+def _alike(one: SparsityPattern, other: SparsityPattern) -> bool:
+    if one.structure != other.structure:
+        return False
+    if not one.nnz or not other.nnz:
+        return one.nnz == other.nnz
+    return abs(math.log(one.density / other.density)) <= math.log(DENSITY_RATIO)
+
+
+def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:
+    """The tasks that hold any of the layers `wanted`; all for None.
+
+    Raises
+    ------
+    UsageError
+        A wanted layer is not in the model.
+    """
+    if wanted is None:
+        return list(tasks)
+    names = [name for task in tasks for name in task.names]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise UsageError("layers", "not in the model", ", ".join(missing), ", ".join(names))
+    return [task for task in tasks if set(task.names) & set(wanted)]
+
+
+def tune(
+    source: Any,
+    example_inputs: Any = None,
+    target: Any = None,
+    log: TuningLog | Path | str = "tuning.jsonl",
+    trials: int = 64,
+    *,
+    options: TuneOptions | None = None,
+    layers: Sequence[str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> TuningLog:
+    """Tune the convolutions of a model; a rerun with the same log continues where the last one ended.
+
+    Parameters
+    ----------
+    source, example_inputs, shapes
+        The model, as `tvm_sparse.compile` takes it.
+    target
+        ``"llvm"``, ``"cuda"``, JSON, a TVM target, or None for this machine's CPU.
+    log
+        Where each trial is appended as soon as it ends.
+    trials
+        Candidates a task, those already in the log included.
+    options
+        Everything else about the search; its `trials` is overridden.
+    layers
+        Names of the layers to tune; None for all.
+
+    Returns
+    -------
+    TuningLog
+        The log, with all new records.
+
+    Raises
+    ------
+    ModelError, UsageError, LogError, BuildError
+        The model, an argument or the log cannot be used, or no dense kernel builds.
+    """
+    resolved = environment.resolve_target(target)
+    log = log if isinstance(log, TuningLog) else TuningLog(log)
+    options = replace(options or TuneOptions(), trials=trials)
+    tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
+    progress = progress or Silent()
+    progress.start(tasks, trials)
+    try:
+        for task in tasks:
+            tune_task(task, resolved, log, options, progress)
+    finally:
+        progress.end()
+    return log
+
+
+def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
+    """Tune one task into `log`."""
+    fingerprint = environment.fingerprint(target)
+    known = log.trials(task.spec, task.pattern, fingerprint)
+    progress.task(task, known)
+    for record in tune_layer(task.spec, task.weight, target, options, known):
+        log.append(record)
+        progress.trial(record)

@@ -1,0 +1,206 @@
+"""Tune one layer: search its schedule spaces, yield a record per trial.
+
+The order of trials: dense kernels first, whose best becomes the rival that every sparse candidate is timed in turns
+with; then every sparse space's default decisions; then rounds of MetaSchedule's evolutionary search, given in turn to
+the spaces with the best times so far. Nothing is written here: the caller appends each record to its log as it comes,
+and hands the log's records back as `known` to continue an interrupted run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse import environment, space
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Outcome
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord, decisions_key
+from tvm_sparse.schedules.base import Space
+from tvm_sparse.search import SharedModel, SpaceSearch
+
+# One dense trial for this many trials, at least one a dense space.
+TRIALS_PER_DENSE_TRIAL = 8
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune a layer.
+
+    `trials` candidates in all, known ones included, `batch` at a time; `schedules` limits the search to schedules of
+    these names (the dense rival is always measured).
+    """
+
+    trials: int = 64
+    seed: int = 0
+    batch: int = 8
+    schedules: tuple[str, ...] | None = None
+    measure: MeasureOptions = field(default_factory=MeasureOptions)
+
+
+def tune_layer(
+    spec: ConvSpec,
+    weight: np.ndarray,
+    target: Target,
+    options: TuneOptions | None = None,
+    known: Iterable[TuningRecord] = (),
+) -> Iterator[TuningRecord]:
+    """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
+
+    Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
+    towards the budget and are not measured again.
+
+    Raises
+    ------
+    BuildError
+        No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
+    """
+    options = options or TuneOptions()
+    with Measurer(spec, weight, target, options.measure) as measurer:
+        yield from _LayerTuner(measurer, weight, options, known).run()
+
+
+class _LayerTuner:
+    def __init__(self, measurer: Measurer, weight: np.ndarray, options: TuneOptions, known: Iterable[TuningRecord]):
+        self.measurer, self.options = measurer, options
+        self.spec, self.target = measurer.spec, measurer.target
+        self.pattern = SparsityPattern.of(weight)
+        self.fingerprint = environment.fingerprint(self.target)
+        self.rival: TuningRecord | None = None
+        self.model = SharedModel(options.seed)
+        self.known: dict[tuple[str, str], TuningRecord] = {}
+        for record in known:
+            if self._fits(record):
+                self.known[record.schedule, decisions_key(record.decisions)] = record
+
+    def _fits(self, record: TuningRecord) -> bool:
+        """Whether `record` is a trial of this search. A dense kernel's time does not depend on the weight's values."""
+        same_weight = record.is_dense or record.pattern.value_digest == self.pattern.value_digest
+        same_machine = all(record.fingerprint[name] == self.fingerprint[name] for name in FINGERPRINT_KEYS)
+        return record.spec == self.spec and same_weight and same_machine
+
+    def run(self) -> Iterator[TuningRecord]:
+        """Dense first, then the sparse spaces."""
+        names = space.names(self.target)
+        wanted = self.options.schedules or tuple(names)
+        dense = self._spaces([name for name in names if name.startswith("dense")])
+        sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
+        budget = min(self.options.trials, max(len(dense), self.options.trials // TRIALS_PER_DENSE_TRIAL))
+        yield from _Phase(self, dense, budget).run()
+        self._choose_rival()
+        yield from _Phase(self, sparse, self.options.trials - budget).run()
+
+    def _spaces(self, schedules: list[str]) -> list[Space]:
+        return space.spaces(self.spec, self.pattern, self.target, schedules)[0]
+
+    def _choose_rival(self) -> None:
+        """Make the fastest dense kernel the one that sparse candidates are timed in turns with."""
+        dense = [record for record in self.known.values() if record.is_dense]
+        usable = [record for record in dense if record.status == "ok"]
+        if not usable:
+            cause = dense[0].cause if dense else "no dense schedule serves it"
+            raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
+        self.rival = min(usable, key=lambda record: record.time_us)
+        self.measurer.set_rival(Candidate(self.rival.schedule, self.rival.trace))
+
+    def measure(self, spaces: list[Space], traces: list[Any]) -> Iterator[TuningRecord]:
+        """Measure the traces that are not known yet; yields only what is new."""
+        fresh: dict[tuple[str, str], Candidate] = {}
+        for each, trace in zip(spaces, traces, strict=True):
+            key = each.name, decisions_key(space.decisions(trace))
+            if key not in self.known:
+                fresh[key] = Candidate(each.name, trace)
+        outcomes = self.measurer.measure(list(fresh.values()))
+        for (key, candidate), outcome in zip(fresh.items(), outcomes, strict=True):
+            self.known[key] = self._record(candidate, outcome)
+            yield self.known[key]
+
+    def time_us(self, each: Space, trace: Any) -> float | None:
+        """Time of a measured trace; None where it failed."""
+        record = self.known[each.name, decisions_key(space.decisions(trace))]
+        return record.time_us if record.status == "ok" else None
+
+    def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
+        return TuningRecord(
+            spec=self.spec,
+            pattern=self.pattern,
+            schedule=candidate.schedule,
+            trace=candidate.trace,
+            decisions=space.decisions(candidate.trace),
+            status=outcome.status,
+            cause=outcome.cause,
+            times_us=outcome.times_us,
+            dense_times_us=outcome.rival_times_us,
+            dense_schedule=self.rival.schedule if self.rival and outcome.rival_times_us else "",
+            error=outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
+            target=environment.target_json(self.target),
+            fingerprint=self.fingerprint,
+            seed=self.options.seed,
+        )
+
+
+class _Phase:
+    """The search over some spaces of a layer with a budget of trials."""
+
+    def __init__(self, tuner: _LayerTuner, spaces: list[Space], budget: int):
+        self.tuner, self.spaces = tuner, spaces
+        self.left = budget - sum(1 for schedule, _ in tuner.known if schedule in {each.name for each in spaces})
+
+    def run(self) -> Iterator[TuningRecord]:
+        """Defaults of all spaces, then rounds of search over the best ones."""
+        if self.left <= 0 or not self.spaces:
+            return
+        searches = self._searches()
+        defaults = [search.default() for search in searches]
+        yield from self._measure(self.spaces[: self.left], defaults[: self.left])
+        for search in searches:
+            self._remember(search)
+        turn = 0
+        while self.left > 0 and searches:
+            ranked = sorted(searches, key=lambda search: self._best_us(search.space))
+            # Two turns of three to the best space, one to the next: the second best default may hold the best kernel.
+            search = ranked[1 if turn % 3 == 2 and len(ranked) > 1 else 0]
+            turn += 1
+            traces = search.propose()
+            if traces is None:
+                searches.remove(search)
+                continue
+            yield from self._measure([search.space] * len(traces), traces[: max(self.left, 0)])
+            search.tell([self._time_us(search.space, trace) for trace in traces])
+
+    def _searches(self) -> list[SpaceSearch]:
+        tuner = self.tuner
+        options = tuner.options
+        # A space may be asked for all trials that are left, and proposes known candidates again.
+        most = options.trials * 2 + len(tuner.known)
+        return [
+            SpaceSearch(each, tuner.target, tuner.model, options.seed + 1 + index, most, options.batch)
+            for index, each in enumerate(self.spaces)
+        ]
+
+    def _measure(self, spaces: list[Space], traces: list[Any]) -> Iterator[TuningRecord]:
+        for record in self.tuner.measure(spaces[: len(traces)], traces):
+            self.left -= 1
+            yield record
+
+    def _remember(self, search: SpaceSearch) -> None:
+        """Teach the search what is known of its space: its default, just measured, and an earlier run's trials."""
+        records = [record for (name, _), record in self.tuner.known.items() if name == search.space.name]
+        search.remember(
+            [record.trace for record in records],
+            [record.time_us if record.status == "ok" else None for record in records],
+        )
+
+    def _time_us(self, each: Space, trace: Any) -> float | None:
+        key = each.name, decisions_key(space.decisions(trace))
+        return self.tuner.time_us(each, trace) if key in self.tuner.known else None
+
+    def _best_us(self, each: Space) -> float:
+        times = [record.time_us for (name, _), record in self.tuner.known.items() if name == each.name]
+        return min(times, default=math.inf)

@@ -1,0 +1,128 @@
+"""The process in which kernels are built and run: ``python -m tvm_sparse.worker``.
+
+It reads one JSON request a line from standard input and answers with one JSON line each. Only paths and numbers travel,
+so nothing is pickled. What a kernel does to the process (crash, hang, poisoned CUDA context) ends with the process;
+`measure` starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.reference import Reference
+
+
+def build(request: dict[str, Any]) -> dict[str, Any]:
+    """Build ``schedule`` with ``trace`` for ``spec`` and the weight in ``arrays``; writes ``library``."""
+    from tvm.target import Target
+
+    from tvm_sparse import lowering, space
+
+    spec = ConvSpec.from_json(request["spec"])
+    with np.load(request["arrays"], allow_pickle=False) as arrays:
+        weight = arrays["weight"]
+    target = Target(request["target"])
+    kernel = space.kernel(request["schedule"], spec, weight, target, request["trace"])
+    lowering.build(kernel.func, target).export_library(request["library"])
+    np.savez(constants_path(request["library"]), *kernel.constants)
+    return {}
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Check ``library`` against the reference in ``arrays``, then time it in turns with ``rival`` (may be None).
+
+    The output is filled with NaN first, so an element that the kernel does not write cannot pass.
+    """
+    kernel = _Loaded(request["library"], request)
+    error = kernel.error(request["arrays"])
+    if not error <= 1:
+        return {"error": error, "times_us": [], "rival_times_us": []}
+    rival = _Loaded(request["rival"], request) if request["rival"] else None
+    times: list[float] = []
+    rival_times: list[float] = []
+    kernel.calibrate(request["min_repeat_ms"])
+    if rival:
+        rival.calibrate(request["min_repeat_ms"])
+    for _ in range(request["repeats"]):
+        times.append(kernel.time_us())
+        if rival:
+            rival_times.append(rival.time_us())
+    return {"error": error, "times_us": times, "rival_times_us": rival_times}
+
+
+def constants_path(library: str) -> str:
+    """Where the arrays made from the weight lie beside a kernel's library."""
+    return f"{library}.npz"
+
+
+class _Loaded:
+    """A built kernel with its arguments on the device."""
+
+    def __init__(self, library: str, request: dict[str, Any]):
+        import tvm
+
+        self.device = tvm.cuda(0) if request["kind"] == "cuda" else tvm.cpu(0)
+        self.module = tvm.runtime.load_module(library)
+        with np.load(request["arrays"], allow_pickle=False) as arrays:
+            inputs = [arrays[name] for name in ("x", "bias", "residual") if name in arrays]
+            self.y = np.full(arrays["value"].shape, np.nan, np.float32)
+        with np.load(constants_path(library), allow_pickle=False) as constants:
+            made = [constants[name] for name in constants]
+        values = [inputs[0], *made, *inputs[1:], self.y]
+        self.arguments = [tvm.runtime.tensor(value, self.device) for value in values]
+        self.number = 1
+
+    def error(self, arrays: str) -> float:
+        """Largest error as a fraction of its bound."""
+        self.module["main"](*self.arguments)
+        self.device.sync()
+        with np.load(arrays, allow_pickle=False) as data:
+            return Reference(data["value"], data["bound"]).worst(self.arguments[-1].numpy())
+
+    def calibrate(self, min_repeat_ms: float) -> None:
+        """Choose how many calls one measurement holds, so that it lasts at least `min_repeat_ms`."""
+        self.time_us()
+        self.number = max(1, round(min_repeat_ms * 1000 / max(self.time_us(), 0.1)))
+
+    def time_us(self) -> float:
+        """Mean time of one call."""
+        timer = self.module.time_evaluator("main", self.device, number=self.number, repeat=1)
+        return float(timer(*self.arguments).mean) * 1e6
+
+
+_ACTIONS = {"build": build, "run": run, "warm": lambda _request: {}}
+
+
+def main() -> None:
+    """Serve requests until standard input closes."""
+    # Answers go to the original standard output; whatever a compiler or kernel prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # TVM imports torch where it is installed, which costs seconds and is of no use here.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = _ACTIONS[request["action"]](request)
+        except TvmSparseError as error:
+            answer = {"failure": str(error)}
+        except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
+            answer = {"failure": f"{type(error).__name__}: {_tail(str(error))}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _tail(text: str, characters: int = 1500) -> str:
+    """The end of a message, where compilers and TVM put the reason."""
+    return text.strip()[-characters:]
+
+
+if __name__ == "__main__":
+    main()
