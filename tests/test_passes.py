@@ -171,7 +171,7 @@ def test_one_kernel_for_two_layers_is_one_function():
     assert [found.name for found in layers] == ["0", "1"]
     kernel = Kernel(layers[0])
     replaced = replace_convolutions(module, {found.name: kernel for found in layers})
-    assert [name.name_hint for name in replaced.get_global_vars()] == ["main", "tvm_sparse_0"]
+    assert [name.name_hint for name in replaced.get_global_vars()] == ["main", "tvm_sparse_0_0"]
     assert_same(replaced, arrays, zoo.run_torch(model, *arrays))
 
 

@@ -31,7 +31,7 @@ def compiled(name):
         len(outputs) == 1,
     )
     decision = dict(zip(COLUMNS, ("conv1", 0.1, "unstructured", "folded_cpu", 12.5, 4.25, "fast"), strict=True))
-    return CompiledModel(executable.jit(), TARGET, signature, [decision])
+    return CompiledModel(executable, TARGET, signature, [decision])
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,27 @@ time, and what TVM cannot take as it is gets copied.
 
 from __future__ import annotations
 
+import platform
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.target import Target
+from tvm.target.codegen import llvm_get_cpu_features
 
-from tvm_sparse.errors import InputError
+from tvm_sparse import environment
+from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.tensors import ALIGNMENT, Library, NumPy, library_of
 
 COLUMNS = ("layer", "density", "structure", "schedule", "dense_time_us", "time_us", "reason")
+_INSTRUCTION_SET = re.compile(
+    r"s?sse|avx|amx|fma|bmi|f16c|lzcnt|movbe|popcnt|aes|sha|gfni|vaes|vpclmul|neon|sve|dotprod"
+)
 
 
 @dataclass(frozen=True)
@@ -56,30 +65,26 @@ class CompiledModel:
 
     Parameters
     ----------
-    module
-        The runnable Relax module (`Executable.jit()` or a loaded library).
+    executable
+        What `tvm.compile` made of a Relax module, or its library loaded again.
     target
         What it was compiled for.
     signature
         Its inputs and outputs.
     decisions
         One JSON object for each convolution, with `COLUMNS` as keys.
-    executable
-        What `artifact.save` exports; None for a loaded model.
     """
 
     def __init__(
         self,
-        module: tvm.runtime.Module,
-        target: tvm.target.Target,
+        executable: tvm.runtime.Executable | tvm.runtime.Module,
+        target: Target,
         signature: Signature,
         decisions: Sequence[dict[str, Any]],
-        executable: Any = None,
     ):
-        self.module, self.target, self.signature, self.executable = module, target, signature, executable
+        self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
-        self.device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
-        self._main = relax.VirtualMachine(module, self.device)["main"]
+        self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
         self._has_warned = False
 
@@ -101,6 +106,8 @@ class CompiledModel:
         ------
         InputError
             The number of inputs, or the type, shape, element type or device of one, is wrong.
+        BuildError
+            This machine cannot run code for `target`.
         """
         specs = self.signature.inputs
         if len(inputs) != len(specs):
@@ -114,6 +121,15 @@ class CompiledModel:
         result = self._main(*arguments)
         give_back = libraries[0].give_back
         return give_back(result) if self.signature.single else [give_back(tensor) for tensor in result]
+
+    @cached_property
+    def _main(self) -> Any:
+        obstacle = why_not_here(self.target)
+        if obstacle:
+            raise BuildError(
+                "model", f"this machine cannot run it: {obstacle}", hint="save it and load it where it fits"
+            )
+        return relax.VirtualMachine(self.executable, self.device)["main"]
 
     def _argument(self, library: Library, value: Any, spec: TensorSpec) -> Any:
         layout = library.layout(value)
@@ -146,6 +162,38 @@ class CompiledModel:
         rows = [COLUMNS, *([_cell(row[column]) for column in COLUMNS] for row in self.decisions)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def device_of(target: Target) -> tvm.runtime.Device:
+    """The first device that runs code for `target`."""
+    return tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu(0)
+
+
+def why_not_here(target: Target) -> str:
+    """Why code for `target` does not run on this machine, as a sentence; empty if it does."""
+    if target.kind.name == "cuda":
+        return _why_not_this_gpu(str(target.attrs["arch"]))
+    architecture = str(target.attrs.get("mtriple", platform.machine())).split("-", maxsplit=1)[0]
+    if architecture != platform.machine():
+        return f"it was built for {architecture}, and this is {platform.machine()}"
+    missing = sorted(_instruction_sets(target) - _instruction_sets(environment.resolve_target()))
+    return f"it was built for {target.attrs['mcpu']}, and this processor lacks {', '.join(missing)}" if missing else ""
+
+
+def _why_not_this_gpu(arch: str) -> str:
+    device = tvm.cuda(0)
+    if not device.exist:
+        return "there is no CUDA device, or this TVM was built without CUDA"
+    found = f"sm_{device.compute_version.replace('.', '')}"
+    # Code of an architecture runs on that one only: it is loaded as machine code, not as PTX.
+    return "" if arch.rstrip("af") == found else f"it was built for {arch}, and this GPU is {found}"
+
+
+def _instruction_sets(target: Target) -> set[str]:
+    """The processor's features that compiled code may use; LLVM lists hints for tuning among them."""
+    if "mcpu" not in target.attrs:
+        return set()
+    return {feature for feature in llvm_get_cpu_features(target) if _INSTRUCTION_SET.match(feature)}
 
 
 def _library(value: Any, spec: TensorSpec) -> Library:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
-from tvm_sparse.passes.find_convolutions import Group, find_groups
+from tvm_sparse.passes.find_convolutions import ConvLayer, Group, find_groups
 from tvm_sparse.passes.graph import rebuild
 
 if TYPE_CHECKING:
@@ -23,18 +23,31 @@ def replace_convolutions(module: tvm.IRModule, kernels: Mapping[str, Kernel]) ->
     Layers that are given the same `Kernel` object share one function.
     """
     builder = relax.BlockBuilder(module)
-    functions: dict[int, GlobalVar] = {}
+    groups = find_groups(module)
+    names = function_names([group.layer for group in groups], kernels)
+    functions: dict[str, GlobalVar] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
-    for group in find_groups(module):
+    for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
             continue
-        if id(kernel) not in functions:
-            name = "tvm_sparse_" + re.sub(r"\W", "_", group.layer.name)
-            functions[id(kernel)] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
+        name = names[group.layer.name]
+        if name not in functions:
+            functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
         edits.update({absorbed: [] for absorbed in group.absorbed})
-        edits[group.result] = [(group.result, _call(functions[id(kernel)], kernel, group))]
+        edits[group.result] = [(group.result, _call(functions[name], kernel, group))]
     return rebuild(builder.get(), edits)
+
+
+def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> dict[str, str]:
+    """Layer -> name of the function that computes it in the module `replace_convolutions` makes."""
+    first: dict[int, str] = {}
+    for position, layer in enumerate(layers):
+        if layer.name in kernels:
+            # The position tells layers apart whose names differ in punctuation only.
+            name = f"tvm_sparse_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
+            first.setdefault(id(kernels[layer.name]), name)
+    return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 
 
 def _call(function: GlobalVar, kernel: Kernel, group: Group) -> Expr:

@@ -1,0 +1,205 @@
+"""From a model and a log to a compiled model: right numbers, right choices, and a sentence for each choice."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import zoo
+
+from tvm_sparse import environment, model, space
+from tvm_sparse.decide import decide
+from tvm_sparse.errors import BuildError, ModelError
+from tvm_sparse.log import TuningLog
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.records import TuningRecord
+from tvm_sparse.runtime import COLUMNS, device_of
+
+TARGET = environment.resolve_target("llvm")
+
+
+@pytest.fixture
+def prepared():
+    module, shapes = zoo.TORCH["residual"]
+    return model.prepare(module, torch.zeros(shapes[0]))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return TuningLog(tmp_path / "log.jsonl")
+
+
+def record(layer, weight=None, schedule="folded_cpu", time_us=2.0, dense_time_us=8.0, **fields):
+    weight = layer.weight if weight is None else weight
+    fields = {
+        "trace": None,
+        "decisions": {},
+        "status": "ok",
+        "times_us": (time_us,),
+        "dense_times_us": (dense_time_us,) if dense_time_us else (),
+        "dense_schedule": "dense_cpu" if dense_time_us else "",
+        "error": 0.5,
+        "target": environment.target_json(TARGET),
+        "fingerprint": environment.fingerprint(TARGET),
+        "seed": 0,
+        **fields,
+    }
+    return TuningRecord(spec=layer.spec, pattern=SparsityPattern.of(weight), schedule=schedule, **fields)
+
+
+def thinner(weight, density):
+    """`weight` with only `density` of its entries left."""
+    keep = np.random.default_rng(0).random(weight.shape) < density
+    return np.where(keep, weight + 1, 0).astype(np.float32)
+
+
+def run(compiled, name):
+    module, shapes = zoo.TORCH[name]
+    arrays = zoo.inputs_of(shapes)
+    outputs = compiled(*arrays)
+    for got, want in zip(
+        [outputs] if len(compiled.signature.outputs) == 1 else outputs, zoo.run_torch(module, *arrays), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["residual", "two_consumers", "two_inputs", "classifier", "depthwise"])
+def test_without_a_log_all_is_dense_and_right(name):
+    module, shapes = zoo.TORCH[name]
+    compiled = model.compile(module, tuple(torch.zeros(shape) for shape in shapes))
+    run(compiled, name)
+    assert {row["schedule"] for row in compiled.report()} == {"dense_cpu"}
+    assert {row["reason"] for row in compiled.report()} == {"no tuning log was given"}
+    assert all(tuple(row) == COLUMNS for row in compiled.report())
+
+
+def test_onnx(tmp_path):
+    onnx.save(zoo.ONNX["block"], tmp_path / "m.onnx")
+    (x,) = zoo.inputs_of([zoo.X])
+    compiled = model.compile(tmp_path / "m.onnx")
+    assert [spec.name for spec in compiled.signature.inputs] == ["x"]
+    np.testing.assert_allclose(compiled(x), zoo.run_onnx(zoo.ONNX["block"], x)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_prepared_layers_have_names(prepared):
+    assert [layer.name for layer in prepared.layers] == ["0", "3"]
+
+
+def test_a_record_of_the_same_weight_is_used(prepared, log):
+    for layer in prepared.layers:
+        log.append(record(layer))
+    decisions = decide(prepared.layers, TARGET, log)
+    assert [decision.schedule for decision in decisions] == ["folded_cpu"] * 2
+    assert not any(decision.transferred for decision in decisions)
+    assert decisions[0].reason == "folded_cpu is 4.00x faster than dense, tuned for these weights"
+    assert (decisions[0].time_us, decisions[0].dense_time_us) == (2, 8)
+    run(model.build(prepared, decisions, TARGET), "residual")
+
+
+def test_dense_where_dense_is_faster(prepared, log):
+    log.append(record(prepared.layers[0], time_us=14.0, dense_time_us=12.1))
+    log.append(record(prepared.layers[0], schedule="dense_cpu", time_us=11.0, dense_time_us=None))
+    first, second = decide(prepared.layers, TARGET, log)
+    assert (first.schedule, first.reason) == ("dense_cpu", "dense is faster: 12.1 us against 14 us")
+    assert first.time_us == first.dense_time_us == 12.1
+    assert (second.schedule, second.reason) == ("dense_cpu", "no record for this shape: run tvm-sparse tune")
+
+
+def test_equal_times_run_dense(prepared, log):
+    log.append(record(prepared.layers[0], time_us=8.0, dense_time_us=8.0))
+    assert decide(prepared.layers, TARGET, log)[0].schedule == "dense_cpu"
+
+
+def test_a_record_without_its_rival_is_compared_with_the_dense_record(prepared, log):
+    layer = prepared.layers[0]
+    log.append(record(layer, time_us=3.0, dense_time_us=None))
+    assert decide([layer], TARGET, log)[0].reason.startswith("dense was never timed beside folded_cpu")
+    log.append(record(layer, schedule="dense_cpu", time_us=6.0, dense_time_us=None))
+    assert decide([layer], TARGET, log)[0].reason.startswith("folded_cpu is 2.00x faster")
+
+
+def test_records_of_another_machine_are_not_used(prepared, log):
+    foreign = {**environment.fingerprint(TARGET), "arch": "other"}
+    log.append(record(prepared.layers[0], fingerprint=foreign))
+    (decision, _) = decide(prepared.layers, TARGET, log)
+    assert decision.schedule == "dense_cpu"
+    assert "made for architecture other" in decision.reason
+
+
+def test_transfer_is_said_and_verified(prepared, log):
+    for layer in prepared.layers:
+        log.append(record(layer, thinner(layer.weight, 0.4)))
+    decisions = decide(prepared.layers, TARGET, log)
+    assert all(decision.transferred for decision in decisions)
+    assert "transferred from density" in decisions[0].reason
+    compiled = model.build(prepared, decisions, TARGET)
+    assert [row["schedule"] for row in compiled.report()] == ["folded_cpu"] * 2
+    run(compiled, "residual")
+
+
+def test_transfer_to_many_more_non_zeros_is_not_expected_to_win(prepared, log):
+    layer = prepared.layers[0]
+    log.append(record(layer, thinner(layer.weight, 0.05), time_us=2.0, dense_time_us=8.0))
+    (decision,) = decide([layer], TARGET, log)
+    assert decision.schedule == "dense_cpu"
+    assert "times the non-zeros" in decision.reason
+
+
+def test_a_wrong_transferred_kernel_gives_way_to_dense(prepared, log, monkeypatch):
+    for layer in prepared.layers:
+        log.append(record(layer, thinner(layer.weight, 0.4)))
+    true_kernel = space.kernel
+
+    def wrong_kernel(name, spec, weight, target, trace=None):
+        # Wrong for the second layer only, which is the one with a residual.
+        weight = weight * 2 if spec.residual and name.startswith("folded") else weight
+        return true_kernel(name, spec, weight, target, trace)
+
+    monkeypatch.setattr(space, "kernel", wrong_kernel)
+    compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
+    first, second = compiled.report()
+    assert first["schedule"] == "folded_cpu"
+    assert second["schedule"] == "dense_cpu"
+    assert second["reason"].startswith("dense, because the transferred kernel is wrong by")
+    run(compiled, "residual")
+
+
+def test_a_kernel_that_leaves_an_element_unwritten_is_wrong(prepared):
+    layer = prepared.layers[0]
+    kernel = space.kernel("dense_cpu", layer.spec, layer.weight, TARGET)
+    worst = model._worst_error(lambda *arguments: None, layer, kernel, device_of(TARGET))
+    assert worst == np.inf
+
+
+def test_a_trace_that_does_not_fit_gives_way_to_dense(prepared, log):
+    layer = prepared.layers[0]
+    log.append(record(layer, schedule="folded_cpu:no_such_variant"))
+    log.append(record(layer, schedule="dense_cpu", trace=[[["Nonsense", [], [], []]], []], dense_time_us=None))
+    compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
+    row = compiled.report()[0]
+    assert row["schedule"] == "dense_cpu"
+    assert row["reason"].startswith("dense, because")
+    run(compiled, "residual")
+
+
+def test_another_machine_can_be_compiled_for_but_not_run(prepared):
+    foreign = environment.resolve_target({"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+amx-fp16"]})
+    compiled = model.build(prepared, decide(prepared.layers, foreign, None), foreign)
+    with pytest.raises(BuildError, match="this machine cannot run it"):
+        compiled(np.zeros(zoo.X, np.float32))
+
+
+def test_transfer_needs_a_machine_to_verify_on(prepared, log):
+    foreign = environment.resolve_target({"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+amx-fp16"]})
+    fingerprint = environment.fingerprint(foreign)
+    layer = prepared.layers[0]
+    log.append(record(layer, thinner(layer.weight, 0.4), fingerprint=fingerprint))
+    compiled = model.build(prepared, decide(prepared.layers, foreign, log), foreign)
+    assert "cannot be verified with this weight" in compiled.report()[0]["reason"]
+
+
+def test_weights_that_are_not_finite_are_named():
+    module = zoo.Chain(zoo.conv())
+    with torch.no_grad():
+        module[0].weight[0, 0, 0, 0] = np.inf
+    with pytest.raises(ModelError, match="layer 0: weight"):
+        model.compile(module, torch.zeros(zoo.X))

@@ -1,0 +1,129 @@
+"""Choose what computes each convolution of a model: the tuning log's best kernel, or dense.
+
+Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run;
+everything else runs dense, and the reason is kept as a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_sparse import environment, space
+from tvm_sparse.log import Match, TuningLog
+from tvm_sparse.passes.find_convolutions import ConvLayer
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.records import TuningRecord
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What computes one layer, and why.
+
+    `schedule` is the kernel's; `trace` its decisions, None for the defaults. Times are microseconds from the log, None
+    where it has none. `record` is the log's; `transferred` if it was made with another weight. `dense_record` is the
+    log's best dense kernel, which stands in for one that turns out wrong.
+    """
+
+    layer: str
+    density: float
+    structure: str
+    schedule: str
+    dense_time_us: float | None
+    time_us: float | None
+    reason: str
+    record: TuningRecord | None = None
+    dense_record: TuningRecord | None = None
+    transferred: bool = False
+
+    @property
+    def trace(self) -> Any:
+        """MetaSchedule's JSON trace of the kernel."""
+        return self.record.trace if self.record is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of the decision table; keys are `runtime.COLUMNS`."""
+        return {
+            "layer": self.layer,
+            "density": self.density,
+            "structure": self.structure,
+            "schedule": self.schedule,
+            "dense_time_us": self.dense_time_us,
+            "time_us": self.time_us,
+            "reason": self.reason,
+        }
+
+
+def decide(layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> list[Decision]:
+    """One decision for each layer, from the log alone; see `Decision`."""
+    fingerprint = environment.fingerprint(target)
+    return [_decide(layer, target, fingerprint, log) for layer in layers]
+
+
+def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: TuningLog | None) -> Decision:
+    pattern = SparsityPattern.of(layer.weight)
+    dense = log.dense(layer.spec, fingerprint) if log is not None else None
+    dense_time_us = dense.time_us if dense is not None else None
+    fallback = Decision(
+        layer=layer.name,
+        density=pattern.density,
+        structure=pattern.structure,
+        schedule=dense.schedule if dense is not None else _default_dense(target),
+        dense_time_us=dense_time_us,
+        time_us=dense_time_us,
+        reason="no tuning log was given",
+        record=dense,
+        dense_record=dense,
+    )
+    if log is None:
+        return fallback
+    match = log.lookup(layer.spec, pattern, fingerprint)
+    if match is None:
+        ignored = log.ignored(layer.spec, fingerprint)
+        return replace(fallback, reason=ignored[0] if ignored else "no record for this shape: run tvm-sparse tune")
+    return _compare(match, pattern, fallback)
+
+
+def _compare(match: Match, pattern: SparsityPattern, dense: Decision) -> Decision:
+    """The matching record's kernel where it beats dense, else `dense`."""
+    record = match.record
+    # Both sides from one run: times of different runs do not compare.
+    rival_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
+    if rival_us is None:
+        return replace(dense, reason=f"dense was never timed beside {record.schedule}: run tvm-sparse tune")
+    # More non-zeros than the record's weight had cost more time, at most in proportion.
+    growth = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
+    time_us = record.time_us * growth
+    if time_us >= rival_us:
+        expected = f" expected with {growth:.3g} times the non-zeros" if growth > 1 else ""
+        reason = f"dense is faster: {rival_us:.4g} us against {time_us:.4g} us{expected}"
+        return replace(dense, dense_time_us=rival_us, time_us=rival_us, reason=reason)
+    return replace(
+        dense,
+        schedule=record.schedule,
+        dense_time_us=rival_us,
+        time_us=time_us,
+        reason=f"{record.schedule} is {rival_us / time_us:.2f}x faster than dense, {match.note}",
+        record=record,
+        transferred=match.how != "values",
+    )
+
+
+def _default_dense(target: Target) -> str:
+    return next(name for name in space.names(target) if name.startswith("dense"))
+
+
+def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
+    """`decision` turned into the log's dense kernel, or the default one if that is what it was already."""
+    record = decision.dense_record if decision.record is not decision.dense_record else None
+    return replace(
+        decision,
+        schedule=record.schedule if record is not None else _default_dense(target),
+        time_us=decision.dense_time_us,
+        reason=f"dense, because {reason}",
+        record=record,
+        transferred=False,
+    )
