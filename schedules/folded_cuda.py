@@ -1,0 +1,47 @@
+"""Folded convolution for CUDA: weights as immediates, input tiles in shared memory.
+
+One non-zero costs one ``FFMA R, R, imm32, R`` a pixel: 16 bytes of code, no weight load and no index. The kernel is
+bound by its instructions, so the decisions that set their number, output channels and pixels a thread and input
+channels a chunk, matter most (`cuda_tiles`).
+"""
+
+from __future__ import annotations
+
+from tvm.target import Target
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules.base import NotApplicable, Space
+from tvm_sparse.schedules.cuda_tiles import layouts, plan, tile_space
+
+NAME = "folded_cuda"
+TARGET = "cuda"
+# Multiply-adds a kernel may hold, non-zeros times pixels of a thread: about a minute of compilation.
+MAX_MULTIPLY_ADDS = 120_000
+# Multiply-adds between two barriers: as many as keep a block's warps in step, so that they share fetched code.
+CHUNK = 200
+# Widths of tiles offered to the search.
+LAYOUTS = 2
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+    """Search spaces for `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or one channel's tile exceeds shared memory.
+    """
+    if pattern.nnz > MAX_MULTIPLY_ADDS:
+        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    found = []
+    for mode in ("async", "plain"):
+        for pixels in (1, 2):
+            if pixels > spec.out_h or pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
+                continue
+            wish = CHUNK / max(pattern.density, 0.01)
+            plans = (plan(spec, tiles, pixels, mode, wish) for tiles in layouts(spec, pixels))
+            found += [tile_space(NAME, spec, each, fold=True) for each in plans if each is not None][:LAYOUTS]
+    if not found:
+        raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
+    return found
