@@ -1,5 +1,8 @@
 """From a model and a log to a compiled model: right numbers, right choices, and a sentence for each choice."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -78,6 +81,28 @@ def test_onnx(tmp_path):
     compiled = model.compile(tmp_path / "m.onnx")
     assert [spec.name for spec in compiled.signature.inputs] == ["x"]
     np.testing.assert_allclose(compiled(x), zoo.run_onnx(zoo.ONNX["block"], x)[0], rtol=1e-4, atol=1e-4)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import subprocess
+import sys
+
+import numpy as np
+from tvm_sparse import model
+np.save(sys.argv[2], model.compile(sys.argv[1])(np.load(sys.argv[2])))
+"""
+
+
+def test_onnx_without_torch(tmp_path):
+    onnx.save(zoo.ONNX["block"], tmp_path / "m.onnx")
+    (x,) = zoo.inputs_of([zoo.X])
+    np.save(tmp_path / "x.npy", x)
+    arguments = [str(tmp_path / "m.onnx"), str(tmp_path / "x.npy")]
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], check=True, timeout=120)
+    want = zoo.run_onnx(zoo.ONNX["block"], x)[0]
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), want, rtol=1e-4, atol=1e-4)
 
 
 def test_prepared_layers_have_names(prepared):
