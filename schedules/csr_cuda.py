@@ -1,0 +1,130 @@
+"""Escort's direct sparse convolution for CUDA: weights as data, any number of non-zeros in little code.
+
+The padded input is written once, where there is padding. Then a thread computes `pixels` outputs of one filter, one
+below the other: for each non-zero of the filter it reads value and offset, which all threads of a warp share, and
+`pixels` inputs, of which neighbouring threads read neighbours. Where the rows do not divide, the last threads start
+higher and compute some outputs twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules.base import Space, divisors, nearest, sample
+from tvm_sparse.schedules.csr import (
+    csr_function,
+    epilogue,
+    new_buffer,
+    padded,
+    require_int32,
+    stretch,
+    whole,
+)
+
+NAME = "csr_cuda"
+TARGET = "cuda"
+# Outputs of a thread: more share the read of value and offset, fewer make more threads.
+PIXELS = (4, 8, 2, 1)
+# Threads that keep a large GPU busy.
+THREADS = 132 * 1024
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+    """Search spaces for `spec`, most promising first; every convolution has some.
+
+    Raises
+    ------
+    NotApplicable
+        The padded input or the output has 2**31 elements or more.
+    """
+    height, width = _padded_size(spec)
+    require_int32(spec.n * spec.c * height * width, int(np.prod(spec.output_shape)))
+    fitting = [pixels for pixels in PIXELS if pixels <= spec.out_h]
+    outputs = int(np.prod(spec.output_shape))
+    fitting.sort(key=lambda pixels: outputs / pixels < THREADS)
+    return [_space(spec, pattern.nnz, pixels) for pixels in fitting]
+
+
+def _padded_size(spec: ConvSpec) -> tuple[int, int]:
+    top, left, bottom, right = spec.padding
+    return spec.h + top + bottom, spec.w + left + right
+
+
+def _space(spec: ConvSpec, nnz: int, pixels: int) -> Space:
+    height, width = _padded_size(spec)
+    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+    places = (c * height + r * spec.dilation[0]) * width + s * spec.dilation[1]
+    return Space(
+        schedule=NAME,
+        variant=f"pixels{pixels}",
+        func=csr_function(spec, nnz, lambda arguments: _write(spec, pixels, arguments)),
+        apply=lambda sch: _schedule(sch, spec),
+        fold=False,
+        constants=lambda weight: stretch(weight, places),
+    )
+
+
+def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
+    """The body of the function: stage ``pack``, where there is padding, and stage ``conv``."""
+    height, width = _padded_size(spec)
+    x, values, offsets, rows, y = (arguments[name] for name in ("x", "values", "offsets", "rows", "y"))
+    packed = None
+    if any(spec.padding):
+        packed = new_buffer("packed", (spec.n, spec.c * height * width))
+        with T.grid(spec.n, spec.c, height, width) as loops, T.sblock("pack"):
+            n, c, row, column = T.axis.remap("SSSS", loops)
+            T.reads(whole(x, n, c))
+            T.writes(packed[n, (c * height + row) * width + column])
+            T.buffer_store(packed, padded(spec, x, n, c, row, column), [n, (c * height + row) * width + column])
+
+    def source(n: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
+        # Without padding an image lies in memory as the packed one would; the indices flatten to the same address.
+        return x[n, 0, 0, place] if packed is None else packed[n, place]
+
+    (st_h, st_w), last = spec.stride, spec.out_h - pixels
+    with T.grid(spec.n, spec.k, -(-spec.out_h // pixels), spec.out_w) as loops, T.sblock("conv"):
+        n, k, group, column = T.axis.remap("SSSS", loops)
+        first = group * pixels if spec.out_h % pixels == 0 else tirx.min(group * pixels, last)
+        index = [[n, k, first + i, column] for i in range(pixels)]
+        region = (n, k, slice(first, first + pixels), column)
+        extra = [arguments["bias"][k]] if spec.bias else []
+        extra += [arguments["residual"][region]] if spec.residual else []
+        T.reads(whole(x if packed is None else packed, n), whole(values), whole(offsets), rows[k : k + 2], *extra)
+        T.writes(y[region])
+        acc = new_buffer("acc", (pixels,), "local")
+        for i in range(pixels):
+            T.buffer_store(acc, tirx.const(0.0, spec.dtype), [i])
+        with T.serial(rows[k], rows[k + 1]) as e:
+            for i in range(pixels):
+                place = offsets[e] + (first + i) * st_h * width + column * st_w
+                T.buffer_store(acc, acc[i] + values[e] * source(n, place), [i])
+        for i in range(pixels):
+            T.buffer_store(y, epilogue(spec, arguments, acc[i], index[i]), index[i])
+
+
+def _schedule(sch: Schedule, spec: ConvSpec) -> None:
+    threads = sample(sch, (32, 64, 128, 256), 64)
+    filters = divisors(spec.k, 8)
+    filters_block = sample(sch, filters, nearest(filters, 4))
+    n, k, group, column = sch.get_loops(sch.get_sblock("conv"))
+    k_outer, k_inner = sch.split(k, [None, filters_block])
+    sch.reorder(n, group, column, k_outer, k_inner)
+    block, thread = sch.split(sch.fuse(n, group, column), [None, threads])
+    sch.reorder(block, k_outer, k_inner, thread)
+    for loop, axis in (
+        (block, "blockIdx.x"),
+        (k_outer, "blockIdx.y"),
+        (k_inner, "threadIdx.y"),
+        (thread, "threadIdx.x"),
+    ):
+        sch.bind(loop, axis)
+    if any(spec.padding):
+        block, thread = sch.split(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))), [None, 256])
+        sch.bind(block, "blockIdx.x")
+        sch.bind(thread, "threadIdx.x")
