@@ -6,9 +6,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import tvm
 import zoo
 from torch.nn.utils import prune
 from tvm import relax
+from tvm.relax.backend.cpu_generic import pipeline
 
 from tvm_sparse import compute
 from tvm_sparse.errors import ModelError
@@ -19,6 +21,7 @@ from tvm_sparse.passes.fold_constants import fold_constants
 from tvm_sparse.passes.fold_padding import fold_padding
 from tvm_sparse.passes.name_convolutions import name_convolutions
 from tvm_sparse.passes.replace_convolutions import replace_convolutions
+from tvm_sparse.passes.schedule_matmul import schedule_matmul
 from tvm_sparse.weights import load_weights
 
 # Relax operators left once everything that can be fused is.
@@ -190,3 +193,14 @@ def test_a_weight_that_is_not_finite_is_refused():
         module[0].weight[1, 2, 0, 0] = np.nan
     with pytest.raises(ModelError, match=r"layer conv0: weight\[1, 2, 0, 0\] is not finite"):
         name_convolutions(fold_constants(import_model(module, torch.zeros(zoo.X))), {})
+
+
+@pytest.mark.parametrize("outputs", [1, 7, 10, 96, 250])
+def test_matrix_products_are_scheduled(outputs):
+    model = torch.nn.Linear(33, outputs).eval()
+    arrays = [zoo.inputs_of([(3, 33, 1, 1)])[0].reshape(3, 33)]
+    module = fold_constants(import_model(model, torch.from_numpy(arrays[0])))
+    scheduled = tvm.transform.Sequential([*pipeline.legalize_passes(None), schedule_matmul])(module)
+    functions = [func for _, func in scheduled.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
+    assert len(functions) == 1
+    assert_same(scheduled, arrays, zoo.run_torch(model, *arrays))

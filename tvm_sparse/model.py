@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse import environment, lowering, reference, space
@@ -24,6 +25,7 @@ from tvm_sparse.passes.fold_constants import fold_constants
 from tvm_sparse.passes.fold_padding import fold_padding
 from tvm_sparse.passes.name_convolutions import name_convolutions
 from tvm_sparse.passes.replace_convolutions import function_names, replace_convolutions
+from tvm_sparse.passes.schedule_matmul import schedule_matmul
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.runtime import CompiledModel, Signature, TensorSpec, device_of, why_not_here
 from tvm_sparse.weights import load_weights
@@ -139,11 +141,25 @@ def _compile(module: tvm.IRModule, target: Target) -> Any:
     lowering.register()
     try:
         with target:
-            pipeline = relax.get_default_pipeline(target)
-            return tvm.compile(module, target, relax_pipeline=pipeline, tir_pipeline=lowering.PIPELINE)
+            return tvm.compile(module, target, relax_pipeline=_pipeline(target), tir_pipeline=lowering.PIPELINE)
     except (RuntimeError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise BuildError("model", f"TVM cannot compile it: {lines[-1].strip()}") from error
+
+
+def _pipeline(target: Target) -> tvm.transform.Pass:
+    """TVM's own Relax pipeline for `target`, with one addition on CPUs."""
+    if target.kind.name != "llvm":
+        return relax.get_default_pipeline(target)
+    return tvm.transform.Sequential(
+        [
+            *cpu_generic.library_dispatch_passes(target),
+            *cpu_generic.legalize_passes(target),
+            schedule_matmul,
+            *cpu_generic.dataflow_lower_passes(target),
+            *cpu_generic.finalize_passes(target),
+        ]
+    )
 
 
 def _verify(
