@@ -53,7 +53,7 @@ class Chain(nn.Sequential):
 
 
 class Residual(Chain):
-    """``relu(last(...first(x)) + shortcut(x))``, the last layer `Identity` included or not."""
+    """``relu(layers(x) + shortcut(x))``, the sum in either order and with or without the ReLU."""
 
     def __init__(self, *layers, shortcut=None, relu=True, swapped=False):
         super().__init__(*layers)
@@ -100,6 +100,15 @@ class Shared(Chain):
         return self[0](torch.relu(self[0](x)))
 
 
+class InPlace(Chain):
+    """Everything in place, as torchvision writes it."""
+
+    def forward(self, x):
+        y = nn.functional.dropout(self[1](self[0](x)), training=self.training)
+        y += x
+        return nn.functional.relu_(y)
+
+
 class TwoInputs(Chain):
     """Two inputs, and the second is the residual."""
 
@@ -111,7 +120,7 @@ def conv(c=4, k=4, size=3, **options):
     return nn.Conv2d(c, k, size, padding=options.pop("padding", size // 2), **options)
 
 
-# Name -> (module, shapes of its inputs, number of convolutions, number of tensor operations left after fusing).
+# Name -> (module, shapes of its inputs).
 X = (1, 4, 9, 9)
 TORCH = {
     "plain": (Chain(conv()), [X]),
@@ -137,6 +146,7 @@ TORCH = {
     "two_consumers": (TwoConsumers(conv(), conv(), conv(size=1)), [X]),
     "doubled": (Doubled(conv()), [X]),
     "shared": (Shared(conv()), [X]),
+    "in_place": (InPlace(conv(), nn.BatchNorm2d(4)), [X]),
     "two_inputs": (TwoInputs(conv(bias=False)), [X, X]),
     "classifier": (Chain(conv(k=8, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)), [X]),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse import environment, space
+from tvm_sparse.errors import UsageError
 from tvm_sparse.log import Match, TuningLog
 from tvm_sparse.passes.find_convolutions import ConvLayer
 from tvm_sparse.pattern import SparsityPattern
@@ -113,7 +114,13 @@ def _compare(match: Match, pattern: SparsityPattern, dense: Decision) -> Decisio
 
 
 def _default_dense(target: Target) -> str:
-    return next(name for name in space.names(target) if name.startswith("dense"))
+    names = space.names(target)
+    for name in names:
+        if name.startswith("dense"):
+            return name
+    raise UsageError(
+        f"target {target.kind.name}", "has no dense schedule", ", ".join(names) or "none", "one named dense"
+    )
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
