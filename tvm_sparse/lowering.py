@@ -7,9 +7,17 @@ the long chains of single assignments that folding leaves takes hours.
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
+from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
 
 # Name under which the pipeline is registered with TVM, for `tvm.compile(..., tir_pipeline=PIPELINE)`.
@@ -93,9 +101,56 @@ def register() -> None:
     tirx.register_tir_pipeline(PIPELINE, factory)
 
 
+@contextmanager
+def cuda_compiler() -> Iterator[None]:
+    """Have TVM compile CUDA code with nvcc, else NVRTC, and with IEEE arithmetic instead of its ``--use_fast_math``.
+
+    TVM reads these settings from the environment; the caller's own choice of compiler is kept.
+
+    Raises
+    ------
+    BuildError
+        TVM can use a GPU here, but there is no CUDA compiler.
+    """
+    mode = os.environ.get("TVM_CUDA_COMPILE_MODE") or ("nvcc" if shutil.which("nvcc") else "nvrtc")
+    bindings = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
+    # Without TVM's CUDA runtime the code is not compiled here at all.
+    if mode == "nvrtc" and not bindings and tvm_ffi.get_global_func("device_api.cuda", allow_missing=True):
+        raise BuildError("target cuda", "no CUDA compiler", hint="put nvcc on PATH or pip install 'tvm-sparse[cuda]'")
+    options = os.environ.get("TVM_CUDA_NVRTC_EXTRA_OPTS", "")
+    settings = {
+        "TVM_CUDA_COMPILE_MODE": mode,
+        "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
+        "TVM_CUDA_NVRTC_EXTRA_OPTS": f"{options} --ftz=false --prec-div=true --prec-sqrt=true".strip(),
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
-    """Compile one scheduled function into a module whose function ``main`` it is."""
+    """Compile one scheduled function into a module whose function ``main`` it is.
+
+    Raises
+    ------
+    BuildError
+        There is no CUDA compiler, or it rejects the code; the sentence quotes it.
+    """
     register()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    with target:
-        return tvm.compile(module, target, tir_pipeline=PIPELINE).mod
+    with target, cuda_compiler():
+        try:
+            return tvm.compile(module, target, tir_pipeline=PIPELINE).mod
+        except RuntimeError as error:
+            # TVM's message is the whole source, megabytes of it, before what the compiler says.
+            _, marker, complaint = str(error).partition("Compilation error:")
+            if not marker:
+                raise
+            raise BuildError("CUDA kernel", f"the compiler rejects it: {complaint.strip()[:500]}") from None
