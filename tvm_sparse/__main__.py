@@ -1,0 +1,7 @@
+"""``python -m tvm_sparse``: the command line."""
+
+import sys
+
+from tvm_sparse.cli import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+"""The commands of the command line, one a file.
+
+Each has ``run(arguments, console) -> document``, which does the work, says on `console` (standard error) how it goes
+and returns JSON values, and ``show(document, console)``, which prints them for people.
+"""

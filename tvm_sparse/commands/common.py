@@ -1,0 +1,121 @@
+"""What several commands do with their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse import environment
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import LogError, VerificationError
+from tvm_sparse.log import Match, TuningLog
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.runtime import CompiledModel
+
+DEFAULT_LOG = Path("tuning.jsonl")
+# Two float32 compilations of one network may differ by this fraction of the largest output: rounding grows from layer
+# to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound of `reference`.
+AGREEMENT = 1e-3
+
+
+def shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """Input name -> shape, from ``--input-shape``."""
+    return dict(arguments.input_shape)
+
+
+def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | None:
+    """The logs of ``--tuning-records`` as one; `DEFAULT_LOG` without it, None where that does not exist.
+
+    Raises
+    ------
+    LogError
+        A file that was asked for does not exist or cannot be read.
+    """
+    paths = arguments.tuning_records
+    if not paths and not DEFAULT_LOG.exists():
+        return None
+    # The first file of a log may be missing; none that was asked for may.
+    log = TuningLog(os.devnull, *(paths or [DEFAULT_LOG]))
+    warn_of_rejected(log, console)
+    return log
+
+
+def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
+    """The log of ``--output`` over those of ``--tuning-records``; else the first of these over the others."""
+    first, *rest = [path for path in (arguments.output, *arguments.tuning_records) if path] or [DEFAULT_LOG]
+    log = TuningLog(first, *(path for path in rest if path != first))
+    warn_of_rejected(log, console)
+    return log
+
+
+def warn_of_rejected(log: TuningLog, console: Console) -> None:
+    """Say which files of `log` have lines that are no records."""
+    for path in dict.fromkeys(line.path for line in log.rejected):
+        count = sum(line.path == path for line in log.rejected)
+        console.print(Text(f"{path}: {count} line(s) skipped, see: tvm-sparse logs stats {path}"))
+
+
+def existing_log(path: Path) -> Path:
+    """`path`, which must be a file; LogError otherwise."""
+    if not path.is_file():
+        raise LogError(str(path), "no such file", hint="check the path, or make a log with: tvm-sparse tune MODEL")
+    return path
+
+
+def use_threads_of(target: Target) -> int:
+    """Make compiled code run with the threads of `target`, and return how many; call it before anything is run."""
+    threads = environment.threads(target)
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    # Bound threads would confine other libraries' threads, started later, to one core.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    return threads
+
+
+class DenseOnly(TuningLog):
+    """A log that knows no sparse kernel: what is compiled with it is dense throughout, with the best dense kernels."""
+
+    def lookup(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+        """None."""
+        return None
+
+
+def dense_only(log: TuningLog | None) -> DenseOnly | None:
+    """The dense records of `log`."""
+    return DenseOnly(log.path, *log.layers) if log is not None else None
+
+
+def random_inputs(compiled: CompiledModel, seed: int) -> list[np.ndarray]:
+    """Standard normal numbers for each input, or whole ones where it takes integers."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in compiled.signature.inputs]
+
+
+def outputs_of(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs, as a list also where there is one."""
+    result = compiled(*inputs)
+    return [result] if compiled.signature.single else list(result)
+
+
+def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference of any output, as a fraction of that output's largest value.
+
+    Raises
+    ------
+    VerificationError
+        It is more than `AGREEMENT`, or a value is not finite where the expected one is.
+    """
+    worst = 0.0
+    for one, other in zip(found, expected, strict=True):
+        scale = float(np.abs(other).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(one - other).max(initial=0.0)) / scale)
+    if not worst <= AGREEMENT:
+        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {AGREEMENT}")
+    return worst

@@ -1,0 +1,121 @@
+"""``demo``: inspect, tune, compile, check and time the networks that ship with the package."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse import demo_data, display, environment, session, timing
+from tvm_sparse.commands import bench, common, inspect
+from tvm_sparse.decide import Decision, decide
+from tvm_sparse.log import TuningLog
+from tvm_sparse.measure import MeasureOptions
+from tvm_sparse.model import PreparedModel, build, prepare
+from tvm_sparse.runtime import CompiledModel
+from tvm_sparse.tune import TuneOptions
+
+PRUNED, SAME_DENSE, DENSE = "pruned, tvm-sparse", "pruned, dense kernels", "before pruning, dense kernels"
+STEPS = 5
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: what was tuned, the decision table, accuracies, differences and times."""
+    target = environment.resolve_target(arguments.target)
+    threads = common.use_threads_of(target)
+    log = TuningLog(arguments.output)
+    common.warn_of_rejected(log, console)
+
+    _say(console, 1, "what is sparse in a network that reads digits")
+    pruned = prepare(demo_data.model_path("pruned"))
+    found = inspect.document("digits_pruned.onnx", pruned.layers, target, log)
+    inspect.show_layers(found, console)
+
+    _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
+    progress = display.Progress(console)
+    # Short measurements: a demo shows the way, and its kernels take microseconds.
+    options = TuneOptions(seed=arguments.seed, measure=MeasureOptions(repeats=5, min_repeat_ms=2.0))
+    session.tune(
+        demo_data.model_path("pruned"), None, target, log, arguments.trials, options=options, progress=progress
+    )
+
+    _say(console, 3, "compile: pruned, pruned with dense kernels, and the network before pruning")
+    models = _compile_all(pruned, target, log)
+
+    _say(console, 4, "check all held-out images")
+    results = {name: _classify(model) for name, model in models.items()}
+    difference = common.check_agreement("digits_pruned.onnx", [results[PRUNED].logits], [results[SAME_DENSE].logits])
+
+    _say(console, 5, "time all three in turns, one image a run")
+    image = demo_data.images()[:1]
+    calls = {name: partial(model, image) for name, model in models.items()}
+    times = timing.interleave(calls, arguments.repeat)
+    return {
+        "log": str(log.path),
+        "threads": threads,
+        "tasks": [task.to_json() for task in progress.tasks],
+        "layers": models[PRUNED].report(),
+        "images": len(demo_data.labels()),
+        "right": {name: result.right for name, result in results.items()},
+        "difference": difference,
+        "rounds": arguments.repeat,
+        "times": bench.compare(times),
+    }
+
+
+def _say(console: Console, step: int, text: str) -> None:
+    console.print()
+    console.print(Text(f"Step {step} of {STEPS}: {text}", style="bold"))
+
+
+def _compile_all(pruned: PreparedModel, target: Target, log: TuningLog) -> dict[str, CompiledModel]:
+    """The three models, the one of interest first."""
+    before = prepare(demo_data.model_path("dense"))
+    dense_log = common.dense_only(log)
+
+    def dense(model: PreparedModel) -> list[Decision]:
+        return decide(model.layers, target, dense_log)
+
+    return {
+        PRUNED: build(pruned, decide(pruned.layers, target, log), target),
+        SAME_DENSE: build(pruned, dense(pruned), target),
+        DENSE: build(before, dense(before), target),
+    }
+
+
+@dataclass(frozen=True)
+class _Classified:
+    """Outputs (N, 10) for all images, and how many are right."""
+
+    logits: np.ndarray
+    right: int
+
+
+def _classify(model: CompiledModel) -> _Classified:
+    logits = np.concatenate([model(image[None]) for image in demo_data.images()])
+    return _Classified(logits, int((logits.argmax(axis=1) == demo_data.labels()).sum()))
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """Decision table, accuracy and speed."""
+    console.print()
+    console.print(display.decisions(document["layers"]))
+    console.print()
+    new = sum(task["new_trials"] for task in document["tasks"])
+    known = sum(task["trials"] for task in document["tasks"]) - new
+    console.print(Text(f"Tuning: {new} new trials, {known} from {document['log']}"))
+    for name in (DENSE, PRUNED):
+        right, images = document["right"][name], document["images"]
+        console.print(Text(f"Accuracy, {name}: {right / images:.1%} ({right} of {images} held-out images)"))
+    console.print(
+        Text(f"Pruned outputs against dense kernels: largest difference {document['difference']:.1e} of the largest")
+    )
+    console.print()
+    title = f"One image, {document['threads']} thread(s), {document['rounds']} rounds in turns"
+    console.print(bench.times_table(title, document["times"]))

@@ -1,0 +1,114 @@
+"""``inspect``: what is sparse in a model, which schedules serve it, and what compiling would choose."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse import display, environment, space
+from tvm_sparse.commands import common
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.decide import Decision, decide
+from tvm_sparse.log import TuningLog
+from tvm_sparse.model import prepare
+from tvm_sparse.passes.find_convolutions import ConvLayer
+from tvm_sparse.pattern import SparsityPattern
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: one object a layer."""
+    target = environment.resolve_target(arguments.target)
+    layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+    return document(str(arguments.model), layers, target, common.log_to_read(arguments, console))
+
+
+def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+    """What `show` prints, as JSON values."""
+    decisions = decide(layers, target, log)
+    rows = [_row(layer, decision, target) for layer, decision in zip(layers, decisions, strict=True)]
+    return {"model": model, "target": environment.target_json(target), "layers": rows, "notes": _notes(rows)}
+
+
+def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]:
+    pattern = SparsityPattern.of(layer.weight)
+    found, reasons = space.spaces(layer.spec, pattern, target)
+    return {
+        "layer": layer.name,
+        "convolution": layer.spec.key,
+        "shape": shape_text(layer.spec),
+        "weights": pattern.size,
+        "nnz": pattern.nnz,
+        "density": pattern.density,
+        "structure": pattern.structure,
+        "dead_filters": pattern.dead_filters,
+        "dead_channels": pattern.dead_channels,
+        "dense_mflop": layer.spec.dense_flops / 1e6,
+        "sparse_mflop": layer.spec.sparse_flops(pattern.nnz) / 1e6,
+        "schedules": dict(Counter(each.schedule for each in found)),
+        "not_applicable": reasons,
+        "chosen": decision.schedule,
+        "dense_time_us": decision.dense_time_us,
+        "time_us": decision.time_us,
+        "reason": decision.reason,
+    }
+
+
+def shape_text(spec: ConvSpec) -> str:
+    """A convolution in a few characters: input, weight, and what is unusual about it."""
+    parts = [f"{spec.n}x{spec.c}x{spec.h}x{spec.w}", f"{spec.k}x{spec.r}x{spec.s}"]
+    parts += [f"stride {spec.stride[0]}x{spec.stride[1]}"] if spec.stride != (1, 1) else []
+    parts += [f"dilation {spec.dilation[0]}x{spec.dilation[1]}"] if spec.dilation != (1, 1) else []
+    parts += [f"groups {spec.groups}"] if spec.groups > 1 else []
+    return ", ".join(parts)
+
+
+def _notes(rows: list[dict[str, Any]]) -> list[str]:
+    dense_mflop, sparse_mflop = (sum(row[key] for row in rows) for key in ("dense_mflop", "sparse_mflop"))
+    notes = []
+    if sparse_mflop:
+        notes.append(
+            f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
+            f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
+        )
+    dead = sum(row["dead_filters"] for row in rows)
+    if dead:
+        notes.append(
+            f"{dead} filters are all zero. They cost nothing here; taking them out of the model (for example with "
+            "Torch-Pruning) also makes the next layer's input smaller."
+        )
+    reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
+    notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
+    return notes
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """What there is, and what would be chosen."""
+    show_layers(document, console)
+    console.print()
+    console.print(display.decisions([{**row, "schedule": row["chosen"]} for row in document["layers"]]))
+
+
+def show_layers(document: dict[str, Any], console: Console) -> None:
+    """The layers, and what is worth knowing about them."""
+    rows = [{**row, "schedules": ", ".join(row["schedules"])} for row in document["layers"]]
+    columns = {
+        "layer": "layer",
+        "shape": "input, filters",
+        "density": "density",
+        "structure": "structure",
+        "nnz": "non-zeros",
+        "dead_filters": "dead filters",
+        "dense_mflop": "dense MFLOP",
+        "sparse_mflop": "sparse",
+        "schedules": "schedules",
+    }
+    console.print(display.table(document["model"], rows, columns))
+    console.print()
+    for note in document["notes"]:
+        console.print(Text(note))

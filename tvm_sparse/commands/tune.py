@@ -1,0 +1,127 @@
+"""``tune``: search the kernels of a model into a log; with ``--dry-run`` only say what that would mean."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse import display, environment, session, space
+from tvm_sparse.commands import common
+from tvm_sparse.errors import UsageError
+from tvm_sparse.measure import MeasureOptions
+from tvm_sparse.model import prepare
+from tvm_sparse.tune import TuneOptions
+
+# What a trial took on two cores, for layers of a few thousand to a hundred thousand non-zeros.
+SECONDS_PER_TRIAL = 2.0
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: what each task has now, or with ``--dry-run`` what it would try."""
+    target = environment.resolve_target(arguments.target)
+    unknown = sorted(set(arguments.schedules or ()) - set(space.names(target)))
+    if unknown:
+        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(space.names(target)))
+    log = common.log_to_write(arguments, console)
+    if arguments.dry_run:
+        layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+        tasks = session.select(session.tasks_of(layers), arguments.layers)
+        return _plan(tasks, target, log, arguments)
+    progress = display.Progress(console)
+    session.tune(
+        arguments.model,
+        None,
+        target,
+        log,
+        arguments.trials,
+        options=_options(arguments),
+        layers=arguments.layers,
+        shapes=common.shapes(arguments),
+        progress=progress,
+    )
+    return {"log": str(log.path), "tasks": [task.to_json() for task in progress.tasks]}
+
+
+def _options(arguments: argparse.Namespace) -> TuneOptions:
+    limits = {"build_timeout_s": arguments.timeout, "run_timeout_s": arguments.timeout} if arguments.timeout else {}
+    schedules = tuple(arguments.schedules) if arguments.schedules else None
+    return TuneOptions(seed=arguments.seed, schedules=schedules, measure=MeasureOptions(**limits))
+
+
+def _plan(tasks: Sequence[session.Task], target: Any, log: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each task with its schedules and the trials that are left, and about how long they take."""
+    fingerprint = environment.fingerprint(target)
+    rows = []
+    for task in tasks:
+        found, reasons = space.spaces(task.spec, task.pattern, target, arguments.schedules)
+        known = len(log.trials(task.spec, task.pattern, fingerprint))
+        rows.append(
+            {
+                "layers": list(task.names),
+                "convolution": task.spec.key,
+                "density": task.pattern.density,
+                "nnz": task.pattern.nnz,
+                "schedules": dict(Counter(each.schedule for each in found)),
+                "not_applicable": reasons,
+                "known_trials": known,
+                "trials": max(arguments.trials - known, 0),
+            }
+        )
+    trials = sum(row["trials"] for row in rows)
+    return {
+        "log": str(log.path),
+        "dry_run": True,
+        "tasks": rows,
+        "trials": trials,
+        "seconds_estimate": trials * SECONDS_PER_TRIAL,
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """One row a task."""
+    if document.get("dry_run"):
+        _show_plan(document, console)
+        return
+    rows = [
+        {**row, "layers": ", ".join(row["layers"]), "failures": sum(row["failures"].values())}
+        for row in document["tasks"]
+    ]
+    columns = {
+        "layers": "layers",
+        "trials": "trials",
+        "new_trials": "new",
+        "failures": "failed",
+        "dense_time_us": "dense us",
+        "time_us": "best us",
+        "speedup": "speed-up",
+    }
+    console.print(display.table(document["log"], rows, columns))
+
+
+def _show_plan(document: dict[str, Any], console: Console) -> None:
+    rows = [
+        {
+            **row,
+            "layers": ", ".join(row["layers"]),
+            "schedules": ", ".join(f"{name} ({count})" for name, count in row["schedules"].items()),
+        }
+        for row in document["tasks"]
+    ]
+    columns = {
+        "layers": "layers",
+        "convolution": "convolution",
+        "density": "density",
+        "nnz": "non-zeros",
+        "schedules": "schedules (variants)",
+        "known_trials": "in the log",
+        "trials": "to try",
+    }
+    console.print(display.table("What would be tuned", rows, columns))
+    console.print()
+    span = display.duration(document["seconds_estimate"])
+    console.print(Text(f"{document['trials']} trials, roughly {span} on this machine's order of speed, none run."))

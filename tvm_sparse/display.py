@@ -1,0 +1,226 @@
+"""What the command line shows: tables, and the progress of tuning.
+
+Everything here takes plain values or the objects that they come from, and decides only how they look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tvm_sparse.records import TuningRecord
+    from tvm_sparse.session import Task
+
+# Characters a line where the output is no terminal; tables are not cut to a guess of 80.
+PLAIN_WIDTH = 200
+# Seconds between two lines about one layer where the output is no terminal.
+PLAIN_INTERVAL_S = 30.0
+# Statuses of failed trials, as words.
+_FAILURES = {
+    "build_failed": "not built",
+    "run_failed": "crashed",
+    "timeout": "timed out",
+    "wrong": "wrong result",
+    "rejected": "rejected",
+}
+
+
+def result_console() -> Console:
+    """For results: standard output."""
+    return _console(stderr=False)
+
+
+def progress_console() -> Console:
+    """For progress and messages: standard error."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+
+
+def table(title: str, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+    """A table of `rows`; `columns` maps keys of a row to headings, in their order. Numbers stand at the right."""
+    rows = list(rows)
+    result = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for key, heading in columns.items():
+        is_number = any(isinstance(row[key], int | float) for row in rows)
+        result.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for row in rows:
+        result.add_row(*(Text(cell(row[key])) for key in columns))
+    return result
+
+
+def cell(value: Any) -> str:
+    """One value of a table: four significant digits, ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def decisions(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The decision table of a compiled model; `rows` as `CompiledModel.report` gives them."""
+    columns = {
+        "layer": "layer",
+        "density": "density",
+        "structure": "structure",
+        "schedule": "chosen",
+        "dense_time_us": "dense us",
+        "time_us": "ours us",
+        "reason": "reason",
+    }
+    return table("What computes each convolution", rows, columns)
+
+
+def duration(seconds: float) -> str:
+    """A time span in words, about: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class TaskProgress:
+    """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status."""
+
+    def __init__(self, names: Sequence[str], known: Iterable[TuningRecord]):
+        self.names = tuple(names)
+        self.done = 0
+        self.new = 0
+        self.failures: Counter[str] = Counter()
+        self._best: TuningRecord | None = None
+        self._best_dense_us: float | None = None
+        for record in known:
+            self._add(record)
+
+    def add(self, record: TuningRecord) -> None:
+        """A new trial has ended."""
+        self.new += 1
+        self._add(record)
+
+    def _add(self, record: TuningRecord) -> None:
+        self.done += 1
+        if record.status != "ok":
+            self.failures[record.status] += 1
+        elif record.is_dense:
+            self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
+        elif self._best is None or record.time_us < self._best.time_us:
+            self._best = record
+
+    @property
+    def time_us(self) -> float | None:
+        """Of the fastest sparse kernel."""
+        return self._best.time_us if self._best else None
+
+    @property
+    def dense_time_us(self) -> float | None:
+        """Of the dense kernel in the run of the fastest sparse kernel; before there is one, of the fastest dense."""
+        return self._best.dense_time_us if self._best and self._best.dense_times_us else self._best_dense_us
+
+    @property
+    def speedup(self) -> float | None:
+        """`dense_time_us` / `time_us`."""
+        return self.dense_time_us / self.time_us if self.time_us and self.dense_time_us else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "layers": list(self.names),
+            "trials": self.done,
+            "new_trials": self.new,
+            "time_us": self.time_us,
+            "dense_time_us": self.dense_time_us,
+            "speedup": self.speedup,
+            "failures": dict(self.failures),
+        }
+
+    def line(self, trials: int) -> str:
+        """One line: name, done/total, best against dense, failures by cause."""
+        more = f" (+{len(self.names) - 1} alike)" if len(self.names) > 1 else ""
+        parts = [f"{self.names[0]}{more}  {self.done}/{max(trials, self.done)}"]
+        if self.speedup:
+            parts.append(f"{cell(self.time_us)} us, dense {cell(self.dense_time_us)} us, {self.speedup:.2f}x")
+        elif self.dense_time_us:
+            parts.append(f"dense {cell(self.dense_time_us)} us")
+        if self.failures:
+            parts.append(", ".join(f"{count} {_FAILURES[status]}" for status, count in sorted(self.failures.items())))
+        return "  ".join(parts)
+
+
+class Progress:
+    """Shows how tuning goes on: one line a layer, the last one live; see `session.Progress`.
+
+    Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
+        self._console, self._clock = console, clock
+        self.tasks: list[TaskProgress] = []
+        self._count = self._trials = 0
+        self._start_s = self._shown_s = clock()
+        self._live: Live | None = None
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """Tuning begins: `trials` a task."""
+        self._count, self._trials = len(tasks), trials
+        self._start_s = self._clock()
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._live_text, transient=True)
+            self._live.start()
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """A task begins; `known` records of it are in the log already."""
+        self._finish_task()
+        self.tasks.append(TaskProgress(task.names, known))
+        self._shown_s = self._clock()
+
+    def trial(self, record: TuningRecord) -> None:
+        """A trial of the current task has ended and is in the log."""
+        self.tasks[-1].add(record)
+        if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
+            self._shown_s = self._clock()
+            self._console.print(Text(self._current_line()))
+
+    def end(self) -> None:
+        """The tuning has ended, or was interrupted."""
+        self._finish_task()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def eta_s(self) -> float | None:
+        """Seconds until all tasks are done, as fast as so far; None before the first trial."""
+        new = sum(task.new for task in self.tasks)
+        if not new:
+            return None
+        current = max(self._trials - self.tasks[-1].done, 0)
+        left = current + (self._count - len(self.tasks)) * self._trials
+        return (self._clock() - self._start_s) / new * left
+
+    def _finish_task(self) -> None:
+        if self.tasks:
+            self._console.print(Text(self._line()))
+
+    def _line(self) -> str:
+        width = len(str(self._count))
+        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials)}"
+
+    def _current_line(self) -> str:
+        eta_s = self.eta_s()
+        return self._line() + (f"  about {duration(eta_s)} left" if eta_s is not None else "")
+
+    def _live_text(self) -> Text:
+        text = self._current_line() if self.tasks else "starting"
+        return Text(text, style="cyan", no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,77 @@
+"""Time several ways to compute the same thing in turns, so that what disturbs the machine disturbs them all alike."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Thread pools wait busily for a few milliseconds after their work; nobody is timed while another's do.
+PAUSE_S = 0.005
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of some values."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one or more `values`."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def to_json(self) -> dict[str, float]:
+        """As JSON values."""
+        return {"median": self.median, "q1": self.low, "q3": self.high}
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int = 20, min_round_ms: float = 5.0
+) -> dict[str, tuple[float, ...]]:
+    """Mean time of one call in each round, microseconds, by the name of the contender.
+
+    A round runs every contender in turn, each as often as fills `min_round_ms`, after a pause and one call that is not
+    counted: it wakes threads and fetches what the others have displaced from the caches.
+    """
+    numbers = {name: _calls(call, min_round_ms * 1e3) for name, call in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            time.sleep(PAUSE_S)
+            call()
+            times[name].append(_time_us(call, numbers[name]))
+    return {name: tuple(values) for name, values in times.items()}
+
+
+def speedup(times_us: Sequence[float], rival_times_us: Sequence[float]) -> Spread:
+    """How many times faster than a rival, from the ratios of the two times of each round."""
+    return Spread.of([rival / own for own, rival in zip(times_us, rival_times_us, strict=True)])
+
+
+def verdict(ratio: Spread) -> str:
+    """``faster`` or ``slower`` where three quarters of the rounds say so, else ``undecided``."""
+    if ratio.low > 1:
+        return "faster"
+    return "slower" if ratio.high < 1 else "undecided"
+
+
+def _calls(call: Callable[[], Any], span_us: float) -> int:
+    """How many calls fill `span_us`; the first call is not judged by, it may load and allocate."""
+    call()
+    return max(1, math.ceil(span_us / max(_time_us(call, 1), 0.1)))
+
+
+def _time_us(call: Callable[[], Any], number: int) -> float:
+    start_ns = time.perf_counter_ns()
+    for _ in range(number):
+        call()
+    return (time.perf_counter_ns() - start_ns) / number / 1e3
