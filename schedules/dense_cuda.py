@@ -1,4 +1,7 @@
-"""Dense convolution for CUDA: the structure of `cuda_tiles` with the weight as an argument, staged like the input."""
+"""Dense convolution for CUDA: the structure of `cuda_tiles` with the weight as an argument, staged like the input.
+
+What a layer falls to that is not sparse enough, and the rival to beat where there is no cuDNN.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,24 @@ from tvm.target import Target
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import NotApplicable, Space
-from tvm_sparse.schedules.cuda_tiles import layouts, plan, tile_space
+from tvm_sparse.schedules.base import Space
+from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
+from tvm_sparse.schedules.cuda_tiles import tile_space
 
 NAME = "dense_cuda"
 TARGET = "cuda"
-CHUNK = 500
-LAYOUTS = 1
+# Multiply-adds between two barriers.
+CHUNK = 512
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[Space]:
-    found = []
-    for mode in ("async", "plain"):
+    """Search spaces for `spec`, most promising first; every convolution has some."""
+    found: list[Space] = []
+    for mode in ("async", "plain", "direct"):
         for pixels in (4, 2, 1):
-            plans = (plan(spec, tiles, pixels, mode, CHUNK) for tiles in layouts(spec, pixels))
-            found += [tile_space(NAME, spec, each, fold=False) for each in plans if each is not None][:LAYOUTS]
-    if not found:
-        raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
+            # A thread that keeps several rows reads each weight once for all of them.
+            if pixels <= spec.out_h and (mode != "direct" or not found):
+                structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, pixels))
+                plans = (plan(spec, structure, CHUNK) for structure in structures)
+                found += [tile_space(NAME, spec, each, fold=False) for each in plans if each is not None][:1]
     return found

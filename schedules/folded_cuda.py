@@ -12,7 +12,8 @@ from tvm.target import Target
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules.base import NotApplicable, Space
-from tvm_sparse.schedules.cuda_tiles import layouts, plan, tile_space
+from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
+from tvm_sparse.schedules.cuda_tiles import tile_space
 
 NAME = "folded_cuda"
 TARGET = "cuda"
@@ -40,7 +41,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
             if pixels > spec.out_h or pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
                 continue
             wish = CHUNK / max(pattern.density, 0.01)
-            plans = (plan(spec, tiles, pixels, mode, wish) for tiles in layouts(spec, pixels))
+            plans = (plan(spec, Structure(tiles, pixels, mode), wish) for tiles in layouts(spec, pixels))
             found += [tile_space(NAME, spec, each, fold=True) for each in plans if each is not None][:LAYOUTS]
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")

@@ -29,10 +29,13 @@ from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IfThe
 from tvm_sparse.affine import IndexForm, split_index, variables
 from tvm_sparse.errors import BuildError
 
-# Annotation of the outermost loop of a nest to fold.
+# Annotation of the outermost loop of a nest to fold. Its value is the number of thread blocks that a multiprocessor
+# should hold at once, which caps the registers of a CUDA kernel; 1 where it does not matter.
 FOLD = "tvm_sparse.fold"
 # Attribute that carries the weight of a function that has none among its arguments.
 WEIGHT_ATTRIBUTE = "tvm_sparse.weight"
+# TVM's attribute for the second argument of ``__launch_bounds__``.
+_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 # A load of the weight between `bind_weight` and `FoldWeights`.
 _WEIGHT_CALL = "tvm_sparse_weight"
 
@@ -144,7 +147,9 @@ class _Folder:
         weights = self._weights_of_nest(indices, selectors + variables_in, selector_extents + extents_in)
         emitter = _Emitter(nest, variables_in, extents_in, indices)
         tree = _select(selectors, selector_extents, lambda chosen: emitter.emit(weights[chosen]))
-        return SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
+        code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
+        blocks = int(loop.annotations[FOLD])
+        return code if blocks == 1 else AttrStmt(IntImm("int32", 0), _BLOCKS, IntImm("int32", blocks), code)
 
     def _resolve(self, index: tirx.Expr) -> tirx.Expr:
         """`index` with bound variables replaced by their values."""

@@ -102,16 +102,20 @@ def register() -> None:
 
 
 @contextmanager
-def cuda_compiler() -> Iterator[None]:
+def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     """Have TVM compile CUDA code with nvcc, else NVRTC, and with IEEE arithmetic instead of its ``--use_fast_math``.
 
-    TVM reads these settings from the environment; the caller's own choice of compiler is kept.
+    TVM reads these settings from the environment; the caller's own choice of compiler is kept. For a target without
+    CUDA nothing changes.
 
     Raises
     ------
     BuildError
         TVM can use a GPU here, but there is no CUDA compiler.
     """
+    if target.kind.name != "cuda":
+        yield
+        return
     mode = os.environ.get("TVM_CUDA_COMPILE_MODE") or ("nvcc" if shutil.which("nvcc") else "nvrtc")
     bindings = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
     # Without TVM's CUDA runtime the code is not compiled here at all.
@@ -145,7 +149,7 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
     """
     register()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    with target, cuda_compiler():
+    with target, cuda_compiler(target):
         try:
             return tvm.compile(module, target, tir_pipeline=PIPELINE).mod
         except RuntimeError as error:

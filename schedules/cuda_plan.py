@@ -1,0 +1,170 @@
+"""What may be decided about a kernel of `cuda_tiles`: candidates that all fit the machine, and defaults.
+
+Every combination of candidates keeps to the limits of threads and shared memory, so that no candidate of a search is
+built in vain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tvm_sparse.compute import Tiles
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.schedules.base import divisors, nearest
+
+# Threads of a block at most, and about how many the defaults aim at.
+MAX_THREADS, THREADS = 512, 256
+# Bytes of dynamic shared memory that every architecture with asynchronous copies has, less room for staged weights.
+MAX_SHARED = 72 * 1024
+# Bytes of static shared memory, which holds staged weights.
+MAX_STATIC = 24 * 1024
+# Accumulators of a thread at most; more spill.
+MAX_ACCUMULATORS = 64
+# Registers a thread needs beside its accumulators, and registers of a multiprocessor.
+OTHER_REGISTERS, REGISTERS = 32, 65536
+# Blocks that keep a large GPU busy; fewer output channels a thread make more blocks.
+BLOCKS = 128
+# Buffers of the ring in mode "async".
+RING = 3
+
+
+class Choice(NamedTuple):
+    """Candidates of one decision and the default among them."""
+
+    candidates: list[int]
+    default: int
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a search does not change.
+
+    Parameters
+    ----------
+    tiles
+        How the output is cut.
+    pixels
+        Outputs of a thread, one below the other, for each of its output channels.
+    mode
+        "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns; "direct": no copies.
+    stages_weights
+        Whether the weights of a chunk are copied to shared memory too.
+    """
+
+    tiles: Tiles
+    pixels: int
+    mode: str
+    stages_weights: bool = False
+
+    @property
+    def variant(self) -> str:
+        """Its name."""
+        return f"{self.mode}-columns{self.tiles.columns}-pixels{self.pixels}"
+
+    @property
+    def buffers(self) -> int:
+        """Chunks in shared memory at a time."""
+        return {"async": RING, "plain": 1, "direct": 0}[self.mode]
+
+    def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int) -> int:
+        """Dynamic shared memory of a block, bytes, at most."""
+        height = (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+        return 4 * self.buffers * images * channels * height * (self.tiles.width(spec) + 32)
+
+    def row_stride(self, spec: ConvSpec) -> int:
+        """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
+        columns, (st_h, st_w) = self.tiles.columns, spec.stride
+
+        def conflicts(stride: int) -> int:
+            total = 0
+            for warp in range(8):
+                places = {divmod(thread, columns) for thread in range(warp * 32, warp * 32 + 32)}
+                banks = Counter((row * self.pixels * st_h * stride + column * st_w) % 32 for row, column in places)
+                total += max(banks.values())
+            return total
+
+        width = self.tiles.width(spec)
+        strides = range(0, 32, self.tiles.lanes(spec))
+        return min(strides, key=lambda stride: (conflicts(stride), (stride - width) % 32))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A structure and its decisions.
+
+    `filters` are output channels a thread, `rows` and `images` what the threads of a block cover, `channels` input
+    channels a chunk, `blocks` thread blocks that a multiprocessor should hold at once.
+    """
+
+    structure: Structure
+    filters: Choice
+    rows: Choice
+    images: Choice
+    channels: Choice
+    blocks: Choice
+
+
+def layouts(spec: ConvSpec, pixels: int) -> list[Tiles]:
+    """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads."""
+    found = set()
+    first = -(-spec.out_h // pixels) * pixels
+    for count in range(1, spec.out_w + 1):
+        columns = -(-spec.out_w // count)
+        columns = columns if count == 1 else -(-columns // 4) * 4
+        if columns <= MAX_THREADS and (count == 1 or columns >= 16):
+            tiles = (Tiles(rows, columns) for rows in range(first, spec.out_h + 8 * pixels, pixels))
+            found.add(min(tiles, key=lambda each: _cost(spec, each, pixels)))
+    return sorted(found, key=lambda tiles: (_cost(spec, tiles, pixels), tiles.columns))
+
+
+def _cost(spec: ConvSpec, tiles: Tiles, pixels: int) -> float:
+    """Computed and copied pixels for each useful one, dearer where no block has about `THREADS` threads."""
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w
+    rows = nearest(divisors(tiles.rows // pixels), THREADS / tiles.columns)
+    threads = rows * tiles.columns
+    idle = -threads % 32 / threads
+    halo = tiles.width(spec) / (tiles.columns * spec.stride[1])
+    size = max(threads / THREADS, THREADS / threads)
+    return waste * (1 + idle) * (1 + 0.1 * (halo - 1)) * (1 + 0.1 * (size - 1))
+
+
+def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
+    """The decisions of one structure, or None where a block of it does not fit into shared memory.
+
+    By default there are about `multiply_adds` weights, zeros included, times pixels in a chunk.
+    """
+    columns, pixels = structure.tiles.columns, structure.pixels
+    thread_rows = structure.tiles.rows // pixels
+    small = columns * thread_rows <= THREADS // 2
+    rows = [thread_rows] if small else divisors(thread_rows, MAX_THREADS // columns)
+    rows = [each for each in rows if structure.shared_bytes(spec, each, 1, 1) <= MAX_SHARED]
+    taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
+    filters = divisors(spec.k // spec.groups, MAX_ACCUMULATORS // pixels)
+    filters = [each for each in filters if each * taps <= MAX_STATIC]
+    if not rows or not filters:
+        return None
+    images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
+    images = [each for each in images if structure.shared_bytes(spec, rows[-1], each, 1) <= MAX_SHARED]
+    channels = [
+        each
+        for each in divisors(spec.weight_shape[1])
+        if structure.shared_bytes(spec, rows[-1], images[-1], each) <= MAX_SHARED
+        and each * filters[-1] * taps <= MAX_STATIC
+    ]
+    rows_default = nearest(rows, THREADS / columns)
+    images_default = nearest(images, THREADS / 2 / (columns * rows_default))
+    tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
+    busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
+    filters_default = busy[-1] if busy else nearest(filters, 4)
+    chunk = multiply_adds / (filters_default * pixels * spec.r * spec.s)
+    registers = columns * rows_default * images_default * (filters_default * pixels + OTHER_REGISTERS)
+    return Plan(
+        structure,
+        filters=Choice(filters, filters_default),
+        rows=Choice(rows, rows_default),
+        images=Choice(images, images_default),
+        channels=Choice(channels, nearest(channels, chunk)),
+        blocks=Choice([1, 2, 3, 4], min(max(REGISTERS // registers, 1), 3)),
+    )
