@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -75,9 +76,12 @@ def show(document: dict[str, Any], console: Console) -> None:
         return
     for key in ("records", "weights", "convolutions"):
         console.print(Text(f"{key}: {document[key]}"))
-    for key in ("status", "schedules", "machines"):
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(document[key].items()))
-        console.print(Text(f"{key}: {counts or 'none'}"))
+    schedules: Counter[str] = Counter()
+    for name, count in document["schedules"].items():
+        schedules[name.partition(":")[0]] += count
+    for key, counts in (("status", document["status"]), ("schedules", schedules), ("machines", document["machines"])):
+        text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        console.print(Text(f"{key}: {text or 'none'}"))
     for line in document["rejected_lines"]:
         console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
     if "output" in document:

@@ -124,4 +124,4 @@ def _show_plan(document: dict[str, Any], console: Console) -> None:
     console.print(display.table("What would be tuned", rows, columns))
     console.print()
     span = display.duration(document["seconds_estimate"])
-    console.print(Text(f"{document['trials']} trials, roughly {span} on this machine's order of speed, none run."))
+    console.print(Text(f"{document['trials']} trials to run, about {span} at {SECONDS_PER_TRIAL:g} s each."))
