@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -30,6 +31,17 @@ def weight_itself(weight: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 @dataclass(frozen=True)
+class Generated:
+    """A space that MetaSchedule generates.
+
+    `generator` makes its rules; `finish` is applied to a schedule after its trace.
+    """
+
+    generator: Callable[[], Any]
+    finish: Callable[[Schedule], None]
+
+
+@dataclass(frozen=True)
 class Space:
     """One search space for one convolution.
 
@@ -40,12 +52,14 @@ class Space:
     func
         Unscheduled function with arguments x, then the weight or the arrays of `constants`, [bias], [residual], y.
     apply
-        Schedules `func` in a straight line; decisions are sampled, with good ones given as defaults. None leaves the
-        space to MetaSchedule's generator.
+        Schedules `func` in a straight line; decisions are sampled, with good ones given as defaults. None: the space is
+        `generated`.
     fold
         Whether the weight, argument 1, is folded into the code afterwards.
     constants
         The arrays that the kernel takes in the weight's place.
+    generated
+        How MetaSchedule generates the space, where `apply` is None.
     """
 
     schedule: str
@@ -54,6 +68,7 @@ class Space:
     apply: Callable[[Schedule], None] | None
     fold: bool = True
     constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
+    generated: Generated | None = None
 
     @property
     def name(self) -> str:

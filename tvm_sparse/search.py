@@ -61,7 +61,7 @@ class SpaceSearch:
             self._context = ms.TuneContext(
                 module,
                 target=target,
-                space_generator=_generator(space, target, seed),
+                space_generator=_generator(space, seed),
                 search_strategy=_strategy(),
                 task_name=space.name,
                 rand_state=seed,
@@ -73,9 +73,9 @@ class SpaceSearch:
         self._designs = self._context.generate_design_space()
         self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
 
-    def default(self) -> Any:
-        """The trace of the schedule's own decisions, as JSON."""
-        return trace_to_json(self._designs[0].trace)
+    def default(self) -> Any | None:
+        """The trace of the schedule's own decisions, as JSON; a generated space has none."""
+        return None if self.space.apply is None else trace_to_json(self._designs[0].trace)
 
     def propose(self) -> list[Any] | None:
         """The next traces to measure, as JSON; None when the space is exhausted."""
@@ -120,14 +120,9 @@ def _result(time_us: float | None) -> ms.runner.RunnerResult:
     return ms.runner.RunnerResult(run_secs=[time_us * 1e-6], error_msg=None)
 
 
-def _generator(space: Space, target: Target, seed: int) -> ms.space_generator.SpaceGenerator:
-    if space.apply is None:
-        kind = target.kind.name
-        return ms.space_generator.PostOrderApply(
-            sch_rules=ms.schedule_rule.ScheduleRule.create(kind),
-            postprocs=ms.postproc.Postproc.create(kind),
-            mutator_probs=ms.mutator.Mutator.create(kind),
-        )
+def _generator(space: Space, seed: int) -> ms.space_generator.SpaceGenerator:
+    if space.generated is not None:
+        return space.generated.generator()
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
     return ms.space_generator.ScheduleFn(space.apply, sch_rules=[], postprocs=[], mutator_probs=mutators)
 

@@ -17,11 +17,19 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.fold import bind_weight
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.plain import plain
-from tvm_sparse.schedules import dense_cpu, folded_cpu
+from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu
 from tvm_sparse.schedules.base import NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense rival.
-SCHEDULES: tuple[ModuleType, ...] = (folded_cpu, dense_cpu)
+SCHEDULES: tuple[ModuleType, ...] = (
+    folded_cpu,
+    generated_cpu,
+    csr_cpu,
+    dense_cpu,
+    folded_cuda,
+    csr_cuda,
+    dense_cuda,
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,10 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
             raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
     elif space.apply is not None:
         space.apply(schedule)
+    else:
+        raise UsageError(f"schedule {space.name}", "has no default decisions", hint="give a trace from a tuning log")
+    if space.generated is not None:
+        space.generated.finish(schedule)
     func = schedule.mod["main"]
     if space.fold:
         func = bind_weight(func, 1, weight)

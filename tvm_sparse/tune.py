@@ -27,6 +27,8 @@ from tvm_sparse.search import SharedModel, SpaceSearch
 
 # One dense trial for this many trials, at least one a dense space.
 TRIALS_PER_DENSE_TRIAL = 8
+# Fewer trials than this are all spent on hand-made schedules.
+MIN_TRIALS_GENERATED = 32
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,9 @@ class _Phase:
     """The search over some spaces of a layer with a budget of trials."""
 
     def __init__(self, tuner: _LayerTuner, spaces: list[Space], budget: int):
-        self.tuner, self.spaces = tuner, spaces
+        self.tuner = tuner
+        # A generated space has no defaults and needs a batch to show anything.
+        self.spaces = [each for each in spaces if each.generated is None or budget >= MIN_TRIALS_GENERATED]
         self.left = budget - sum(1 for schedule, _ in tuner.known if schedule in {each.name for each in spaces})
 
     def run(self) -> Iterator[TuningRecord]:
@@ -158,7 +162,8 @@ class _Phase:
             return
         searches = self._searches()
         defaults = [search.default() for search in searches]
-        yield from self._measure(self.spaces[: self.left], defaults[: self.left])
+        pairs = [(s, t) for s, t in zip(self.spaces, defaults, strict=True) if t is not None][: self.left]
+        yield from self._measure([each for each, _ in pairs], [trace for _, trace in pairs])
         for search in searches:
             self._remember(search)
         turn = 0
@@ -202,5 +207,6 @@ class _Phase:
         return self.tuner.time_us(each, trace) if key in self.tuner.known else None
 
     def _best_us(self, each: Space) -> float:
+        """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
         times = [record.time_us for (name, _), record in self.tuner.known.items() if name == each.name]
-        return min(times, default=math.inf)
+        return min(times, default=0.0)

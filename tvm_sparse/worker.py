@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -101,7 +104,8 @@ _ACTIONS = {"build": build, "run": run, "warm": lambda _request: {}}
 
 
 def main() -> None:
-    """Serve requests until standard input closes."""
+    """Serve requests until standard input closes or the tuner dies."""
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     # Answers go to the original standard output; whatever a compiler or kernel prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -117,6 +121,13 @@ def main() -> None:
             answer = {"failure": f"{type(error).__name__}: {_tail(str(error))}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _die_with(parent: int) -> None:
+    """End this process, and the compilers it started, once its parent is gone: a killed tuner leaves nothing behind."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _tail(text: str, characters: int = 1500) -> str:

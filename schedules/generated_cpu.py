@@ -1,0 +1,106 @@
+"""The textbook convolution under MetaSchedule's own generated space, folded afterwards (Ansor's way).
+
+No schedule is written here: MetaSchedule's rules tile every loop over several levels and choose what is vectorised and
+parallel. Afterwards the reduction's loops, with the pixels and filters inside them, are marked for folding. Explicit
+unrolling and inlined padding are left out of the rules: both would break the nest apart before it is folded.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import LoopRV
+from tvm.target import Target
+
+from tvm_sparse.compute import conv2d
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.fold import FOLD
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules.base import Generated, NotApplicable, Space
+
+NAME = "generated_cpu"
+TARGET = "llvm"
+# Multiply-adds a kernel may hold, and so non-zeros. Tiles are sampled without regard for code size; LLVM's time grows
+# faster than the length of a block, and beyond this a build takes over 10 s.
+MAX_MULTIPLY_ADDS = 12_000
+# Accumulators that may live at once: with many more than there are registers LLVM takes minutes and the code spills.
+MAX_ACCUMULATORS = 32
+# Floats in a vector, at least: LLVM tries to join narrower ones into wider, in time that grows with the square of the
+# block.
+MIN_LANES = 4
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+    """The generated space for `spec`.
+
+    Raises
+    ------
+    NotApplicable
+        The weight has more than `MAX_MULTIPLY_ADDS` non-zeros.
+    """
+    if pattern.nnz > MAX_MULTIPLY_ADDS:
+        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    generated = Generated(lambda: _rules(pattern.nnz), _mark_for_folding)
+    return [Space(NAME, "", conv2d(spec), None, generated=generated)]
+
+
+def _rules(nnz: int) -> ms.space_generator.SpaceGenerator:
+    rules = [
+        ms.schedule_rule.MultiLevelTiling(
+            structure="SSRSRS",
+            max_innermost_factor=64,
+            reuse_write=ms.schedule_rule.ReuseType(req="may", levels=[1, 2], scope="global"),
+        ),
+        ms.schedule_rule.ParallelizeVectorizeUnroll(
+            max_jobs_per_core=16, max_vectorize_extent=64, unroll_max_steps=[], unroll_explicit=False
+        ),
+    ]
+    posts = [
+        ms.postproc.DisallowDynamicLoop(),
+        ms.postproc.RewriteParallelVectorizeUnroll(),
+        ms.postproc.RewriteReductionBlock(),
+        FitsCodeBudget(nnz),
+    ]
+    return ms.space_generator.PostOrderApply(
+        sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
+    )
+
+
+@derived_object
+class FitsCodeBudget(ms.postproc.PyPostproc):
+    """Rejects a candidate, before it costs a trial, whose folded code would be too long for LLVM."""
+
+    def __init__(self, nnz: int):
+        super().__init__()
+        self.nnz = nnz
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Nothing of the context is needed."""
+
+    def apply(self, sch: Schedule) -> bool:
+        """Whether multiply-adds, accumulators and vectors stay within their bounds."""
+        loops = [sch.get(loop) for loop in _reduction(sch)]
+        serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
+        pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
+        filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
+        lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
+        fits = self.nnz * pixels <= MAX_MULTIPLY_ADDS and pixels * filters <= MAX_ACCUMULATORS
+        return fits and lanes >= MIN_LANES
+
+    def clone(self) -> FitsCodeBudget:
+        """A rule with the same bound."""
+        return FitsCodeBudget(self.nnz)
+
+
+def _reduction(sch: Schedule) -> list[LoopRV]:
+    """The loops of the reduction: those of the update that its initialisation does not share."""
+    shared = {sch.get(loop).loop_var for loop in sch.get_loops(sch.get_sblock("conv_init"))}
+    return [loop for loop in sch.get_loops(sch.get_sblock("conv_update")) if sch.get(loop).loop_var not in shared]
+
+
+def _mark_for_folding(sch: Schedule) -> None:
+    sch.annotate(_reduction(sch)[0], FOLD, 1)
