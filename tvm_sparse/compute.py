@@ -14,7 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import te, tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+from tvm.tirx import BufferRegion
 
 from tvm_sparse.conv import ConvSpec
 
@@ -176,7 +180,30 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         value = conv[n, k, group, tirx.floordiv(flat, layout.lanes), tirx.floormod(flat, layout.lanes)]
         return _epilogue(spec, arguments, value, (n, k, y, x))
 
-    return _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+    func = _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+    return _read_whole_vectors(func, layout.lanes)
+
+
+def _read_whole_vectors(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
+    """`func`, its block ``out`` declared to read all lanes of ``conv``.
+
+    Scheduling computes of a stage only what its readers declare. Where rows end within a vector (14 pixels of 16), it
+    would make vectors of the pixels alone: they cannot be joined to wider ones and run several times slower.
+    """
+
+    def block(node: SBlock) -> SBlock:
+        whole = [i for i, read in enumerate(node.reads) if read.source.name == "conv"]
+        if node.name_hint != "out" or not whole:
+            return node
+        reads = [
+            BufferRegion(read.source, [*read.region[:-1], Range(0, lanes)]) if i in whole else read
+            for i, read in enumerate(node.reads)
+        ]
+        rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
+        return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": whole})
+
+    body = tvm_ffi.structural_map(func.body, (SBlock, block), order="post")
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 @dataclass(frozen=True)
