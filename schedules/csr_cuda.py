@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import Space, divisors, nearest, sample
+from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.csr import (
     csr_function,
     epilogue,
@@ -109,9 +109,10 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
 
 
 def _schedule(sch: Schedule, spec: ConvSpec) -> None:
+    # At most 256 x 4 threads a block.
     threads = sample(sch, (32, 64, 128, 256), 64)
-    filters = divisors(spec.k, 8)
-    filters_block = sample(sch, filters, nearest(filters, 4))
+    filters = divisors(spec.k, 4)
+    filters_block = sample(sch, filters, filters[-1])
     n, k, group, column = sch.get_loops(sch.get_sblock("conv"))
     k_outer, k_inner = sch.split(k, [None, filters_block])
     sch.reorder(n, group, column, k_outer, k_inner)

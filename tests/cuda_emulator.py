@@ -1,0 +1,193 @@
+"""Run generated CUDA kernels on the CPU, to check their numerics without a GPU.
+
+The source is compiled as C++. Threads of a block are fibres that run one after the other up to the next barrier, and
+asynchronous copies happen at once: wrong indices and missing elements show, data races do not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.ir.instrument import pass_instrument
+from tvm.target import Target
+
+from tvm_sparse import lowering
+
+# Threads of a block at most.
+MAX_THREADS = 1024
+# Bytes of the largest block's shared memory and of a fibre's stack.
+SHARED, STACK = 232448, 65536
+
+PRELUDE = f"""
+#include <ucontext.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#define __restrict__ __restrict
+#define __forceinline__ inline
+#define __device__
+#define __syncthreads() swapcontext(&fibres[current], &scheduler)
+typedef unsigned char uchar;
+struct int2 {{ int x, y; }};
+struct int4 {{ int x, y, z, w; }};
+struct float2 {{ float x, y; }};
+struct float4 {{ float x, y, z, w; }};
+static inline int2 make_int2(int x, int y) {{ return {{x, y}}; }}
+static inline int4 make_int4(int x, int y, int z, int w) {{ return {{x, y, z, w}}; }}
+static inline float2 make_float2(float x, float y) {{ return {{x, y}}; }}
+static inline float4 make_float4(float x, float y, float z, float w) {{ return {{x, y, z, w}}; }}
+static inline float max(float a, float b) {{ return a > b ? a : b; }}
+static inline int max(int a, int b) {{ return a > b ? a : b; }}
+static inline int min(int a, int b) {{ return a < b ? a : b; }}
+static struct {{ int x, y, z; }} threadIdx, blockIdx;
+alignas(64) static unsigned char shared_memory[{SHARED}];
+static ucontext_t fibres[{MAX_THREADS}], scheduler;
+static int current;
+static bool finished[{MAX_THREADS}];
+static void copy(int bytes, void* to, long to_byte, void* from, long from_byte, bool inside) {{
+    if (inside) memcpy((char*)to + to_byte, (char*)from + from_byte, bytes);
+    else memset((char*)to + to_byte, 0, bytes);
+}}
+static void run_grid(void (*body)(), const int* grid, const int* block) {{
+    int threads = block[0] * block[1] * block[2];
+    static char* stacks = (char*)malloc({MAX_THREADS} * {STACK});
+    for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {{
+        blockIdx = {{x, y, z}};
+        memset(shared_memory, 255, {SHARED});  // NaN
+        for (int i = 0; i < threads; ++i) {{
+            finished[i] = false;
+            getcontext(&fibres[i]);
+            fibres[i].uc_stack = {{stacks + (long)i * {STACK}, 0, {STACK}}};
+            fibres[i].uc_link = nullptr;
+            makecontext(&fibres[i], body, 0);
+        }}
+        for (bool running = true; running;) {{
+            running = false;
+            for (int i = 0; i < threads; ++i) {{
+                if (finished[i]) continue;
+                current = i;
+                threadIdx = {{i % block[0], i / block[0] % block[1], i / (block[0] * block[1])}};
+                swapcontext(&scheduler, &fibres[i]);
+                running = running || !finished[i];
+            }}
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: the kernel's name, its grid and its block, both (x, y, z)."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+@pass_instrument
+class _Launches:
+    """Notes the launches of the module that is being lowered."""
+
+    def run_after_pass(self, module: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        if info.name != "tirx.SplitHostDevice":
+            return
+        self.found: list[Launch] = []
+        tags = {
+            name.name_hint: [str(tag) for tag in func.attrs["tirx.kernel_launch_params"]]
+            for name, func in module.functions.items()
+            if "tirx.kernel_launch_params" in func.attrs
+        }
+
+        def visit(call: tvm.ir.Call) -> None:
+            name = call.args[0].value if call.args and isinstance(call.args[0], tvm.ir.StringImm) else None
+            if name in tags:
+                extents = dict(zip(tags[name], call.args[-len(tags[name]) :], strict=True))
+                grid, block = (
+                    tuple(int(extents.get(f"{kind}.{axis}", 1)) for axis in "xyz") for kind in ("blockIdx", "threadIdx")
+                )
+                self.found.append(Launch(name, grid, block))
+
+        for name, func in module.functions.items():
+            if name.name_hint not in tags:
+                tvm_ffi.structural_walk(func.body, (tvm.ir.Call, visit))
+
+
+def build_source(func: tvm.tirx.PrimFunc, target: Target) -> tuple[str, list[Launch]]:
+    """The CUDA source of a scheduled function, and its launches in order."""
+    launches = _Launches()
+    with tvm.transform.PassContext(instruments=[launches]):
+        module = lowering.build(func, target)
+    return module.imports[0].inspect_source(), launches.found
+
+
+def kernels(source: str) -> str:
+    """The part of a CUDA source behind TVM's own preamble."""
+    return source[source.index('extern "C" __global__') :]
+
+
+def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.ndarray], folder: Path) -> None:
+    """Run `launches` of `source` on `arguments`, by parameter name; other parameters are scratch memory."""
+    for launch in launches:
+        if math.prod(launch.block) > MAX_THREADS or max(launch.grid[1:]) > 65535:
+            raise ValueError(f"no GPU can launch {launch}")
+    code, parameters = _translate(source, launches)
+    path = folder / "kernels.cc"
+    path.write_text(code)
+    library = path.with_suffix(".so")
+    flags = ["-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
+    loaded = ctypes.CDLL(str(library))
+    scratch = {name: np.full(1 << 22, np.nan, np.float32) for names in parameters for name in names}
+    memory = {**scratch, **arguments}
+    for number, names in enumerate(parameters):
+        getattr(loaded, f"launch_{number}")(*(memory[name].ctypes.data_as(ctypes.c_void_p) for name in names))
+
+
+def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[str]]]:
+    """C++ with a function ``launch_<i>`` for each launch, and the names of their parameters."""
+    body = re.sub(r'extern "C" __global__ void __launch_bounds__\([\d, ]+\)', "static void", kernels(source))
+    body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", body)
+    body = body.replace("__shared__ alignas(64)", "alignas(64) static")
+    code = [PRELUDE, *_copies(source), body]
+    parameters = []
+    for number, launch in enumerate(launches):
+        declared = re.search(rf"static void {launch.kernel}\(([^)]*)\)", body).group(1).replace("__restrict__", "")
+        names = [each.split()[-1] for each in declared.split(",")]
+        parameters.append([name.removesuffix("_ptr") for name in names])
+        globals_ = "".join(f"static {each}_{number};" for each in declared.split(","))
+        passed = ", ".join(f"{name}_{number}" for name in names)
+        assigned = " ".join(f"{name}_{number} = {name};" for name in names)
+        grid, block = (str(list(each))[1:-1] for each in (launch.grid, launch.block))
+        code.append(
+            f"{globals_}\nstatic void body_{number}() {{ {launch.kernel}({passed}); finished[current] = true; "
+            f"__syncthreads(); }}\n"
+            f'extern "C" void launch_{number}({declared}) {{ {assigned} '
+            f"int grid[] = {{{grid}}}, block[] = {{{block}}}; run_grid(body_{number}, grid, block); }}\n"
+        )
+    return "\n".join(code), parameters
+
+
+def _copies(source: str) -> list[str]:
+    """TVM's helpers for ``cp.async``, as plain copies; a name ends in bytes copied and sizes of the offsets' units."""
+    defined = []
+    for name, predicate, count, to, from_ in set(
+        re.findall(r"\b(ptx_cp_async\w*?(_pred)?_c[ag]_(\d+)_(\d+)_(\d+))\(", source)
+    ):
+        inside = ", int inside" if predicate else ""
+        defined.append(
+            f"static void {name}(void* to, long a, void* from, long b{inside}) "
+            f"{{ copy({count}, to, a * {to}, from, b * {from_}, {'inside' if predicate else 'true'}); }}"
+        )
+    for name in set(re.findall(r"\btvm_builtin_ptx_cp_async_\w+", source)):
+        defined.append(f"static void {name}() {{}}")
+    return defined

@@ -1,0 +1,218 @@
+"""CUDA schedules: the generated source, its numerics emulated on the CPU, and, where there is one, on the GPU."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import check_gpu
+import gpu_jobs
+import numpy as np
+import pytest
+import tvm
+from cuda_emulator import build_source, emulate, kernels
+from random_cases import Case, random_case, random_kernel
+from tvm.support import nvcc
+from tvm.target import Target
+
+from tvm_sparse import lowering, reference, space
+from tvm_sparse.compute import Tiles
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.schedules import dense_cuda, folded_cuda
+from tvm_sparse.schedules.base import NotApplicable
+from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan
+
+CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
+SCHEDULES = ("folded_cuda", "csr_cuda", "dense_cuda")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+
+
+def sparse_weight(spec: ConvSpec, density: float = 0.2) -> np.ndarray:
+    """A normal weight with random zeros."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(spec.weight_shape) * (rng.random(spec.weight_shape) < density)
+    return weight.astype(np.float32)
+
+
+def source_of(name: str, spec: ConvSpec, weight: np.ndarray) -> str:
+    """The kernels of a schedule with its default decisions."""
+    return kernels(build_source(space.kernel(name, spec, weight, CUDA).func, CUDA)[0])
+
+
+def variants() -> list[str]:
+    """Every variant of the folded schedule for `SPEC`."""
+    return [each.name for each in folded_cuda.spaces(SPEC, SparsityPattern.of(sparse_weight(SPEC)), CUDA)]
+
+
+@pytest.mark.parametrize("name", variants())
+def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
+    """Every non-zero appears once a pixel, as an immediate; no zero, no weight argument and no index array is left."""
+    weight = sparse_weight(SPEC)
+    source = source_of(name, SPEC, weight)
+    pixels = int(name.rpartition("pixels")[2])
+    immediates = re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", source)
+    assert len(immediates) == np.count_nonzero(weight) * pixels
+    found = np.array([float.fromhex(each) for each in immediates], np.float32)
+    np.testing.assert_array_equal(np.unique(found), np.unique(weight[weight != 0]))
+    parameters = re.search(r"main_kernel\(([^)]*)\)", source).group(1)
+    assert sorted(re.findall(r"\w+_ptr", parameters)) == ["bias_ptr", "out_ptr", "x_ptr"]
+    assert "int*" not in parameters
+
+
+def test_asynchronous_copies_take_16_bytes_where_rows_are_aligned() -> None:
+    """The chunk loop is a ring of ``cp.async``; the padding is zero-filled by predicate."""
+    spec = ConvSpec(1, 16, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec)
+    assert "ptx_cp_async_legacy_pred_cg_16" in source_of("folded_cuda", spec, weight)
+    plain = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "plain" in each.name)
+    assert "cp_async" not in source_of(plain.name, spec, weight)
+
+
+def test_the_register_cap_reaches_the_kernel() -> None:
+    """The decision on blocks a multiprocessor holds is the second argument of ``__launch_bounds__``."""
+    spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    assert "__launch_bounds__(224, 3)" in source_of("folded_cuda", spec, sparse_weight(spec, 0.01))
+
+
+def test_csr_source_holds_no_weight() -> None:
+    """Values and offsets are arguments, and the code does not grow with them."""
+    source = source_of("csr_cuda", SPEC, sparse_weight(SPEC))
+    assert "values_ptr" in source and "offsets_ptr" in source
+    assert len(source) < 10_000
+
+
+def test_too_many_non_zeros_are_not_folded() -> None:
+    """The reason says how many there are and how many would be folded."""
+    spec = ConvSpec(1, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1))
+    with pytest.raises(NotApplicable, match=f"2359296 non-zeros .* at most {folded_cuda.MAX_MULTIPLY_ADDS}"):
+        folded_cuda.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), CUDA)
+
+
+def test_dense_serves_a_kernel_that_no_block_can_stage() -> None:
+    """Where one channel exceeds shared memory, the input is read in place."""
+    spec = ConvSpec(1, 2, 300, 300, 2, 200, 200)
+    pattern = SparsityPattern.of(sparse_weight(spec, 0.001))
+    assert "direct" in dense_cuda.spaces(spec, pattern, CUDA)[0].name
+    with pytest.raises(NotApplicable, match="shared memory"):
+        folded_cuda.spaces(spec, pattern, CUDA)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
+    """Threads and shared memory of the largest candidates together are within what a block may have."""
+    choose = random.Random(seed).choice
+    spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
+    structure = Structure(choose(layouts(spec, 2)), 2, choose(("async", "plain")), choose((False, True)))
+    decisions = plan(spec, structure, 1000)
+    if decisions is None:
+        return
+    rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
+    assert structure.tiles.columns * rows * images <= MAX_THREADS
+    assert structure.shared_bytes(spec, rows, images, channels) <= MAX_SHARED
+    for choice in (decisions.filters, decisions.rows, decisions.images, decisions.channels, decisions.blocks):
+        assert choice.default in choice.candidates
+
+
+def test_rows_in_shared_memory_do_not_conflict() -> None:
+    """A warp that wraps to the next row of outputs reads 32 different banks."""
+    spec = ConvSpec(1, 8, 56, 56, 8, 3, 3, padding=(1, 1, 1, 1))
+    stride = Structure(Tiles(56, 56), 1, "async").row_stride(spec)
+    banks = {(divmod(thread, 56)[0] * stride + divmod(thread, 56)[1]) % 32 for thread in range(32, 64)}
+    assert len(banks) == 32
+
+
+def run_emulated(case: Case, kernel: space.Kernel, folder: Path) -> np.ndarray:
+    """A kernel's output; elements that it does not write are NaN."""
+    source, launches = build_source(kernel.func, CUDA)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
+    y = np.full(case.spec.output_shape, np.nan, np.float32)
+    names = [parameter.name for parameter in kernel.func.params]
+    values = (arguments["x"], *kernel.constants, *epilogue, y)
+    emulate(source, launches, dict(zip(names, values, strict=True)), folder)
+    return y
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(12))
+def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path: Path) -> None:
+    """Any convolution, pattern, variant and decisions: integers exactly, others within the bound."""
+    choose = random.Random(f"{seed} {schedule}").choice
+    case = random_case(choose)
+    found, _ = space.spaces(case.spec, SparsityPattern.of(case.weight), CUDA, [schedule])
+    kernel = random_kernel(choose(found), case.weight, choose)
+    y = run_emulated(case, kernel, tmp_path)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    expected = reference.reference(
+        case.spec, arguments["x"], case.weight, arguments.get("bias"), arguments.get("residual")
+    )
+    if case.integers:
+        np.testing.assert_array_equal(y, expected.value)
+    else:
+        assert expected.worst(y) <= 1
+
+
+@needs_nvcc
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nvcc_compiles_the_source(schedule: str, tmp_path: Path) -> None:
+    """Without spilled registers, for the architecture of the target."""
+    source, _ = build_source(space.kernel(schedule, SPEC, sparse_weight(SPEC), CUDA).func, CUDA)
+    (tmp_path / "kernel.cu").write_text(source)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
+
+
+@pytest.mark.parametrize("mode", ["nvcc", "nvrtc"])
+def test_cuda_code_is_compiled_with_ieee_arithmetic(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM adds ``--use_fast_math``, which flushes denormals to zero; with our settings it does not, or undoes it."""
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", mode)
+    monkeypatch.setattr(lowering.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+    commands: list[list[str]] = []
+
+    def refuse(command: list[str], **_: Any) -> None:
+        commands.append(command)
+        raise OSError("recorded")
+
+    monkeypatch.setattr(nvcc.subprocess, "Popen", refuse)
+    with CUDA, lowering.cuda_compiler(CUDA):
+        if mode == "nvcc":
+            with pytest.raises(OSError, match="recorded"):
+                nvcc.compile_cuda("", target_format="fatbin", compiler="nvcc")
+            assert "--use_fast_math" not in commands[0]
+        else:
+            assert "--ftz=false" in os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"].split()
+    assert "TVM_CUDA_NVCC_NO_FAST_MATH" not in os.environ
+    assert os.environ["TVM_CUDA_COMPILE_MODE"] == mode
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU but without nvcc and NVRTC, the error says what to install; other targets do not care."""
+    monkeypatch.delenv("TVM_CUDA_COMPILE_MODE", raising=False)
+    monkeypatch.setattr(lowering.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(lowering.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(lowering.tvm_ffi, "get_global_func", lambda *_, **__: print)
+    with pytest.raises(BuildError, match=r"pip install 'tvm-sparse\[cuda\]'"), lowering.cuda_compiler(CUDA):
+        pass
+    with lowering.cuda_compiler(Target({"kind": "llvm"})):
+        pass
+
+
+@pytest.mark.gpu
+def test_kernels_on_the_gpu_match_the_reference() -> None:
+    """Random and larger convolutions with every schedule, as ``scripts/check_gpu.py`` runs them."""
+    jobs = [*gpu_jobs.random_jobs(100, 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
+    table = check_gpu.summary(list(check_gpu.check(jobs, os.cpu_count() or 1)))
+    assert {name: row["failures"] for name, row in table.items()} == {name: [] for name in SCHEDULES}
+    assert tvm.cuda(0).exist
