@@ -34,10 +34,10 @@ def weight_itself(weight: np.ndarray) -> tuple[np.ndarray, ...]:
 class Generated:
     """A space that MetaSchedule generates.
 
-    `generator` makes its rules; `finish` is applied to a schedule after its trace.
+    `generator` makes its rules around the given postprocessors; `finish` is applied to a schedule after its trace.
     """
 
-    generator: Callable[[], Any]
+    generator: Callable[[list], Any]
     finish: Callable[[Schedule], None]
 
 
@@ -60,6 +60,8 @@ class Space:
         The arrays that the kernel takes in the weight's place.
     generated
         How MetaSchedule generates the space, where `apply` is None.
+    fits
+        Whether a schedule is worth a trial, judged before it is built; None: all are.
     """
 
     schedule: str
@@ -69,6 +71,7 @@ class Space:
     fold: bool = True
     constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
     generated: Generated | None = None
+    fits: Callable[[Schedule], bool] | None = None
 
     @property
     def name(self) -> str:

@@ -29,6 +29,9 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
 from tvm_sparse.schedules.base import Space, divisors, nearest, no_constants, sample, weight_itself
 
+# Vector registers by native lanes: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
+REGISTERS = {16: 32, 8: 16, 4: 32}
+
 
 def vector_lanes(target: Target) -> int:
     """Floats in a native vector of the target."""
@@ -71,6 +74,7 @@ def row_space(name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: boo
         apply=lambda sch: _schedule(sch, spec, layout, pack, fold),
         fold=fold,
         constants=no_constants if fold else weight_itself,
+        fits=lambda sch: _fits(sch, layout.lanes),
     )
 
 
@@ -79,7 +83,8 @@ def _schedule(sch: Schedule, spec: ConvSpec, layout: RowGroups, pack: str, fold:
     acc = sch.cache_write(conv, 0, "local")
     filters = divisors(spec.k // spec.groups, 32)
     blocks = divisors(spec.out_h // layout.rows)
-    filters_tile = sample(sch, filters, nearest(filters, 8))
+    _, tile, wide = _default_tile(layout.vectors)
+    filters_tile = sample(sch, filters, nearest(filters, min(8, REGISTERS[layout.lanes] * 3 // 4 / (tile * wide))))
     rows_block = sample(sch, blocks, nearest(blocks, 16 / layout.rows))
 
     n, k, y, x = sch.get_loops(out)
@@ -132,8 +137,15 @@ def _schedule_nest(sch: Schedule, conv: SBlockRV, wide: Expr, spec: ConvSpec, fo
 
 
 def _default_tile(vectors: int) -> list[int]:
-    """Default (outer, tile, wide) split of a group's vectors: about 4 in the register tile, where they divide."""
+    """Default (outer, tile, wide) split of a group's vectors: 2 to 4 in the register tile, where they divide."""
     for tile, wide in ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)):
         if vectors % (tile * wide) == 0:
             return [vectors // (tile * wide), tile, wide]
     return [vectors, 1, 1]
+
+
+def _fits(sch: Schedule, lanes: int) -> bool:
+    """Whether the accumulators fit the vector registers; spilled, kernels run 5 times slower and build for minutes."""
+    *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
+    width = int(sch.get(lane).extent) // lanes
+    return int(sch.get(k).extent) * int(sch.get(vector).extent) * width <= REGISTERS[lanes]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from tvm import tirx
-from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import LoopRV
@@ -44,11 +43,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    generated = Generated(lambda: _rules(pattern.nnz), _mark_for_folding)
-    return [Space(NAME, "", conv2d(spec), None, generated=generated)]
+    generated = Generated(_generator, _mark_for_folding)
+    return [Space(NAME, "", conv2d(spec), None, generated=generated, fits=lambda sch: _fits(sch, pattern.nnz))]
 
 
-def _rules(nnz: int) -> ms.space_generator.SpaceGenerator:
+def _generator(postprocs: list) -> ms.space_generator.SpaceGenerator:
     rules = [
         ms.schedule_rule.MultiLevelTiling(
             structure="SSRSRS",
@@ -63,37 +62,21 @@ def _rules(nnz: int) -> ms.space_generator.SpaceGenerator:
         ms.postproc.DisallowDynamicLoop(),
         ms.postproc.RewriteParallelVectorizeUnroll(),
         ms.postproc.RewriteReductionBlock(),
-        FitsCodeBudget(nnz),
+        *postprocs,
     ]
     return ms.space_generator.PostOrderApply(
         sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
     )
 
 
-@derived_object
-class FitsCodeBudget(ms.postproc.PyPostproc):
-    """Rejects a candidate, before it costs a trial, whose folded code would be too long for LLVM."""
-
-    def __init__(self, nnz: int):
-        super().__init__()
-        self.nnz = nnz
-
-    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        """Nothing of the context is needed."""
-
-    def apply(self, sch: Schedule) -> bool:
-        """Whether multiply-adds, accumulators and vectors stay within their bounds."""
-        loops = [sch.get(loop) for loop in _reduction(sch)]
-        serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
-        pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
-        filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
-        lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
-        fits = self.nnz * pixels <= MAX_MULTIPLY_ADDS and pixels * filters <= MAX_ACCUMULATORS
-        return fits and lanes >= MIN_LANES
-
-    def clone(self) -> FitsCodeBudget:
-        """A rule with the same bound."""
-        return FitsCodeBudget(self.nnz)
+def _fits(sch: Schedule, nnz: int) -> bool:
+    """Whether multiply-adds, accumulators and vectors stay within their bounds."""
+    loops = [sch.get(loop) for loop in _reduction(sch)]
+    serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
+    pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
+    filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
+    lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
+    return nnz * pixels <= MAX_MULTIPLY_ADDS and pixels * filters <= MAX_ACCUMULATORS and lanes >= MIN_LANES
 
 
 def _reduction(sch: Schedule) -> list[LoopRV]:

@@ -24,10 +24,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 from tvm.s_tir import SBlock
-from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IfThenElse, IntImm, SeqStmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IntImm, SeqStmt, Var
 
 from tvm_sparse.affine import IndexForm, split_index, variables
 from tvm_sparse.errors import BuildError
+from tvm_sparse.selection import Selection
 
 # Annotation of the outermost loop of a nest to fold. Its value is the number of thread blocks that a multiprocessor
 # should hold at once, which caps the registers of a CUDA kernel; 1 where it does not matter.
@@ -138,15 +139,10 @@ class _Folder:
         nest = self._match(loop)
         variables_in = [each.loop_var for each in nest.loops]
         extents_in = [int(each.extent) for each in nest.loops]
-        indices = [self._resolve(index) for index in nest.weight.args[1:]]
-        selectors = [v for v in variables(indices) if not any(v.same_as(u) for u in variables_in)]
-        unknown = [v.name for v in selectors if v not in self.extents]
-        if unknown:
-            raise BuildError(self.name, "the weights are selected by variables of unknown extent", unknown)
-        selector_extents = [self.extents[v] for v in selectors]
-        weights = self._weights_of_nest(indices, selectors + variables_in, selector_extents + extents_in)
-        emitter = _Emitter(nest, variables_in, extents_in, indices)
-        tree = _select(selectors, selector_extents, lambda chosen: emitter.emit(weights[chosen]))
+        forms = [self._form(self._resolve(index), variables_in, extents_in) for index in nest.weight.args[1:]]
+        selection = Selection(self.name, [form.base for form in forms], self.extents)
+        emitter = _Emitter(nest, variables_in, extents_in)
+        tree = selection.code(lambda origin: emitter.emit(self._weights(forms, origin, extents_in)))
         code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(IntImm("int32", 0), _BLOCKS, IntImm("int32", blocks), code)
@@ -182,36 +178,20 @@ class _Folder:
         lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
         return _MultiplyAdd(loops, body, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
 
-    def _weights_of_nest(self, indices: list, order: list[Var], extents: list[int]) -> np.ndarray:
-        """The weight at every point of selectors x loops; 0 where the index lies outside (a padded tile)."""
-        positions = []
-        for index in indices:
-            form = split_index(index, order, extents)
-            if form is None or not isinstance(form.base, IntImm):
-                raise BuildError(self.name, "a weight index is not a function of loops and threads", index)
-            positions.append(form.offsets + int(form.base))
-        inside = np.ones(np.broadcast_shapes(*(p.shape for p in positions)), bool)
+    def _form(self, index: tirx.Expr, loops: list[Var], extents: list[int]) -> IndexForm:
+        form = split_index(index, loops, extents)
+        if form is None:
+            raise BuildError(self.name, "a weight index is not a sum of loop variables and outer terms", index)
+        return form
+
+    def _weights(self, forms: list[IndexForm], origin: tuple[int, ...], extents: list[int]) -> np.ndarray:
+        """The weight at every point of the nest; 0 where the index lies outside (a padded tile)."""
+        positions = [start + form.offsets for start, form in zip(origin, forms, strict=True)]
+        inside = np.ones(extents, bool)
         for position, extent in zip(positions, self.weight.shape, strict=True):
             inside = inside & (position >= 0) & (position < extent)
         clipped = [np.clip(p, 0, extent - 1) for p, extent in zip(positions, self.weight.shape, strict=True)]
-        return np.broadcast_to(np.where(inside, self.weight[tuple(clipped)], 0), extents)
-
-
-def _select(selectors: list[Var], extents: list[int], emit) -> tirx.Stmt:  # type: ignore[no-untyped-def]
-    """A binary tree of branches on `selectors` with ``emit(values)`` at its leaves; equal halves are not split."""
-
-    def descend(depth: int, chosen: tuple[int, ...], low: int, high: int) -> tirx.Stmt:
-        if depth == len(selectors):
-            return emit(chosen)
-        if high - low == 1:
-            following = extents[depth + 1] if depth + 1 < len(extents) else 1
-            return descend(depth + 1, (*chosen, low), 0, following)
-        middle = (low + high) // 2
-        left, right = descend(depth, chosen, low, middle), descend(depth, chosen, middle, high)
-        variable = selectors[depth]
-        return IfThenElse(variable < IntImm(str(variable.ty.dtype), middle), left, right)
-
-    return descend(0, (), 0, extents[0] if extents else 1)
+        return np.where(inside, self.weight[tuple(clipped)], 0)
 
 
 class _Emitter:
@@ -220,7 +200,7 @@ class _Emitter:
     `prologue` binds the parts of the indices that all copies share.
     """
 
-    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int], weight_indices: list):
+    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int]):
         self.nest, self.extents = nest, extents
         self.prologue: list[Bind] = []
         self.x = self._index("x", nest.x.indices, loop_vars)

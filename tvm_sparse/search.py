@@ -10,7 +10,7 @@ import logging
 import random
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,10 +121,11 @@ def _result(time_us: float | None) -> ms.runner.RunnerResult:
 
 
 def _generator(space: Space, seed: int) -> ms.space_generator.SpaceGenerator:
+    postprocs = [Fits(space.fits)] if space.fits is not None else []
     if space.generated is not None:
-        return space.generated.generator()
+        return space.generated.generator(postprocs)
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
-    return ms.space_generator.ScheduleFn(space.apply, sch_rules=[], postprocs=[], mutator_probs=mutators)
+    return ms.space_generator.ScheduleFn(space.apply, sch_rules=[], postprocs=postprocs, mutator_probs=mutators)
 
 
 def _strategy() -> ms.search_strategy.EvolutionarySearch:
@@ -170,6 +171,26 @@ class MutateCategorical(ms.mutator.PyMutator):
     def clone(self) -> MutateCategorical:
         """A mutator with the same seed."""
         return MutateCategorical(self.seed)
+
+
+@derived_object
+class Fits(ms.postproc.PyPostproc):
+    """Rejects a candidate that its space says is not worth a trial, before it costs one."""
+
+    def __init__(self, fits: Callable[[s_tir.Schedule], bool]):
+        super().__init__()
+        self.fits = fits
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Nothing of the context is needed."""
+
+    def apply(self, sch: s_tir.Schedule) -> bool:
+        """Whether the candidate stays."""
+        return self.fits(sch)
+
+    def clone(self) -> Fits:
+        """The same rule."""
+        return Fits(self.fits)
 
 
 @contextmanager
