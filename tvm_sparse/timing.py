@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Thread pools wait busily for a few milliseconds after their work; nobody is timed while another's do.
-PAUSE_S = 0.005
+# Thread pools (OpenMP's above all) wait busily after their work; nobody is timed while another's still do.
+PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Tune the operators of Table 2 into a log; run it again to continue.
+
+    python scripts/tune_table2.py --target '{"kind":"llvm","num-cores":1}' --trials 128 -o table2.jsonl
+    python scripts/tune_table2.py --target cuda --batch 1,64 --density 0.05,0.1,0.2 --operators 6-10 -o table2.jsonl
+
+Threads are part of what a record holds for: one thread and all threads are tuned apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import table2
+
+from tvm_sparse import environment, session
+from tvm_sparse.display import Progress, progress_console
+from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.log import TuningLog
+from tvm_sparse.measure import MeasureOptions
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.tune import TuneOptions
+
+
+def tasks(arguments: argparse.Namespace) -> list[session.Task]:
+    """One task for each operator, batch and density."""
+    found = []
+    for operator in arguments.operators:
+        for batch in arguments.batch:
+            for density in arguments.density:
+                weight = table2.weight(operator, density, arguments.seed)
+                name = table2.name(operator, batch, density)
+                pattern = SparsityPattern.of(weight)
+                found.append(session.Task((name,), table2.spec(operator, batch), weight, pattern))
+    return found
+
+
+def main() -> int:
+    """Tune what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="LOG", help="log to write or continue")
+    parser.add_argument("--target", help="llvm, cuda or JSON (default: llvm, all cores)")
+    parser.add_argument("--operators", type=table2.operators, default="1-10", help="such as 1,2,6-10 (default: all)")
+    parser.add_argument("--batch", type=table2.numbers, default="1", help="batch sizes (default: %(default)s)")
+    parser.add_argument("--density", type=table2.densities, default="0.1", help="of the weights (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=64, help="candidates a case (default: %(default)s)")
+    parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
+    parser.add_argument(
+        "--timeout", type=float, default=90, help="seconds a candidate may build (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of weights and search (default: %(default)s)")
+    arguments = parser.parse_args()
+
+    progress = Progress(progress_console())
+    options = TuneOptions(
+        trials=arguments.trials,
+        seed=arguments.seed,
+        schedules=arguments.schedules,
+        measure=MeasureOptions(build_timeout_s=arguments.timeout),
+    )
+    todo = tasks(arguments)
+    try:
+        target, log = environment.resolve_target(arguments.target), TuningLog(arguments.output)
+        progress.start(todo, arguments.trials)
+        try:
+            for task in todo:
+                session.tune_task(task, target, log, options, progress)
+        finally:
+            progress.end()
+    except TvmSparseError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
