@@ -47,10 +47,11 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
     filters, rows, images, channels = (
         sample(sch, *choice) for choice in (plan.filters, plan.rows, plan.images, plan.channels)
     )
-    n, k, tile, y, x, c, r, s = sch.get_loops(conv)
+    n, k, y, x, c, r, s = sch.get_loops(conv)
     n_outer, n_inner = sch.split(n, [None, images])
     k_outer, k_inner = sch.split(k, [None, filters])
     y_outer, y_thread, y_inner = sch.split(y, [None, rows, structure.pixels])
+    tile, x = sch.split(x, [None, structure.tiles.columns])
     c_outer, c_inner = sch.split(c, [None, channels])
     sch.reorder(n_outer, tile, y_outer, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner)
     sch.bind(sch.fuse(n_outer, tile, y_outer), "blockIdx.x")

@@ -40,10 +40,12 @@ typedef unsigned char uchar;
 struct int2 {{ int x, y; }};
 struct int4 {{ int x, y, z, w; }};
 struct float2 {{ float x, y; }};
+struct float3 {{ float x, y, z; }};
 struct float4 {{ float x, y, z, w; }};
 static inline int2 make_int2(int x, int y) {{ return {{x, y}}; }}
 static inline int4 make_int4(int x, int y, int z, int w) {{ return {{x, y, z, w}}; }}
 static inline float2 make_float2(float x, float y) {{ return {{x, y}}; }}
+static inline float3 make_float3(float x, float y, float z) {{ return {{x, y, z}}; }}
 static inline float4 make_float4(float x, float y, float z, float w) {{ return {{x, y, z, w}}; }}
 static inline float max(float a, float b) {{ return a > b ? a : b; }}
 static inline int max(int a, int b) {{ return a > b ? a : b; }}

@@ -29,6 +29,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules import dense_cuda, folded_cuda
 from tvm_sparse.schedules.base import NotApplicable
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan
+from tvm_sparse.schedules.cuda_tiles import tile_space
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
@@ -160,6 +161,22 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
         np.testing.assert_array_equal(y, expected.value)
     else:
         assert expected.worst(y) <= 1
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("mode", ["async", "plain"])
+def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Path) -> None:
+    """Rows and columns beyond the output are computed and dropped."""
+    spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
+    weight = np.where(sparse_weight(spec, 0.4), 3, 0).astype(np.float32)
+    case = Case(spec, weight, 5, integers=True)
+    structure = Structure(Tiles(14, 60), 2, mode, stages_weights=not fold)
+    decisions = plan(spec, structure, 100)
+    assert decisions is not None
+    kernel = space.apply_trace(tile_space("test", spec, decisions, fold), weight)
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    np.testing.assert_array_equal(run_emulated(case, kernel, tmp_path), reference.reference(spec, x, weight).value)
 
 
 @needs_nvcc

@@ -240,7 +240,7 @@ def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
     """The form whose input is staged tile by tile; arguments as `conv2d`.
 
     ``pack`` has axes (n, c, tile, row, group of lanes, lane), and holds columns that neighbouring tiles share once for
-    each; ``conv`` has axes (n, k, tile, row, column) and no condition on any of them.
+    each; ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them.
     """
     arguments = _arguments(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
@@ -264,16 +264,13 @@ def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
     c, r, s = _reduce_axes(spec)
     channels, filters = spec.weight_shape[1], spec.k // spec.groups
 
-    def conv_at(n: tirx.Expr, k: tirx.Expr, tile: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+    def conv_at(n: tirx.Expr, k: tirx.Expr, row: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
+        tile, column = tirx.floordiv(x_, tiles.columns), tirx.floormod(x_, tiles.columns)
         flat = column * st_w + s * dil_w + tiles.lead(spec)
         copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
         value = packed[n, _channel(k, filters, channels, c), tile, row * st_h + r * dil_h, copy, lane]
         return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
-    conv = te.compute((spec.n, spec.k, count, tiles.rows, tiles.columns), conv_at, name="conv")
-
-    def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
-        value = conv[n, k, tirx.floordiv(x, tiles.columns), y, tirx.floormod(x, tiles.columns)]
-        return _epilogue(spec, arguments, value, (n, k, y, x))
-
-    return _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+    conv = te.compute((spec.n, spec.k, tiles.rows, count * tiles.columns), conv_at, name="conv")
+    out = te.compute(spec.output_shape, lambda *i: _epilogue(spec, arguments, conv[i], i), name="out")
+    return _prim_func(arguments, out)
