@@ -1,9 +1,11 @@
 """ConvSpec -> TE -> PrimFunc: the dense form of a convolution, before scheduling and folding.
 
-Two computes of the same function, both with stages named ``pack``, ``conv`` and ``out``:
+Three computes of the same function, all with stages named ``pack``, ``conv`` and ``out``:
 
-`conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input; the CUDA schedules
-stage its input in shared memory.
+`conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input.
+
+`conv2d_tiles` suits thread blocks. The padded input is cut into tiles of columns that overlap, each of them aligned, so
+that shared memory is filled by wide copies; rows and columns are rounded up to whole tiles.
 
 `conv2d_rows` suits CPU vectors. The padded input is first split by stride phase and its rows laid end to end, so
 that for any stride and dilation one filter tap of a whole group of output rows is one contiguous run of floats:
@@ -12,6 +14,7 @@ full vectors on maps of 7x7 as on maps of 224x224, no strided loads. Columns bet
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -221,9 +224,16 @@ class Tiles:
         return -(-spec.out_w // self.columns)
 
     def lanes(self, spec: ConvSpec) -> int:
-        """Floats that are copied at once, 4, 2 or 1: they never straddle a tile, a row or its padding."""
+        """Floats that are copied at once, 4, 2 or 1: they never straddle a tile, a row or its padding.
+
+        One where the taps skip columns throughout (a 1x1 kernel with stride 2): TVM narrows copies to what is read.
+        """
         step = self.columns * spec.stride[1] if self.count(spec) > 1 else 4
-        return next(lanes for lanes in (4, 2, 1) if spec.w % lanes == 0 and step % lanes == 0)
+        distance = math.gcd(spec.stride[1] if self.columns > 1 else 0, spec.dilation[1] if spec.s > 1 else 0)
+        span = (self.columns - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] + 1
+        if distance % 2 == 0:
+            return 1
+        return next(lanes for lanes in (4, 2, 1) if spec.w % lanes == 0 and step % lanes == 0 and span >= lanes)
 
     def lead(self, spec: ConvSpec) -> int:
         """Columns before a tile's first that are copied with it, so that copies are aligned."""
