@@ -22,10 +22,10 @@ MAX_SHARED = 72 * 1024
 MAX_STATIC = 24 * 1024
 # Accumulators of a thread at most; more spill.
 MAX_ACCUMULATORS = 64
-# Registers a thread needs beside its accumulators, and registers of a multiprocessor.
-OTHER_REGISTERS, REGISTERS = 32, 65536
-# Blocks that keep a large GPU busy; fewer output channels a thread make more blocks.
-BLOCKS = 128
+# Registers a thread needs beside its accumulators, and registers of one of a multiprocessor's four parts.
+OTHER_REGISTERS, REGISTERS = 16, 16384
+# Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
+BLOCKS, FILTERS = 128, 4
 # Buffers of the ring in mode "async".
 RING = 3
 
@@ -125,9 +125,10 @@ def _cost(spec: ConvSpec, tiles: Tiles, pixels: int) -> float:
     rows = nearest(divisors(tiles.rows // pixels), THREADS / tiles.columns)
     threads = rows * tiles.columns
     idle = -threads % 32 / threads
-    halo = tiles.width(spec) / (tiles.columns * spec.stride[1])
+    height = (rows * pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+    copied = tiles.width(spec) * height / (tiles.columns * rows * pixels * spec.stride[0] * spec.stride[1])
     size = max(threads / THREADS, THREADS / threads)
-    return waste * (1 + idle) * (1 + 0.1 * (halo - 1)) * (1 + 0.1 * (size - 1))
+    return waste * (1 + idle) * (1 + 0.1 * copied) * (1 + 0.1 * (size - 1))
 
 
 def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
@@ -157,14 +158,20 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
     tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
     busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
-    filters_default = busy[-1] if busy else nearest(filters, 4)
+    filters_default = max([nearest(filters, FILTERS), *busy])
     chunk = multiply_adds / (filters_default * pixels * spec.r * spec.s)
-    registers = columns * rows_default * images_default * (filters_default * pixels + OTHER_REGISTERS)
     return Plan(
         structure,
         filters=Choice(filters, filters_default),
         rows=Choice(rows, rows_default),
         images=Choice(images, images_default),
         channels=Choice(channels, nearest(channels, chunk)),
-        blocks=Choice([1, 2, 3, 4], min(max(REGISTERS // registers, 1), 3)),
+        blocks=_blocks(columns * rows_default * images_default, filters_default * pixels),
     )
+
+
+def _blocks(threads: int, accumulators: int) -> Choice:
+    """Thread blocks that a multiprocessor should hold at once: three at most, as registers allow without spills."""
+    warps_a_part = -(-threads // 128)
+    registers = warps_a_part * 32 * (accumulators + OTHER_REGISTERS)
+    return Choice([1, 2, 3, 4], min(max(REGISTERS // registers, 1), 3))

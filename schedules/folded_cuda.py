@@ -21,8 +21,8 @@ TARGET = "cuda"
 MAX_MULTIPLY_ADDS = 120_000
 # Multiply-adds between two barriers: as many as keep a block's warps in step, so that they share fetched code.
 CHUNK = 200
-# Widths of tiles offered to the search.
-LAYOUTS = 2
+# Offered to the search: mode, pixels of a thread and number of widths of tiles.
+STRUCTURES = (("async", 1, 2), ("async", 2, 2), ("plain", 1, 1))
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
@@ -35,14 +35,12 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    found = []
-    for mode in ("async", "plain"):
-        for pixels in (1, 2):
-            if pixels > spec.out_h or pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
-                continue
-            wish = CHUNK / max(pattern.density, 0.01)
+    wish = CHUNK / max(pattern.density, 0.01)
+    found: list[Space] = []
+    for mode, pixels, count in STRUCTURES:
+        if pixels <= spec.out_h and pattern.nnz * pixels <= MAX_MULTIPLY_ADDS:
             plans = (plan(spec, Structure(tiles, pixels, mode), wish) for tiles in layouts(spec, pixels))
-            found += [tile_space(NAME, spec, each, fold=True) for each in plans if each is not None][:LAYOUTS]
+            found += [tile_space(NAME, spec, each, fold=True) for each in plans if each is not None][:count]
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return found

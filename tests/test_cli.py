@@ -138,6 +138,8 @@ def test_help_teaches(words, capsys):
         ["tune", "m.onnx", "--trials", "0"],
         ["tune", "m.onnx", "--timeout", "inf"],
         ["tune", "m.onnx", "--trial", "3"],
+        ["tune", "m.onnx", "--seed", "-1"],
+        ["tune", "m.onnx", "--seed", "4294967296"],
         ["inspect", "m.onnx", "--input-shape", "1,3,224,224"],
         ["inspect", "m.onnx", "--input-shape", "x:1,-3"],
         ["compile", "m.onnx"],

@@ -18,6 +18,8 @@ first steps:
   tvm-sparse compile model.onnx -o model.ts     use the fastest verified kernels, else dense
   tvm-sparse run model.ts --input x.npy         run it
 """
+# MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
+MAX_SEED = 10**9
 EXIT_CODES = """\
 exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or run failed,
 5 verification failed, 130 interrupted (finished work is saved, the command to continue is printed)
@@ -68,6 +70,12 @@ def _options(*names: str) -> argparse.ArgumentParser:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number of 1 or more")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from 0 to {MAX_SEED}")
     return int(text)
 
 
@@ -130,7 +138,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "for building, and for running, one candidate (default: 90, 60)",
         },
     ),
-    "seed": (("--seed",), {"type": int, "default": 0, "help": "of everything random (default: %(default)s)"}),
+    "seed": (("--seed",), {"type": _seed, "default": 0, "help": "of everything random (default: %(default)s)"}),
     "repeat": (("--repeat",), {"type": _count, "default": 20, "help": "rounds of timing (default: %(default)s)"}),
 }
 
@@ -219,8 +227,7 @@ examples:
   tvm-sparse bench model.ts --repeat 50
 """
     parents = _options("model", "target", "shape", "records", "repeat", "seed")
-    parser = _add(commands, "bench", "time a compiled model against dense ones", text, parents)
-    parser.set_defaults(resumes=False)
+    _add(commands, "bench", "time a compiled model against dense ones", text, parents)
 
 
 def _demo(commands: Any) -> None:

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         compiled = artifact.load(arguments.model)
         threads = common.use_threads_of(compiled.target)
         inputs = common.random_inputs(compiled, arguments.seed)
-        contenders: dict[str, Callable[[], Any]] = {OURS: lambda: compiled(*inputs)}
+        contenders = {OURS: common.caller(compiled, inputs)}
     else:
         target = environment.resolve_target(arguments.target)
         threads = common.use_threads_of(target)
@@ -47,7 +47,7 @@ def _contenders(
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)
     common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected)
-    contenders: dict[str, Callable[[], Any]] = {OURS: lambda: ours(*inputs), DENSE: lambda: dense(*inputs)}
+    contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
     rival = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
     if rival is not None:
         common.check_agreement(f"{arguments.model} in ONNX Runtime", rival(inputs), expected)

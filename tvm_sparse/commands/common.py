@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from rich.console import Console
 from rich.text import Text
 from tvm.target import Target
@@ -99,9 +100,23 @@ def random_inputs(compiled: CompiledModel, seed: int) -> list[np.ndarray]:
 
 
 def outputs_of(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs, as a list also where there is one."""
-    result = compiled(*inputs)
-    return [result] if compiled.signature.single else list(result)
+    """The outputs as arrays, in a list also where there is one."""
+    result = caller(compiled, inputs)()
+    outputs = [result] if compiled.signature.single else result
+    return [value if isinstance(value, np.ndarray) else value.numpy() for value in outputs]
+
+
+def caller(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:
+    """A function that runs the model on `inputs`, put on its device now, and returns when it has finished."""
+    device = compiled.device
+    placed = inputs if device.type == "cpu" else [tvm.runtime.tensor(value, device) for value in inputs]
+
+    def call() -> Any:
+        result = compiled(*placed)
+        device.sync()
+        return result
+
+    return call
 
 
 def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     differences = _compare_outputs(results, threads)
 
     _say(console, 5, "time all three in turns, one image a run")
-    image = demo_data.images()[:1]
-    calls = {name: partial(model, image) for name, model in models.items()}
+    calls = {name: common.caller(model, [demo_data.images()[:1]]) for name, model in models.items()}
     times = timing.interleave(calls, arguments.repeat)
     return {
         "log": str(log.path),
@@ -98,7 +96,7 @@ class _Classified:
 
 
 def _classify(model: CompiledModel) -> _Classified:
-    logits = np.concatenate([model(image[None]) for image in demo_data.images()])
+    logits = np.concatenate([common.outputs_of(model, [image[None]])[0] for image in demo_data.images()])
     return _Classified(logits, int((logits.argmax(axis=1) == demo_data.labels()).sum()))
 
 
