@@ -32,7 +32,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         The weight has more than `MAX_NNZ` non-zeros.
     """
     if pattern.nnz > MAX_NNZ:
-        raise NotApplicable(f"{pattern.nnz} non-zeros make code that streams no faster than data would; at most {MAX_NNZ} are folded")
+        streams = "make code that streams no faster than data would"
+        raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {MAX_NNZ} are folded")
     return [
         row_space(NAME, spec, layout, pack, fold=True)
         for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
