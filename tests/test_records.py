@@ -145,7 +145,7 @@ BAD_VALUES = [
     (("spec",), 3, "spec"),
     (("spec", "n"), "1", "spec: n"),
     (("spec", "n"), 1.0, "spec: n"),
-    (("spec", "n"), 0, "n is too small"),
+    (("spec", "n"), 0, "n is not usable"),
     (("spec", "stride"), [1], "stride"),
     (("spec", "padding"), [1, 1, 1, None], "padding"),
     (("spec", "bias"), 1, "bias"),

@@ -59,8 +59,9 @@ class ConvSpec:
     def __post_init__(self) -> None:
         where = f"convolution {self.key}"
         for name in ("n", "c", "h", "w", "k", "r", "s", "groups"):
-            if getattr(self, name) < 1:
-                raise ModelError(where, f"{name} is too small", getattr(self, name), "1 or more")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ModelError(where, f"{name} is not usable", value, "an integer of 1 or more")
         if len(self.stride) != 2 or min(self.stride) < 1:
             raise ModelError(where, "stride is not usable", self.stride, "two integers of 1 or more")
         if len(self.dilation) != 2 or min(self.dilation) < 1:
@@ -145,7 +146,7 @@ class ConvSpec:
         if not isinstance(data, dict) or not set(data) <= names:
             raise ModelError("convolution", "unknown fields", data, ", ".join(sorted(names)))
         try:
-            values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
             return cls(**values)
         except TypeError as error:
             raise ModelError("convolution", str(error), data, "the fields of ConvSpec") from None

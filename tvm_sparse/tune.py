@@ -93,10 +93,17 @@ class _LayerTuner:
         wanted = self.options.schedules or tuple(names)
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
-        budget = min(self.options.trials, max(len(dense), self.options.trials // TRIALS_PER_DENSE_TRIAL))
-        yield from _Phase(self, dense, budget).run()
+        share = max(len(dense), self.options.trials // TRIALS_PER_DENSE_TRIAL)
+        tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
+        yield from _Phase(self, dense, min(share - tried, self._left())).run()
+        if self._left() <= 0:
+            return
         self._choose_rival()
-        yield from _Phase(self, sparse, self.options.trials - budget).run()
+        yield from _Phase(self, sparse, self._left()).run()
+
+    def _left(self) -> int:
+        """Trials that may still be made."""
+        return self.options.trials - len(self.known)
 
     def _spaces(self, schedules: list[str]) -> list[Space]:
         return space.spaces(self.spec, self.pattern, self.target, schedules)[0]
@@ -153,8 +160,10 @@ class _Phase:
     def __init__(self, tuner: _LayerTuner, spaces: list[Space], budget: int):
         self.tuner = tuner
         # A generated space has no defaults and needs a batch to show anything.
-        self.spaces = [each for each in spaces if each.generated is None or budget >= MIN_TRIALS_GENERATED]
-        self.left = budget - sum(1 for schedule, _ in tuner.known if schedule in {each.name for each in spaces})
+        self.spaces = [
+            each for each in spaces if each.generated is None or tuner.options.trials >= MIN_TRIALS_GENERATED
+        ]
+        self.left = budget
 
     def run(self) -> Iterator[TuningRecord]:
         """Defaults of all spaces, then rounds of search over the best ones."""
