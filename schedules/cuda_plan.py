@@ -16,10 +16,8 @@ from tvm_sparse.schedules.base import divisors, nearest
 
 # Threads of a block at most, and about how many the defaults aim at.
 MAX_THREADS, THREADS = 512, 256
-# Bytes of dynamic shared memory that every architecture with asynchronous copies has, less room for staged weights.
-MAX_SHARED = 72 * 1024
-# Bytes of static shared memory, which holds staged weights.
-MAX_STATIC = 24 * 1024
+# Bytes of shared memory that a block has on every architecture with asynchronous copies, and the staged weights' share.
+MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
 # Accumulators of a thread at most; more spill.
 MAX_ACCUMULATORS = 64
 # Registers a thread needs beside its accumulators, and registers of one of a multiprocessor's four parts.
@@ -61,7 +59,7 @@ class Structure:
     @property
     def variant(self) -> str:
         """Its name."""
-        return f"{self.mode}-columns{self.tiles.columns}-pixels{self.pixels}"
+        return f"{self.mode}-{self.tiles.rows}x{self.tiles.columns}-pixels{self.pixels}"
 
     @property
     def buffers(self) -> int:
@@ -69,9 +67,12 @@ class Structure:
         return {"async": RING, "plain": 1, "direct": 0}[self.mode]
 
     def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int) -> int:
-        """Dynamic shared memory of a block, bytes, at most."""
+        """Shared memory of a block, bytes, at most."""
         height = (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
-        return 4 * self.buffers * images * channels * height * (self.tiles.width(spec) + 32)
+        width = self.tiles.width(spec)
+        stride = width + (self.row_stride(spec) - width) % 32
+        weights = MAX_WEIGHTS if self.stages_weights else 0
+        return 4 * self.buffers * images * channels * height * stride + weights
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
@@ -107,28 +108,44 @@ class Plan:
 
 
 def layouts(spec: ConvSpec, pixels: int) -> list[Tiles]:
-    """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads."""
-    found = set()
+    """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads.
+
+    For each width of tiles the best number of rows; where there is only one width, the second best too if it is close.
+    """
     first = -(-spec.out_h // pixels) * pixels
-    for count in range(1, spec.out_w + 1):
-        columns = -(-spec.out_w // count)
-        columns = columns if count == 1 else -(-columns // 4) * 4
-        if columns <= MAX_THREADS and (count == 1 or columns >= 16):
-            tiles = (Tiles(rows, columns) for rows in range(first, spec.out_h + 8 * pixels, pixels))
-            found.add(min(tiles, key=lambda each: _cost(spec, each, pixels)))
-    return sorted(found, key=lambda tiles: (_cost(spec, tiles, pixels), tiles.columns))
+    heights = range(first, spec.out_h + 8 * pixels, pixels)
+
+    def cost(tiles: Tiles) -> float:
+        return _best_rows(spec, tiles, pixels)[0]
+
+    found = [sorted((Tiles(rows, columns) for rows in heights), key=cost) for columns in _widths(spec)]
+    best = [tiles for tiles, *_ in found]
+    if len(found) == 1:
+        best += [tiles for tiles in found[0][1:2] if cost(tiles) < 1.08 * cost(best[0])]
+    return sorted(best, key=cost)
 
 
-def _cost(spec: ConvSpec, tiles: Tiles, pixels: int) -> float:
-    """Computed and copied pixels for each useful one, dearer where no block has about `THREADS` threads."""
+def _widths(spec: ConvSpec) -> list[int]:
+    """Widths of tiles: the whole output's, and narrower ones in whole copies of 4 that keep a warp's rows long."""
+    counts = range(2, spec.out_w // 24 + 2)
+    narrower = {-(-spec.out_w // (4 * count)) * 4 for count in counts}
+    whole = {spec.out_w} if spec.out_w <= MAX_THREADS else set()
+    return sorted(whole | {columns for columns in narrower if 24 <= columns <= MAX_THREADS})
+
+
+def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int) -> tuple[float, int]:
+    """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
     waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w
-    rows = nearest(divisors(tiles.rows // pixels), THREADS / tiles.columns)
-    threads = rows * tiles.columns
-    idle = -threads % 32 / threads
-    height = (rows * pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
-    copied = tiles.width(spec) * height / (tiles.columns * rows * pixels * spec.stride[0] * spec.stride[1])
-    size = max(threads / THREADS, THREADS / threads)
-    return waste * (1 + idle) * (1 + 0.1 * copied) * (1 + 0.1 * (size - 1))
+
+    def cost(rows: int) -> float:
+        threads = rows * tiles.columns
+        idle = -threads % 32 / threads
+        height = (rows * pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+        copied = tiles.width(spec) * height / (tiles.columns * rows * pixels * spec.stride[0] * spec.stride[1])
+        size = max(threads / THREADS, THREADS / threads)
+        return waste * (1 + idle) * (1 + 0.25 * copied) * (1 + 0.1 * (size - 1))
+
+    return min((cost(rows), rows) for rows in divisors(tiles.rows // pixels, MAX_THREADS // tiles.columns))
 
 
 def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
@@ -143,7 +160,7 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
     rows = [each for each in rows if structure.shared_bytes(spec, each, 1, 1) <= MAX_SHARED]
     taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
     filters = divisors(spec.k // spec.groups, MAX_ACCUMULATORS // pixels)
-    filters = [each for each in filters if each * taps <= MAX_STATIC]
+    filters = [each for each in filters if each * taps <= MAX_WEIGHTS]
     if not rows or not filters:
         return None
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
@@ -152,9 +169,9 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
         each
         for each in divisors(spec.weight_shape[1])
         if structure.shared_bytes(spec, rows[-1], images[-1], each) <= MAX_SHARED
-        and each * filters[-1] * taps <= MAX_STATIC
+        and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
-    rows_default = nearest(rows, THREADS / columns)
+    rows_default = nearest(rows, _best_rows(spec, structure.tiles, pixels)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
     tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
     busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
