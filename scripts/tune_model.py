@@ -19,7 +19,7 @@ import onnx
 from tvm_sparse import session
 from tvm_sparse.display import Progress, progress_console
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.tune import TuneOptions
+from tvm_sparse.tuner import TuneOptions
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.log import TuningLog
 from tvm_sparse.measure import MeasureOptions
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.tune import TuneOptions
+from tvm_sparse.tuner import TuneOptions
 
 
 def tasks(arguments: argparse.Namespace) -> list[session.Task]:

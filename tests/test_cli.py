@@ -115,11 +115,6 @@ def test_public_names():
         tvm_sparse.nonsense  # noqa: B018
 
 
-def test_the_function_tune_is_not_replaced_by_the_module():
-    code = "from tvm_sparse.tune import TuneOptions; import tvm_sparse; assert tvm_sparse.tune.__name__ == 'tune'"
-    assert python(f"{code}; print(callable(tvm_sparse.tune))") == "True\n"
-
-
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: words[0] if words else "all")
 def test_help_teaches(words, capsys):
     with pytest.raises(SystemExit) as ended:

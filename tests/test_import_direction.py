@@ -13,7 +13,7 @@ LAYERS = {
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
     2: ["compute", "affine", "selection"],
     3: ["fold", "lowering", "schedules", "space", "records"],
-    4: ["worker", "measure", "search", "tune"],
+    4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],
     6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],
     7: ["artifact"],

@@ -28,7 +28,7 @@ def batches():
                 )
 
 
-@pytest.mark.parametrize(("schedule", "is_random", "seeds"), batches())
+@pytest.mark.parametrize(("schedule", "is_random", "seeds"), list(batches()))
 def test_matches_the_reference(schedule, is_random, seeds):
     for seed in seeds:
         choose = random.Random(f"{schedule} {is_random} {seed}").choice

@@ -6,8 +6,6 @@ Importing this package loads neither TVM, nor torch, nor a GPU: each public name
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -18,7 +16,7 @@ _EXPORTS = {
     "ConvSpec": "tvm_sparse.conv",
     "MeasureOptions": "tvm_sparse.measure",
     "SparsityPattern": "tvm_sparse.pattern",
-    "TuneOptions": "tvm_sparse.tune",
+    "TuneOptions": "tvm_sparse.tuner",
     "TuningLog": "tvm_sparse.log",
     "TuningRecord": "tvm_sparse.records",
     "TvmSparseError": "tvm_sparse.errors",
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from tvm_sparse.records import TuningRecord as TuningRecord
     from tvm_sparse.runtime import CompiledModel as CompiledModel
     from tvm_sparse.session import tune as tune
-    from tvm_sparse.tune import TuneOptions as TuneOptions
+    from tvm_sparse.tuner import TuneOptions as TuneOptions
 
 
 def __getattr__(name: str) -> Any:
@@ -52,14 +50,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(types.ModuleType):
-    """A package whose public names are not replaced by its modules: importing ``tvm_sparse.tune`` would do that."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _EXPORTS and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

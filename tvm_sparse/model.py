@@ -140,7 +140,7 @@ def _kernel(
 def _compile(module: tvm.IRModule, target: Target) -> Any:
     lowering.register()
     try:
-        with target:
+        with target, lowering.cuda_compiler(target):
             return tvm.compile(module, target, relax_pipeline=_pipeline(target), tir_pipeline=lowering.PIPELINE)
     except (RuntimeError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -21,7 +21,7 @@ from tvm_sparse.log import TuningLog
 from tvm_sparse.model import ConvLayer, prepare
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.records import TuningRecord
-from tvm_sparse.tune import TuneOptions, tune_layer
+from tvm_sparse.tuner import TuneOptions, tune_layer
 
 # Layers whose densities differ by no more than this factor share their trials.
 DENSITY_RATIO = 1.25

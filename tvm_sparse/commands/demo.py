@@ -18,7 +18,7 @@ from tvm_sparse.log import TuningLog
 from tvm_sparse.measure import MeasureOptions
 from tvm_sparse.model import PreparedModel, build, prepare
 from tvm_sparse.runtime import CompiledModel
-from tvm_sparse.tune import TuneOptions
+from tvm_sparse.tuner import TuneOptions
 
 PRUNED, SAME_DENSE, DENSE = "pruned, tvm-sparse", "pruned, dense kernels", "before pruning, dense kernels"
 STEPS = 5

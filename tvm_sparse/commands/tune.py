@@ -15,7 +15,7 @@ from tvm_sparse.commands import common
 from tvm_sparse.errors import UsageError
 from tvm_sparse.measure import MeasureOptions
 from tvm_sparse.model import prepare
-from tvm_sparse.tune import TuneOptions
+from tvm_sparse.tuner import TuneOptions
 
 # What a trial took on two cores, for layers of a few thousand to a hundred thousand non-zeros.
 SECONDS_PER_TRIAL = 2.0
