@@ -13,9 +13,10 @@ class TvmSparseError(Exception):
 
     exit_code = 4
 
-    def __init__(self, where: str, problem: str, found: object = None, allowed: str = "", hint: str = ""):
+    def __init__(self, where: str, problem: str = "", found: object = None, allowed: str = "", hint: str = ""):
         self.where, self.problem, self.found, self.allowed, self.hint = where, problem, found, allowed, hint
-        message = f"{where}: {problem}"
+        # TVM makes an error that passed through it again from its message alone.
+        message = f"{where}: {problem}" if problem else where
         if found is not None:
             message += f", found {found}"
         if allowed:

@@ -16,6 +16,7 @@ because passes that simplify or eliminate common subexpressions would inline or 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +38,13 @@ FOLD = "tvm_sparse.fold"
 WEIGHT_ATTRIBUTE = "tvm_sparse.weight"
 # TVM's attribute for the second argument of ``__launch_bounds__``.
 _BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+# Multiply-adds of one kernel, vectors of any width counted once. LLVM takes about 0.3 ms for each: 90 s for
+# this many; a schedule that asks for more is refused before any code is written.
+MAX_MULTIPLY_ADDS = 300_000
 # A load of the weight between `bind_weight` and `FoldWeights`.
 _WEIGHT_CALL = "tvm_sparse_weight"
+# An exception that crosses TVM keeps its class only where TVM knows the class.
+tvm_ffi.register_error("BuildError", BuildError)
 
 
 def bind_weight(func: tirx.PrimFunc, parameter: int, weight: np.ndarray) -> tirx.PrimFunc:
@@ -95,6 +101,11 @@ def _weight_calls(node: object) -> list[Call]:
     return found
 
 
+def _line(node: object) -> str:
+    """The beginning of a node's text, for a message of one line."""
+    return " ".join(line for line in map(str.strip, str(node).splitlines()) if not line.startswith("#"))[:200]
+
+
 @dataclass(frozen=True)
 class _MultiplyAdd:
     """The statement ``acc[...] = acc[...] + x[...] * weight[...]`` inside its loops, outermost first."""
@@ -114,6 +125,7 @@ class _Folder:
         self.name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
         self.extents: dict[Var, int] = {}
         self.values: dict[Var, tirx.Expr] = {}
+        self.multiply_adds = 0
         tvm_ffi.structural_walk(func.body, [((For, AttrStmt, Bind), self._note)], order="pre")
 
     def _note(self, node: For | AttrStmt | Bind) -> None:
@@ -141,11 +153,25 @@ class _Folder:
         extents_in = [int(each.extent) for each in nest.loops]
         forms = [self._form(self._resolve(index), variables_in, extents_in) for index in nest.weight.args[1:]]
         selection = Selection(self.name, [form.base for form in forms], self.extents)
+        weights = {origin: self._weights(forms, origin, extents_in) for origin in selection.origins}
+        self._count(weights.values())
         emitter = _Emitter(nest, variables_in, extents_in)
-        tree = selection.code(lambda origin: emitter.emit(self._weights(forms, origin, extents_in)))
+        tree = selection.code(lambda origin: emitter.emit(weights[origin]))
         code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(IntImm("int32", 0), _BLOCKS, IntImm("int32", blocks), code)
+
+    def _count(self, weights: Iterable[np.ndarray]) -> None:
+        """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""
+        self.multiply_adds += sum(int(np.count_nonzero(each)) for each in weights)
+        if self.multiply_adds > MAX_MULTIPLY_ADDS:
+            raise BuildError(
+                self.name,
+                "the folded code would take too long to compile",
+                f"{self.multiply_adds} multiply-adds",
+                f"up to {MAX_MULTIPLY_ADDS}",
+                "use a smaller tile, or a schedule that reads its weights as data",
+            )
 
     def _resolve(self, index: tirx.Expr) -> tirx.Expr:
         """`index` with bound variables replaced by their values."""
@@ -169,12 +195,14 @@ class _Folder:
         terms = [value.a, value.b] if isinstance(value, tirx.Add) else []
         products = [term for term in terms if isinstance(term, tirx.Mul)]
         if len(products) != 1 or not all(isinstance(each.extent, IntImm) for each in loops):
-            raise BuildError(self.name, "the marked nest is not a multiply-add in loops of constant extent", body)
+            raise BuildError(
+                self.name, "the marked nest is not a multiply-add in loops of constant extent", _line(body)
+            )
         factors = [products[0].a, products[0].b]
         weighted = [factor for factor in factors if _weight_calls(factor)]
         inputs = [factor for factor in factors if isinstance(factor, TensorLoad)]
         if len(weighted) != 1 or len(inputs) != 1:
-            raise BuildError(self.name, "the marked nest does not multiply an input by the weight", products[0])
+            raise BuildError(self.name, "the marked nest does not multiply an input by the weight", _line(products[0]))
         lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
         return _MultiplyAdd(loops, body, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
 
