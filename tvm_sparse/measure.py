@@ -27,6 +27,7 @@ from tvm_sparse import environment, reference
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.records import Status
+from tvm_sparse.worker import constants_path
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -108,8 +109,9 @@ class Measurer:
             failures = list(pool.map(lambda job: self._build(*job), jobs))
         for failure, (_, library) in zip(failures, jobs, strict=True):
             yield failure or self._run(library)
-            # The libraries of a whole search would fill a small disk.
-            Path(library).unlink(missing_ok=True)
+            # The files of a whole search would fill a small disk.
+            for path in (library, constants_path(library)):
+                Path(path).unlink(missing_ok=True)
 
     def set_rival(self, candidate: Candidate) -> None:
         """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
@@ -181,6 +183,8 @@ def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:
 class Worker:
     """A worker process, started on first use and again after it died or was killed."""
 
+    command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.worker")
+
     def __init__(self, variables: dict[str, str]):
         self._variables = variables
         self._process: subprocess.Popen[str] | None = None
@@ -211,7 +215,7 @@ class Worker:
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tvm_sparse.worker"],
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

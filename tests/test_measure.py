@@ -1,0 +1,159 @@
+"""A candidate that hangs, crashes or is wrong costs only itself: its cause is kept and the next one is measured."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tvm_sparse import environment, worker
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Worker
+
+TARGET = environment.resolve_target('{"kind":"llvm","num-cores":1}')
+SPEC = ConvSpec(1, 2, 5, 5, 4, 3, 3, padding=(1, 1, 1, 1), bias=True)
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.4, 1.5, 0).astype(np.float32)
+FAULTY = str(Path(__file__).with_name("faulty_worker.py"))
+OPTIONS = MeasureOptions(repeats=3, min_repeat_ms=0.1, builders=1)
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Candidates do what their schedule's name says; a build or run may take 2 s."""
+    monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
+    options = MeasureOptions(repeats=3, build_timeout_s=2, run_timeout_s=2, builders=1)
+    with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
+        yield measurer
+
+
+def ends(pid, seconds=10.0):
+    """Whether a process ends in time; a zombie has ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("step", ["build", "run"])
+@pytest.mark.parametrize(
+    ("how", "status", "cause"),
+    [
+        ("SIGKILL", "{}_failed", "was killed by SIGKILL"),
+        ("SIGSEGV", "{}_failed", "was killed by SIGSEGV"),
+        ("exits", "{}_failed", "exited with code 7; last output: the last words"),
+        ("crashes", "{}_failed", "exited with code 1; .* not an error that the worker expects"),
+        ("raises", "{}_failed", "RuntimeError: out of registers"),
+        ("hangs", "timeout", "{} took longer than 2 s"),
+    ],
+)
+def test_a_fault_costs_only_its_candidate(faulty, step, how, status, cause):
+    bad, good = faulty.measure([Candidate(f"{step} {how}"), Candidate("good")])
+    assert bad.status == status.format(step)
+    assert bad.times_us == ()
+    assert re.search(cause.format(step), bad.cause), bad.cause
+    assert (good.status, good.cause, good.times_us) == ("ok", "", (10.0, 10.0, 10.0))
+
+
+@pytest.mark.parametrize("how", ["is wrong", "writes nothing", "is undefined"])
+def test_wrong_results_are_not_timed(faulty, how):
+    bad, good = faulty.measure([Candidate(f"run {how}"), Candidate("good")])
+    assert (bad.status, bad.times_us) == ("wrong", ())
+    assert "times the error bound" in bad.cause
+    assert good.status == "ok"
+
+
+def test_what_a_kernel_prints_is_no_answer(faulty):
+    outcomes = list(faulty.measure([Candidate("build prints"), Candidate("run prints")]))
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+
+
+def test_a_hanging_build_takes_its_compilers_along(faulty, tmp_path):
+    note = tmp_path / "compiler"
+    (outcome,) = faulty.measure([Candidate(f"build leaves a compiler={note}")])
+    assert outcome.status == "timeout"
+    assert ends(int(note.read_text()))
+
+
+def test_rivals_are_timed_in_the_same_run(faulty):
+    (before,) = faulty.measure([Candidate("good")])
+    assert before.rival_times_us == ()
+    faulty.set_rival(Candidate("dense"))
+    (after,) = faulty.measure([Candidate("good")])
+    assert (after.times_us, after.rival_times_us) == ((10.0,) * 3, (20.0,) * 3)
+
+
+def test_a_rival_that_does_not_build_is_an_error(faulty):
+    with pytest.raises(BuildError, match=r"the dense kernel does not build again: .*SIGKILL"):
+        faulty.set_rival(Candidate("build SIGKILL"))
+
+
+def test_files_and_processes_end_with_the_measurer(faulty):
+    folder = Path(faulty._folder.name)
+    faulty.set_rival(Candidate("dense"))
+    assert len(list(faulty.measure([Candidate("good"), Candidate("run exits"), Candidate("build exits")]))) == 3
+    # Beside the arguments, only the rival's library and constants are left of four candidates.
+    assert len(list(folder.iterdir())) == 3
+    pids = [each._process.pid for each in (*faulty._workers, faulty._runner) if each._process]
+    assert pids
+    faulty.__exit__(None, None, None)
+    assert all(ends(pid) for pid in pids)
+    assert not folder.exists()
+
+
+def test_workers_die_with_a_killed_tuner():
+    hanging = {"action": "build", "schedule": "build hangs"}
+    code = (
+        f"import sys; from tvm_sparse.measure import Worker; Worker.command = [sys.executable, {FAULTY!r}]\n"
+        f"worker = Worker({{}}); worker._start(); print(worker._process.pid, flush=True); worker.ask({hanging}, 600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tuner:
+        pid = int(tuner.stdout.readline())
+        time.sleep(0.5)
+        os.kill(tuner.pid, signal.SIGKILL)
+    assert ends(pid)
+
+
+def test_a_worker_that_does_not_start_is_an_error(monkeypatch):
+    monkeypatch.setattr(Worker, "command", (sys.executable, "-c", "raise SystemExit('no TVM here')"))
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer, pytest.raises(BuildError, match="no TVM here"):
+        list(measurer.measure([Candidate("good")]))
+
+
+def test_real_kernels_are_built_verified_and_timed():
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
+        measurer.set_rival(Candidate("dense_cpu"))
+        sparse, unknown, misfit = measurer.measure(
+            [Candidate("folded_cpu"), Candidate("folded_gpu"), Candidate("folded_cpu", [[["GetSBlock"]], []])]
+        )
+    assert sparse.status == "ok"
+    assert 0 <= sparse.error <= 1
+    assert len(sparse.times_us) == len(sparse.rival_times_us) == OPTIONS.repeats
+    assert min(*sparse.times_us, *sparse.rival_times_us) > 0
+    assert (unknown.status, misfit.status) == ("build_failed", "build_failed")
+    assert "unknown for target llvm" in unknown.cause
+    assert "the trace does not fit" in misfit.cause
+
+
+@pytest.mark.parametrize("change", [lambda value, bound: value + 2 * bound, lambda value, bound: value * np.nan])
+def test_the_worker_verifies_before_it_times(tmp_path, change):
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
+        arrays, library = dict(np.load(measurer._arrays)), str(tmp_path / "kernel.so")
+    names = {"arrays": str(tmp_path / "arrays.npz"), "library": library, "rival": None, "kind": "llvm"}
+    np.savez(names["arrays"], **arrays)
+    build = {"spec": SPEC.to_json(), "target": environment.target_json(TARGET), "schedule": "folded_cpu", "trace": None}
+    worker.build({**names, **build})
+    run = {**names, "repeats": 2, "min_repeat_ms": 0.1}
+    assert len(worker.run(run)["times_us"]) == 2
+    np.savez(names["arrays"], **{**arrays, "value": change(arrays["value"], arrays["bound"])})
+    answer = worker.run(run)
+    assert answer["error"] > 1
+    assert answer["times_us"] == []
