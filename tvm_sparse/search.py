@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from tvm import s_tir
 from tvm.ir import IRModule
 from tvm.ir.utils import derived_object
@@ -22,7 +23,7 @@ from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
 from tvm_sparse.schedules.base import Space
-from tvm_sparse.space import trace_to_json
+from tvm_sparse.space import replay, trace_to_json
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.
 FAILED_S = 1e10
@@ -36,6 +37,18 @@ class SharedModel:
         self.model = ms.cost_model.XGBModel(
             extractor=ms.feature_extractor.PerStoreFeature(), config=config, num_warmup_samples=16
         )
+        self._state = np.random.RandomState(seed % 2**32).get_state()
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Let NumPy's global generator continue this model's own sequence: until it is trained, the model guesses."""
+        outside = np.random.get_state()
+        np.random.set_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = np.random.get_state()
+            np.random.set_state(outside)
 
 
 class SpaceSearch:
@@ -79,7 +92,8 @@ class SpaceSearch:
 
     def propose(self) -> list[Any] | None:
         """The next traces to measure, as JSON; None when the space is exhausted."""
-        candidates = self._context.generate_measure_candidates()
+        with self.model.seeded():
+            candidates = self._context.generate_measure_candidates()
         if not candidates:
             return None
         self._batch = list(candidates)
@@ -96,8 +110,7 @@ class SpaceSearch:
         """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
         candidates, kept = [], []
         for trace, time_us in zip(traces, times_us, strict=True):
-            schedule = s_tir.Schedule(self._context.mod, debug_mask="none")
-            Trace.apply_json_to_schedule(trace, schedule)
+            schedule = replay(self.space, trace)
             args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
             candidates.append(ms.MeasureCandidate(schedule, args))
             kept.append(_result(time_us))

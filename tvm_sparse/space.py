@@ -109,13 +109,10 @@ def kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, trace:
 
 def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
     """Schedule `space` by `trace` and bind `weight` to it; see `kernel`."""
-    schedule = s_tir.Schedule(space.func, debug_mask="none")
     if trace is not None:
-        try:
-            Trace.apply_json_to_schedule(trace, schedule)
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
-            raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
+        schedule = replay(space, trace)
     elif space.apply is not None:
+        schedule = s_tir.Schedule(space.func, debug_mask="none")
         space.apply(schedule)
     else:
         raise UsageError(f"schedule {space.name}", "has no default decisions", hint="give a trace from a tuning log")
@@ -127,6 +124,16 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
     # Scheduled: DLight leaves it alone. Opaque (kind 8): Relax does not fuse it with its neighbours.
     func = func.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", 8)
     return Kernel(func, space.constants(weight))
+
+
+def replay(space: Space, trace: Any) -> s_tir.Schedule:
+    """The schedule that a JSON trace makes of `space`; BuildError where it does not fit."""
+    schedule = s_tir.Schedule(space.func, debug_mask="none")
+    try:
+        Trace.apply_json_to_schedule(trace, schedule)
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
+    return schedule
 
 
 def trace_to_json(trace: Trace) -> Any:

@@ -93,6 +93,7 @@ class _LayerTuner:
         wanted = self.options.schedules or tuple(names)
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
+        self._forget_stale([*dense, *sparse])
         share = max(len(dense), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
         yield from _Phase(self, dense, min(share - tried, self._left())).run()
@@ -100,6 +101,18 @@ class _LayerTuner:
             return
         self._choose_rival()
         yield from _Phase(self, sparse, self._left()).run()
+
+    def _forget_stale(self, spaces: list[Space]) -> None:
+        """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""
+        found = {each.name: each for each in spaces}
+        for key, record in list(self.known.items()):
+            try:
+                if record.schedule in found:
+                    space.replay(found[record.schedule], record.trace)
+                elif record.is_dense:
+                    del self.known[key]
+            except BuildError:
+                del self.known[key]
 
     def _left(self) -> int:
         """Trials that may still be made."""

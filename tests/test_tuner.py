@@ -1,0 +1,203 @@
+"""The order, budget, seeds and memory of a layer's tuning; measuring is faked but for one test."""
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tvm_sparse import environment, space, tuner
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure import MeasureOptions, Outcome
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.records import decisions_key
+from tvm_sparse.tuner import TuneOptions, tune_layer
+
+TARGET = environment.resolve_target('{"kind":"llvm","num-cores":1}')
+SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
+# All default decisions and a few rounds of search.
+TRIALS = 14
+
+
+class Fake:
+    """A measurer whose times follow from the decisions; `failures` maps names of schedules to statuses."""
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def __call__(self, spec, weight, target, options):
+        self.spec, self.target = spec, target
+        self.measured, self.rivals = [], []
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def set_rival(self, candidate):
+        self.rivals.append(candidate)
+
+    def measure(self, candidates):
+        for candidate in candidates:
+            key = candidate.schedule, decisions_key(space.decisions(candidate.trace))
+            self.measured.append(key)
+            status = next((s for name, s in self.failures.items() if candidate.schedule.startswith(name)), "ok")
+            if status == "ok":
+                time_us = 10 + zlib.crc32(repr(key).encode()) % 1000 / 100
+                yield Outcome("ok", "", (time_us,) * 3, (50.0,) * 3 if self.rivals else (), 0.2)
+            else:
+                yield Outcome(status, f"{candidate.schedule} is broken")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Makes tuning use a `Fake` measurer; gives it."""
+
+    def use(**failures):
+        measurer = Fake(failures)
+        monkeypatch.setattr(tuner, "Measurer", measurer)
+        return measurer
+
+    return use
+
+
+@pytest.fixture(scope="module")
+def done():
+    """The records of a finished tuning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuner, "Measurer", Fake({}))
+        return tune()
+
+
+def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, **options):
+    return list(tune_layer(SPEC, weight, TARGET, TuneOptions(trials=trials, seed=seed, batch=4, **options), known))
+
+
+def keys(records):
+    return [(record.schedule, decisions_key(record.decisions)) for record in records]
+
+
+def test_dense_comes_first_and_its_best_is_the_rival(fake):
+    measurer = fake()
+    records = tune()
+    dense = [record for record in records if record.is_dense]
+    assert dense
+    assert records[: len(dense)] == dense
+    assert not any(record.dense_times_us for record in dense)
+    best = min(dense, key=lambda record: record.time_us)
+    assert [(rival.schedule, rival.trace) for rival in measurer.rivals] == [(best.schedule, best.trace)]
+    for record in records[len(dense) :]:
+        assert (record.dense_schedule, record.dense_time_us) == (best.schedule, 50.0)
+
+
+def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
+    measurer = fake()
+    records = tune()
+    assert len(records) == TRIALS
+    assert len(set(measurer.measured)) == len(measurer.measured) == TRIALS
+    spaces, _ = space.spaces(SPEC, SparsityPattern.of(WEIGHT), TARGET)
+    assert {each.name for each in spaces if each.generated is None} == {record.schedule for record in records}
+
+
+def test_records_say_what_was_measured(done):
+    for record in done:
+        assert (record.spec, record.pattern, record.seed) == (SPEC, SparsityPattern.of(WEIGHT), 0)
+        assert record.decisions == space.decisions(record.trace)
+        assert record.fingerprint == environment.fingerprint(TARGET)
+        assert record.status == "ok"
+        assert type(record).from_line(record.to_line()) == record
+
+
+def test_a_seed_decides_everything_and_seeds_differ(fake, done):
+    fake()
+    assert keys(tune()) == keys(done)
+    assert set(keys(tune(seed=4))) != set(keys(done))
+
+
+@pytest.mark.parametrize("interrupted_after", [1, 3, 9])
+def test_a_rerun_measures_only_what_is_left(fake, done, interrupted_after):
+    measurer = fake()
+    known = done[:interrupted_after]
+    records = tune(known=known)
+    assert len(known) + len(records) == TRIALS
+    assert not set(keys(known)) & set(keys(records))
+    assert measurer.measured == keys(records)
+
+
+def test_a_finished_layer_is_left_alone(fake, done):
+    measurer = fake()
+    assert tune(known=done) == []
+    assert measurer.measured == []
+
+
+def test_dense_trials_serve_every_weight_and_sparse_ones_their_own(fake, done):
+    fake()
+    records = tune(known=done, weight=WEIGHT * 2)
+    assert not any(record.is_dense for record in records)
+    assert len(records) == TRIALS - sum(record.is_dense for record in done)
+
+
+@pytest.mark.parametrize("change", [{"arch": "other"}, {"threads": "7"}, {"tvm": "9"}])
+def test_another_machine_s_trials_count_for_nothing(fake, done, change):
+    fake()
+    known = [replace(record, fingerprint={**record.fingerprint, **change}) for record in done]
+    assert len(tune(known=known)) == TRIALS
+
+
+def test_trials_of_older_schedules_are_forgotten(fake, done):
+    """Their traces no longer fit, or their layout is gone; as the dense rival they would end the tuning."""
+    measurer = fake()
+    stale = [replace(record, trace=[[["Gone", [], [], []]], []]) for record in done]
+    stale += [replace(record, schedule="dense_cpu:gone") for record in stale if record.is_dense]
+    records = tune(known=stale)
+    assert len(records) == TRIALS
+    assert measurer.rivals[0].trace in [record.trace for record in records]
+
+
+@pytest.mark.parametrize("status", ["build_failed", "run_failed", "timeout", "wrong"])
+def test_failures_are_recorded_with_their_cause_and_cost_a_trial(fake, status):
+    fake(folded_cpu=status)
+    records = tune()
+    failed = [record for record in records if record.schedule.startswith("folded_cpu")]
+    assert failed
+    assert {(record.status, record.cause) for record in failed} == {
+        (status, f"{record.schedule} is broken") for record in failed
+    }
+    assert len(records) == TRIALS
+
+
+def test_without_a_dense_kernel_there_is_nothing_to_compare_with(fake):
+    fake(dense_cpu="build_failed")
+    with pytest.raises(BuildError, match=r"no dense kernel to compare with: dense_cpu.* is broken"):
+        tune()
+
+
+def test_schedules_limit_the_search_but_not_the_rival(fake):
+    fake()
+    names = {record.schedule.split(":")[0] for record in tune(schedules=("csr_cpu",))}
+    assert names == {"csr_cpu", "dense_cpu"}
+
+
+def test_a_space_of_one_point_ends(fake):
+    fake()
+    spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
+    weight = np.ones(spec.weight_shape, np.float32)
+    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",))
+    records = list(tune_layer(spec, weight, TARGET, options))
+    assert 2 <= len(records) < TRIALS
+    assert len(set(keys(records))) == len(records)
+
+
+def test_a_real_layer_is_tuned():
+    options = MeasureOptions(repeats=2, min_repeat_ms=0.2)
+    records = tune(trials=8, schedules=("folded_cpu",), measure=options)
+    assert len(records) == 8
+    assert {record.status for record in records} == {"ok"}, [record.cause for record in records]
+    for record in records:
+        assert len(record.times_us) == 2
+        assert 0 <= record.error <= 1
+        assert record.is_dense or record.speedup > 0
