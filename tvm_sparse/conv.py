@@ -62,12 +62,14 @@ class ConvSpec:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ModelError(where, f"{name} is not usable", value, "an integer of 1 or more")
-        if len(self.stride) != 2 or min(self.stride) < 1:
-            raise ModelError(where, "stride is not usable", self.stride, "two integers of 1 or more")
-        if len(self.dilation) != 2 or min(self.dilation) < 1:
-            raise ModelError(where, "dilation is not usable", self.dilation, "two integers of 1 or more")
-        if len(self.padding) != 4 or min(self.padding) < 0:
-            raise ModelError(where, "padding is not usable", self.padding, "(top, left, bottom, right), each 0 or more")
+        for name, length, least, allowed in (
+            ("stride", 2, 1, "two integers of 1 or more"),
+            ("dilation", 2, 1, "two integers of 1 or more"),
+            ("padding", 4, 0, "(top, left, bottom, right), each 0 or more"),
+        ):
+            values = getattr(self, name)
+            if len(values) != length or any(type(value) is not int or value < least for value in values):
+                raise ModelError(where, f"{name} is not usable", values, allowed)
         if self.c % self.groups or self.k % self.groups:
             raise ModelError(
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
