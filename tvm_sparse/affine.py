@@ -72,7 +72,8 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
     if isinstance(e, Var):
         grid = next((g for v, g in grids.items() if v.same_as(e)), None)
         return (e, 0) if grid is None else (None, grid)
-    if not any(v.same_as(u) for v in variables([e]) for u in grids):
+    found = variables([e])
+    if found and not any(v.same_as(u) for v in found for u in grids):
         return e, 0
     if isinstance(e, tirx.Cast):
         inner = _split(e.value, grids)
@@ -92,7 +93,7 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
         return (None, left[1] * right[1]) if left[0] is None and right[0] is None else None
     operation = _BINARY.get(type(e))
     if operation is None:
-        return None
+        return None if found else (e, 0)
     left, right = _split(e.a, grids), _split(e.b, grids)
     if left is None or right is None or left[0] is not None or right[0] is not None:
         return None
