@@ -81,7 +81,7 @@ def fingerprint(target: Target) -> dict[str, str]:
     kind = target.kind.name
     return {
         "kind": kind,
-        "arch": str(target.attrs["arch"] if kind == "cuda" else target.attrs["mcpu"]),
+        "arch": str(target.attrs["arch"] if kind == "cuda" else target.attrs.get("mcpu", "generic")),
         "threads": str(threads(target)),
         "device": (_gpu_query("name") or "unknown") if kind == "cuda" else _cpu_name(),
         "tvm": metadata.version("apache-tvm"),

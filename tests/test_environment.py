@@ -1,0 +1,78 @@
+"""Targets from every form a user may give, and the fingerprint of the machine."""
+
+import json
+import stat
+
+import pytest
+from tvm.target import Target
+
+from tvm_sparse import environment
+from tvm_sparse.errors import UsageError
+from tvm_sparse.records import FINGERPRINT_KEYS
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """Makes `nvidia-smi` print a text, or none exist; what was asked of it before is forgotten."""
+
+    def pretend(answer):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        if answer is not None:
+            tool = tmp_path / "nvidia-smi"
+            tool.write_text(f"#!/bin/sh\n{answer}\n")
+            tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+        environment._gpu_query.cache_clear()
+
+    yield pretend
+    environment._gpu_query.cache_clear()
+
+
+@pytest.mark.parametrize("text", [None, "llvm", '{"kind": "llvm"}', {"kind": "llvm"}])
+def test_a_cpu_target_is_this_machine_s(text):
+    target = environment.resolve_target(text)
+    assert target.kind.name == "llvm"
+    assert target.attrs["mcpu"] not in ("", "generic")
+    assert environment.threads(target) == environment.available_cores() >= 1
+
+
+def test_what_is_given_is_kept():
+    target = environment.resolve_target('{"kind": "llvm", "mcpu": "x86-64", "num-cores": 3}')
+    assert (target.attrs["mcpu"], environment.threads(target)) == ("x86-64", 3)
+    assert environment.resolve_target(target) is target
+
+
+@pytest.mark.parametrize(
+    ("answer", "arch"),
+    [(None, "sm_90"), ("echo 8.6", "sm_86"), ("echo 9.0; echo 8.0", "sm_90"), ("exit 9", "sm_90"), ("true", "sm_90")],
+)
+def test_a_cuda_target_is_this_machine_s_or_the_default(gpu, answer, arch):
+    gpu(answer)
+    target = environment.resolve_target("cuda")
+    assert target.attrs["arch"] == arch
+    assert target.host.kind.name == "llvm"
+    assert environment.fingerprint(target)["arch"] == arch
+
+
+@pytest.mark.parametrize(
+    "text", ["opencl", "[1]", "{", '{"mcpu": "znver4"}', '{"kind": 3}', {"kind": "llvm", "no-such-option": 1}]
+)
+def test_other_targets_are_refused_in_a_sentence(text):
+    with pytest.raises(UsageError) as caught:
+        environment.resolve_target(text)
+    assert str(caught.value).startswith("target ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["llvm", "cuda"])
+def test_a_target_survives_json(text):
+    target = environment.resolve_target(text)
+    data = json.loads(json.dumps(environment.target_json(target)))
+    assert environment.target_json(Target(data)) == data
+    assert environment.fingerprint(Target(data)) == environment.fingerprint(target)
+
+
+@pytest.mark.parametrize("target", [Target("llvm"), environment.resolve_target("llvm")], ids=["bare", "resolved"])
+def test_a_fingerprint_is_text_and_complete(target):
+    fingerprint = environment.fingerprint(target)
+    assert set(FINGERPRINT_KEYS) <= set(fingerprint)
+    assert all(isinstance(value, str) and value for value in fingerprint.values())
