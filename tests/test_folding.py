@@ -140,14 +140,27 @@ def test_unsuitable_nests_are_refused():
     block = schedule.get_sblock("out")
     schedule.annotate(schedule.get_loops(block)[0], FOLD, 1)
     func = fold.bind_weight(schedule.mod["main"], 1, weight)
-    with pytest.raises((BuildError, RuntimeError), match="marked nest is not a multiply-add"):
+    with pytest.raises(BuildError, match="marked nest is not a multiply-add") as caught:
         lowering.build(func, TARGET)
+    assert "\n" not in str(caught.value)
 
 
 def test_functions_without_a_weight_are_left_alone():
     func = space.kernel("dense_cpu", SPEC, pruned(SPEC, 0.5), TARGET).func
     module = tvm.IRModule({"main": func})
     assert tvm_ffi.structural_equal(fold_weights_pass()(module), module)
+
+
+def test_too_much_code_is_refused_before_it_is_written(monkeypatch):
+    weight = pruned(SPEC, 0.2)
+    func = space.kernel("folded_cpu", SPEC, weight, TARGET).func
+    written = len(products(folded_ir(space.kernel("folded_cpu", SPEC, weight, TARGET))))
+    monkeypatch.setattr(fold, "MAX_MULTIPLY_ADDS", written)
+    lowering.build(func, TARGET)
+    monkeypatch.setattr(fold, "MAX_MULTIPLY_ADDS", written - 1)
+    monkeypatch.setattr(fold._Emitter, "emit", None)
+    with pytest.raises(BuildError, match=f"found {written} multiply-adds; allowed: up to {written - 1}; use a smaller"):
+        lowering.build(func, TARGET)
 
 
 def test_too_many_nonzeros_fall_to_another_schedule_with_the_reason():
