@@ -51,7 +51,7 @@ def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
 def _cost(spec: ConvSpec, layout: RowGroups) -> float:
     """Work per useful pixel: dearer where no register tile divides the vectors or loads straddle lines.
 
-    The two surcharges are about what Table 2's operators show on an AVX-512 machine.
+    The two surcharges are estimates: they only choose which layouts the search is offered, and times decide there.
     """
     tileable = layout.vectors <= 8 or any(layout.vectors % d == 0 for d in (2, 3, 5, 7))
     aligned = layout.row_stride % layout.lanes == 0
@@ -145,7 +145,7 @@ def _default_tile(vectors: int) -> list[int]:
 
 
 def _fits(sch: Schedule, lanes: int) -> bool:
-    """Whether the accumulators fit the vector registers; spilled, kernels run 5 times slower and build for minutes."""
+    """Whether the accumulators fit the vector registers; spilled ones cost more than a larger tile saves."""
     *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
     width = int(sch.get(lane).extent) // lanes
     return int(sch.get(k).extent) * int(sch.get(vector).extent) * width <= REGISTERS[lanes]

@@ -15,9 +15,8 @@ from tvm_sparse.schedules.cpu_rows import layouts, packs, row_space, vector_lane
 
 NAME = "folded_cpu"
 TARGET = "llvm"
-# Non-zeros a kernel may hold. Beyond about this number kernels take minutes to build and gain nothing: their code no
-# longer fits the level-2 cache, and `csr_cpu`, which reads its weights as data, is as fast (256x1024x1x1 at density 0.1
-# on an AVX-512 machine: 198 us folded, 145 us as CSR).
+# Non-zeros a kernel may hold. Beyond about this number kernels take minutes to build and gain nothing: `csr_cpu`, whose
+# weights are data, is as fast (256x1024x1x1 at density 0.1 with AVX-512: 198 us folded, 145 us as CSR).
 MAX_NNZ = 40_000
 # Layouts offered to the search, each with every place to pack.
 LAYOUTS = 3

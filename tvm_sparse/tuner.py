@@ -144,9 +144,9 @@ class _LayerTuner:
             yield self.known[key]
 
     def time_us(self, each: Space, trace: Any) -> float | None:
-        """Time of a measured trace; None where it failed."""
-        record = self.known[each.name, decisions_key(space.decisions(trace))]
-        return record.time_us if record.status == "ok" else None
+        """Time of a trace; None where it failed or was not measured."""
+        record = self.known.get((each.name, decisions_key(space.decisions(trace))))
+        return record.time_us if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
         return TuningRecord(
@@ -199,7 +199,7 @@ class _Phase:
                 searches.remove(search)
                 continue
             yield from self._measure([search.space] * len(traces), traces[: max(self.left, 0)])
-            search.tell([self._time_us(search.space, trace) for trace in traces])
+            search.tell([self.tuner.time_us(search.space, trace) for trace in traces])
 
     def _searches(self) -> list[SpaceSearch]:
         tuner = self.tuner
@@ -218,15 +218,8 @@ class _Phase:
 
     def _remember(self, search: SpaceSearch) -> None:
         """Teach the search what is known of its space: its default, just measured, and an earlier run's trials."""
-        records = [record for (name, _), record in self.tuner.known.items() if name == search.space.name]
-        search.remember(
-            [record.trace for record in records],
-            [record.time_us if record.status == "ok" else None for record in records],
-        )
-
-    def _time_us(self, each: Space, trace: Any) -> float | None:
-        key = each.name, decisions_key(space.decisions(trace))
-        return self.tuner.time_us(each, trace) if key in self.tuner.known else None
+        traces = [record.trace for (name, _), record in self.tuner.known.items() if name == search.space.name]
+        search.remember(traces, [self.tuner.time_us(search.space, trace) for trace in traces])
 
     def _best_us(self, each: Space) -> float:
         """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
