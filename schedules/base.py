@@ -60,8 +60,8 @@ class Space:
         The arrays that the kernel takes in the weight's place.
     generated
         How MetaSchedule generates the space, where `apply` is None.
-    fits
-        Whether a schedule is worth a trial, judged before it is built; None: all are.
+    refuse
+        Why a schedule is not worth a trial, judged before it is built, or ""; None: all are.
     """
 
     schedule: str
@@ -71,7 +71,7 @@ class Space:
     fold: bool = True
     constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
     generated: Generated | None = None
-    fits: Callable[[Schedule], bool] | None = None
+    refuse: Callable[[Schedule], str] | None = None
 
     @property
     def name(self) -> str:
@@ -89,6 +89,12 @@ def sample(sch: Schedule, candidates: Sequence[int], default: int) -> object:
     values = sorted(set(candidates))
     decision = values.index(default)
     return sch.sample_categorical(values, [1.0 / len(values)] * len(values), decision=decision)
+
+
+def decided(sch: Schedule) -> list[int]:
+    """The values that `sample` chose, in the order of its calls."""
+    sampled = (each.outputs[0] for each in sch.trace.insts if each.kind.name == "SampleCategorical")
+    return [int(sch.get(each)) for each in sampled]
 
 
 def nearest(candidates: Sequence[int], wish: float) -> int:

@@ -74,7 +74,7 @@ def row_space(name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: boo
         apply=lambda sch: _schedule(sch, spec, layout, pack, fold),
         fold=fold,
         constants=no_constants if fold else weight_itself,
-        fits=lambda sch: _fits(sch, layout.lanes),
+        refuse=lambda sch: _refuse(sch, layout.lanes),
     )
 
 
@@ -144,8 +144,9 @@ def _default_tile(vectors: int) -> list[int]:
     return [vectors, 1, 1]
 
 
-def _fits(sch: Schedule, lanes: int) -> bool:
-    """Whether the accumulators fit the vector registers; spilled ones cost more than a larger tile saves."""
+def _refuse(sch: Schedule, lanes: int) -> str:
+    """Why the accumulators do not fit the vector registers; spilled ones cost more than a larger tile saves."""
     *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
     width = int(sch.get(lane).extent) // lanes
-    return int(sch.get(k).extent) * int(sch.get(vector).extent) * width <= REGISTERS[lanes]
+    accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
+    return "" if accumulators <= REGISTERS[lanes] else f"{accumulators} accumulators, at most {REGISTERS[lanes]}"

@@ -13,19 +13,16 @@ from typing import NamedTuple
 from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.schedules.base import divisors, nearest
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default
 
 # Threads of a block at most, and about how many the defaults aim at.
 MAX_THREADS, THREADS = 512, 256
 # Bytes of shared memory that a block has on every architecture with asynchronous copies, and the staged weights' share.
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
-# Accumulators of a thread at most; more spill.
-MAX_ACCUMULATORS = 64
-# Registers a thread needs beside its accumulators, and registers of one of a multiprocessor's four parts.
-OTHER_REGISTERS, REGISTERS = 16, 16384
 # Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
 BLOCKS, FILTERS = 128, 4
-# Buffers of the ring in mode "async".
-RING = 3
+# Buffers of the ring in mode "async", and the fewest in mode "ring".
+BUFFERS = 3
 
 
 class Choice(NamedTuple):
@@ -46,7 +43,8 @@ class Structure:
     pixels
         Outputs of a thread, one below the other, for each of its output channels.
     mode
-        "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns; "direct": no copies.
+        "ring" and "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns;
+        "direct": no copies.
     stages_weights
         Whether the weights of a chunk are copied to shared memory too.
     """
@@ -64,15 +62,15 @@ class Structure:
     @property
     def buffers(self) -> int:
         """Chunks in shared memory at a time."""
-        return {"async": RING, "plain": 1, "direct": 0}[self.mode]
+        return {"ring": BUFFERS, "async": BUFFERS, "plain": 1, "direct": 0}[self.mode]
 
-    def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int) -> int:
-        """Shared memory of a block, bytes, at most."""
+    def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
+        """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
         height = (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
         width = self.tiles.width(spec)
         stride = width + (self.row_stride(spec) - width) % 32
         weights = MAX_WEIGHTS if self.stages_weights else 0
-        return 4 * self.buffers * images * channels * height * stride + weights
+        return 4 * (buffers or self.buffers) * images * channels * height * stride + weights
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
@@ -159,7 +157,7 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
     rows = [thread_rows] if small else divisors(thread_rows, MAX_THREADS // columns)
     rows = [each for each in rows if structure.shared_bytes(spec, each, 1, 1) <= MAX_SHARED]
     taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
-    filters = divisors(spec.k // spec.groups, MAX_ACCUMULATORS // pixels)
+    filters = divisors(spec.k // spec.groups, ACCUMULATORS // pixels)
     filters = [each for each in filters if each * taps <= MAX_WEIGHTS]
     if not rows or not filters:
         return None
@@ -183,12 +181,5 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
         rows=Choice(rows, rows_default),
         images=Choice(images, images_default),
         channels=Choice(channels, nearest(channels, chunk)),
-        blocks=_blocks(columns * rows_default * images_default, filters_default * pixels),
+        blocks=Choice([1, 2, 3, 4], blocks_default(columns * rows_default * images_default, filters_default * pixels)),
     )
-
-
-def _blocks(threads: int, accumulators: int) -> Choice:
-    """Thread blocks that a multiprocessor should hold at once: three at most, as registers allow without spills."""
-    warps_a_part = -(-threads // 128)
-    registers = warps_a_part * 32 * (accumulators + OTHER_REGISTERS)
-    return Choice([1, 2, 3, 4], min(max(REGISTERS // registers, 1), 3))

@@ -10,10 +10,10 @@ Outermost first::
           multiply-adds, straight-line where folded
         store with bias, residual and ReLU
 
-In mode "async" the chunks' copies run two chunks ahead of the arithmetic (``cp.async``, three buffers); in mode "plain"
-they take turns; in mode "direct" nothing is copied, for kernels so large that not one channel fits. blockIdx.y varies
-slowest, so that blocks that run together execute the same code. The distance of rows in shared memory is the one with
-the fewest bank conflicts.
+In mode "ring" copies run ahead of the arithmetic and the chunks are straight-line code (`ring`), in mode "async" they
+run two chunks ahead in a loop (``cp.async``, three buffers), in mode "plain" they take turns; in mode "direct" nothing
+is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that blocks that run together
+execute the same code. The distance of rows in shared memory is the one with the fewest bank conflicts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_sparse.compute import conv2d_tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
-from tvm_sparse.schedules.base import Space, no_constants, sample, weight_itself
-from tvm_sparse.schedules.cuda_plan import RING, Plan
+from tvm_sparse.ring import RING, TURN
+from tvm_sparse.schedules.base import Space, decided, no_constants, sample, weight_itself
+from tvm_sparse.schedules.cuda_limits import refusal
+from tvm_sparse.schedules.cuda_plan import BUFFERS, MAX_SHARED, Plan
 
 
-def tile_space(name: str, spec: ConvSpec, plan: Plan, fold: bool) -> Space:
+def tile_space(name: str, spec: ConvSpec, plan: Plan, fold: bool, shared_limit: int = MAX_SHARED) -> Space:
     """The space of one plan, folded or with the weight (K, C / groups, R, S) as an argument."""
     return Space(
         schedule=name,
@@ -37,6 +39,7 @@ def tile_space(name: str, spec: ConvSpec, plan: Plan, fold: bool) -> Space:
         apply=lambda sch: _schedule(sch, spec, plan, fold),
         fold=fold,
         constants=no_constants if fold else weight_itself,
+        refuse=(lambda sch: _refuse(sch, spec, plan, shared_limit)) if fold else None,
     )
 
 
@@ -63,9 +66,12 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
-        _stage_input(sch, pack, c_outer, threads, structure.row_stride(spec))
+        stage_input(sch, pack, c_outer, threads, structure.row_stride(spec))
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads)
+    if structure.mode == "ring":
+        sch.annotate(c_outer, RING, sample(sch, [3, 4], 3))
+        sch.annotate(c_outer, TURN, sample(sch, [0, 1], 0))
     if fold:
         sch.annotate(c_inner, FOLD, sample(sch, *plan.blocks))
     else:
@@ -73,7 +79,7 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
         sch.unroll(y_inner)
     if structure.mode == "async":
         copies = [0, 0] if structure.stages_weights else [0]
-        sch.annotate(c_outer, "software_pipeline_stage", [*copies, RING - 1])
+        sch.annotate(c_outer, "software_pipeline_stage", [*copies, BUFFERS - 1])
         sch.annotate(c_outer, "software_pipeline_order", list(range(len(copies) + 1)))
         sch.annotate(c_outer, "software_pipeline_async_stages", [0])
     # Last: once a reduction is split in two, loops around it can no longer be bound.
@@ -82,16 +88,29 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
         sch.unroll(loop)
 
 
+def _refuse(sch: Schedule, spec: ConvSpec, plan: Plan, shared_limit: int) -> str:
+    """Why registers or shared memory do not suffice for the sampled decisions, or ""."""
+    structure = plan.structure
+    filters, rows, images, channels, *ring, blocks = decided(sch)
+    depth = ring[0] if ring else structure.buffers
+    shared_bytes = structure.shared_bytes(spec, rows, images, channels, depth)
+    threads = rows * images * structure.tiles.columns
+    return refusal(threads, filters * structure.pixels, blocks, shared_bytes, shared_limit)
+
+
 def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
-    for loop, axis in zip(loops, ("threadIdx.z", "threadIdx.y", "threadIdx.x"), strict=True):
+    for loop, axis in zip(loops, ("threadIdx.z", "threadIdx.y", "threadIdx.x")[-len(loops) :], strict=True):
         sch.bind(loop, axis)
 
 
-def _stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, threads: list, row_stride: int) -> None:
-    """Let all threads copy a chunk of the input to shared memory, each as many floats at once as are aligned."""
+def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, threads: list, row_stride: int, axes: int = 6) -> None:
+    """Let all threads copy a chunk of the input to shared memory, each as many floats at once as are aligned.
+
+    `pack` has `axes` axes, the last of which are rows, copies and the lanes of a copy.
+    """
     sch.set_scope(pack, 0, "shared.dyn")
     sch.compute_at(pack, chunk, preserve_unit_loops=True)
-    *loops, lane = sch.get_loops(pack)[-6:]
+    *loops, lane = sch.get_loops(pack)[-axes:]
     _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
     _bind_threads(sch, bound)
     sch.vectorize(lane)

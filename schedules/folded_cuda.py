@@ -2,7 +2,7 @@
 
 One non-zero costs one ``FFMA R, R, imm32, R`` a pixel: 16 bytes of code, no weight load and no index. The kernel is
 bound by its instructions, so the decisions that set their number, output channels and pixels a thread and input
-channels a chunk, matter most (`cuda_tiles`).
+channels a chunk, matter most (`cuda_tiles`, `cuda_runs`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from tvm.target import Target
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules.base import NotApplicable, Space
+from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
+from tvm_sparse.schedules.cuda_runs import lengths, run_plan, run_space
 from tvm_sparse.schedules.cuda_tiles import tile_space
 
 NAME = "folded_cuda"
@@ -21,11 +23,13 @@ TARGET = "cuda"
 MAX_MULTIPLY_ADDS = 120_000
 # Multiply-adds between two barriers: as many as keep a block's warps in step, so that they share fetched code.
 CHUNK = 200
-# Offered to the search: mode, pixels of a thread and number of widths of tiles.
-STRUCTURES = (("async", 1, 2), ("async", 2, 2), ("plain", 1, 1))
+# Offered to the search: pixels of a thread, and how many widths of tiles for them.
+TILINGS = ((1, 2), (2, 1))
+# Runs of pixels offered to the search.
+RUNS = 3
 
 
-def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
     Raises
@@ -37,10 +41,13 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     wish = CHUNK / max(pattern.density, 0.01)
     found: list[Space] = []
-    for mode, pixels, count in STRUCTURES:
+    limit = shared_memory_bytes(target)
+    for pixels, count in TILINGS:
         if pixels <= spec.out_h and pattern.nnz * pixels <= MAX_MULTIPLY_ADDS:
-            plans = (plan(spec, Structure(tiles, pixels, mode), wish) for tiles in layouts(spec, pixels))
-            found += [tile_space(NAME, spec, each, fold=True) for each in plans if each is not None][:count]
+            plans = (plan(spec, Structure(tiles, pixels, "ring"), wish) for tiles in layouts(spec, pixels))
+            found += [tile_space(NAME, spec, each, True, limit) for each in plans if each is not None][:count]
+    runs = (run_space(NAME, spec, run_plan(spec, each), limit, wish) for each in lengths(spec)[:RUNS])
+    found += [each for each in runs if each is not None]
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return found

@@ -44,7 +44,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     generated = Generated(_generator, _mark_for_folding)
-    return [Space(NAME, "", conv2d(spec), None, generated=generated, fits=lambda sch: _fits(sch, pattern.nnz))]
+    return [Space(NAME, "", conv2d(spec), None, generated=generated, refuse=lambda sch: _refuse(sch, pattern.nnz))]
 
 
 def _generator(postprocs: list) -> ms.space_generator.SpaceGenerator:
@@ -69,14 +69,18 @@ def _generator(postprocs: list) -> ms.space_generator.SpaceGenerator:
     )
 
 
-def _fits(sch: Schedule, nnz: int) -> bool:
-    """Whether multiply-adds, accumulators and vectors stay within their bounds."""
+def _refuse(sch: Schedule, nnz: int) -> str:
+    """Which of multiply-adds, accumulators and vectors is out of its bounds."""
     loops = [sch.get(loop) for loop in _reduction(sch)]
     serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
     pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
     filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
     lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
-    return nnz * pixels <= MAX_MULTIPLY_ADDS and pixels * filters <= MAX_ACCUMULATORS and lanes >= MIN_LANES
+    if nnz * pixels > MAX_MULTIPLY_ADDS:
+        return f"{nnz * pixels} multiply-adds, at most {MAX_MULTIPLY_ADDS}"
+    if pixels * filters > MAX_ACCUMULATORS:
+        return f"{pixels * filters} accumulators, at most {MAX_ACCUMULATORS}"
+    return "" if lanes >= MIN_LANES else f"vectors of {lanes}, at least {MIN_LANES}"
 
 
 def _reduction(sch: Schedule) -> list[LoopRV]:

@@ -180,7 +180,10 @@ def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[
 
 
 def _copies(source: str) -> list[str]:
-    """TVM's helpers for ``cp.async``, as plain copies; a name ends in bytes copied and sizes of the offsets' units."""
+    """Helpers for ``cp.async``, TVM's and ours, as plain copies.
+
+    The names of TVM's end in the bytes copied and the sizes of the offsets' units.
+    """
     defined = []
     for name, predicate, count, to, from_ in set(
         re.findall(r"\b(ptx_cp_async\w*?(_pred)?_c[ag]_(\d+)_(\d+)_(\d+))\(", source)
@@ -189,6 +192,11 @@ def _copies(source: str) -> list[str]:
         defined.append(
             f"static void {name}(void* to, long a, void* from, long b{inside}) "
             f"{{ copy({count}, to, a * {to}, from, b * {from_}, {'inside' if predicate else 'true'}); }}"
+        )
+    for name, count in set(re.findall(r"\b(tvm_sparse_copy_(\d+))\(", source)):
+        defined.append(
+            f"static void {name}(void* to, const void* from, int bytes) "
+            f"{{ copy({count}, to, 0, (void*)from, 0, bytes == {count}); }}"
         )
     for name in set(re.findall(r"\btvm_builtin_ptx_cp_async_\w+", source)):
         defined.append(f"static void {name}() {{}}")

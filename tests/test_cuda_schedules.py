@@ -59,7 +59,7 @@ def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
     """Every non-zero appears once a pixel, as an immediate; no zero, no weight argument and no index array is left."""
     weight = sparse_weight(SPEC)
     source = source_of(name, SPEC, weight)
-    pixels = int(name.rpartition("pixels")[2])
+    pixels = int(name.rpartition("pixels")[2]) if "pixels" in name else 1
     immediates = re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", source)
     assert len(immediates) == np.count_nonzero(weight) * pixels
     found = np.array([float.fromhex(each) for each in immediates], np.float32)
@@ -70,12 +70,14 @@ def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
 
 
 def test_asynchronous_copies_take_16_bytes_where_rows_are_aligned() -> None:
-    """The chunk loop is a ring of ``cp.async``; the padding is zero-filled by predicate."""
-    spec = ConvSpec(1, 16, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
-    weight = sparse_weight(spec)
-    assert "ptx_cp_async_legacy_pred_cg_16" in source_of("folded_cuda", spec, weight)
-    plain = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "plain" in each.name)
-    assert "cp_async" not in source_of(plain.name, spec, weight)
+    """A ring has one barrier and one group of copies a chunk, its addresses bound once, before the first barrier."""
+    spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
+    source = source_of("folded_cuda", spec, sparse_weight(spec, 0.5))
+    tiles, chunks = 2, source.count("__syncthreads()") // 2
+    assert chunks > 2 and source.count("__syncthreads()") == tiles * chunks
+    assert len(re.findall(r"commit_group\w*\(\);", source)) == tiles * chunks
+    assert re.search(r"tvm_sparse_copy_16\(\(&\(pack_shared_dyn_ptr\[\(to \+ \d+\)\]\)\)", source)
+    assert "%" not in source[source.index("__syncthreads()") : source.rindex("__syncthreads()")].split("blockIdx.y")[0]
 
 
 def test_the_register_cap_reaches_the_kernel() -> None:

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     0: ["errors", "plain", "environment", "timing"],
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
-    2: ["compute", "affine", "selection"],
-    3: ["fold", "lowering", "schedules", "space", "records"],
+    2: ["compute", "runs", "affine", "selection"],
+    3: ["copies", "ring", "fold", "lowering", "schedules", "space", "records"],
     4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],
     6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],

@@ -29,7 +29,7 @@ from tvm_sparse.conv import ConvSpec
 WEIGHT = "weight"
 
 
-def _arguments(spec: ConvSpec) -> dict[str, te.Tensor]:
+def arguments_of(spec: ConvSpec) -> dict[str, te.Tensor]:
     """Placeholders in the order of every kernel's arguments: x, weight, [bias], [residual]."""
     arguments = {
         "x": te.placeholder(spec.input_shape, spec.dtype, name="x"),
@@ -55,7 +55,7 @@ def _padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Ex
     return tirx.if_then_else(tirx.all(*conditions), x[n, c, y - top, x_ - left], tirx.const(0.0, spec.dtype))
 
 
-def _epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr, index: tuple) -> tirx.Expr:
+def epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr, index: tuple) -> tirx.Expr:
     if spec.bias:
         value = value + arguments["bias"][index[1]]
     if spec.residual:
@@ -63,18 +63,18 @@ def _epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr,
     return tirx.max(value, tirx.const(0.0, spec.dtype)) if spec.relu else value
 
 
-def _prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
+def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
     return te.create_prim_func([*arguments.values(), out]).with_attr("global_symbol", "main")
 
 
-def _reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
+def reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
     _, channels, r, s = spec.weight_shape
     return [te.reduce_axis((0, extent), name) for extent, name in ((channels, "c"), (r, "r"), (s, "s"))]
 
 
 def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
     """The textbook form; arguments x, weight, [bias], [residual], y as `ConvSpec` shapes them."""
-    arguments = _arguments(spec)
+    arguments = arguments_of(spec)
     top, left, bottom, right = spec.padding
     x = arguments["x"]
     packed = x
@@ -84,23 +84,23 @@ def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
             lambda n, c, y, x_: _padded(spec, x, n, c, y, x_),
             name="pack",
         )
-    c, r, s = _reduce_axes(spec)
+    c, r, s = reduce_axes(spec)
     channels, filters = spec.weight_shape[1], spec.k // spec.groups
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     conv = te.compute(
         spec.output_shape,
         lambda n, k, y, x_: te.sum(
-            packed[n, _channel(k, filters, channels, c), y * st_h + r * dil_h, x_ * st_w + s * dil_w]
+            packed[n, channel_of(k, filters, channels, c), y * st_h + r * dil_h, x_ * st_w + s * dil_w]
             * arguments[WEIGHT][k, c, r, s],
             axis=[c, r, s],
         ),
         name="conv",
     )
-    out = te.compute(spec.output_shape, lambda *i: _epilogue(spec, arguments, conv[i], i), name="out")
-    return _prim_func(arguments, out)
+    out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")
+    return prim_func(arguments, out)
 
 
-def _channel(k: tirx.Expr, filters: int, channels: int, c: tirx.Expr) -> tirx.Expr:
+def channel_of(k: tirx.Expr, filters: int, channels: int, c: tirx.Expr) -> tirx.Expr:
     """Input channel that filter k reads at its c-th channel."""
     return tirx.floordiv(k, filters) * channels + c
 
@@ -150,7 +150,7 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
     ``conv`` has axes (n, k, group, vector, lane). With `direct`, which needs ``layout.reads_input(spec)``, there is no
     stage ``pack``: the input is read in place.
     """
-    arguments = _arguments(spec)
+    arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     stride, group_step = layout.row_stride, layout.rows * layout.row_stride
     groups = spec.out_h // layout.rows
@@ -162,7 +162,7 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         ),
         name="pack",
     )
-    c, r, s = _reduce_axes(spec)
+    c, r, s = reduce_axes(spec)
     channels, filters = spec.weight_shape[1], spec.k // spec.groups
 
     def conv_at(n: tirx.Expr, k: tirx.Expr, group: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
@@ -171,7 +171,7 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         # Row and column of a flat position: flattening the buffer cancels the division, so vectors run over rows' ends.
         flat = group * group_step + vector * layout.lanes + lane + tap
         position = (tirx.floordiv(flat, stride), tirx.floormod(flat, stride))
-        channel = _channel(k, filters, channels, c)
+        channel = channel_of(k, filters, channels, c)
         index = (n, channel, *position) if direct else (n, channel, *phase, *position)
         source = arguments["x"] if direct else packed
         return te.sum(source[index] * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
@@ -181,9 +181,9 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
     def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         group, flat = tirx.floordiv(y, layout.rows), tirx.floormod(y, layout.rows) * stride + x
         value = conv[n, k, group, tirx.floordiv(flat, layout.lanes), tirx.floormod(flat, layout.lanes)]
-        return _epilogue(spec, arguments, value, (n, k, y, x))
+        return epilogue(spec, arguments, value, (n, k, y, x))
 
-    func = _prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+    func = prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
     return _read_whole_vectors(func, layout.lanes)
 
 
@@ -252,7 +252,7 @@ def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
     ``pack`` has axes (n, c, tile, row, group of lanes, lane), and holds columns that neighbouring tiles share once for
     each; ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them.
     """
-    arguments = _arguments(spec)
+    arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     top, left, count, lanes = spec.padding[0], spec.padding[1], tiles.count(spec), tiles.lanes(spec)
     height, copies = (tiles.rows - 1) * st_h + (spec.r - 1) * dil_h + 1, tiles.width(spec) // lanes
@@ -271,16 +271,16 @@ def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
         return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0.0, spec.dtype)) if conditions else value
 
     packed = te.compute((spec.n, spec.c, count, height, copies, lanes), pack_at, name="pack")
-    c, r, s = _reduce_axes(spec)
+    c, r, s = reduce_axes(spec)
     channels, filters = spec.weight_shape[1], spec.k // spec.groups
 
     def conv_at(n: tirx.Expr, k: tirx.Expr, row: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
         tile, column = tirx.floordiv(x_, tiles.columns), tirx.floormod(x_, tiles.columns)
         flat = column * st_w + s * dil_w + tiles.lead(spec)
         copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
-        value = packed[n, _channel(k, filters, channels, c), tile, row * st_h + r * dil_h, copy, lane]
+        value = packed[n, channel_of(k, filters, channels, c), tile, row * st_h + r * dil_h, copy, lane]
         return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
     conv = te.compute((spec.n, spec.k, tiles.rows, count * tiles.columns), conv_at, name="conv")
-    out = te.compute(spec.output_shape, lambda *i: _epilogue(spec, arguments, conv[i], i), name="out")
-    return _prim_func(arguments, out)
+    out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")
+    return prim_func(arguments, out)

@@ -19,6 +19,7 @@ from tvm import s_tir, tirx
 
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
+from tvm_sparse.ring import make_rings_pass
 
 # Name under which the pipeline is registered with TVM, for `tvm.compile(..., tir_pipeline=PIPELINE)`.
 PIPELINE = "tvm_sparse"
@@ -70,6 +71,8 @@ def _passes() -> list[tvm.transform.Pass]:
         s.ThreadSync("shared"),
         s.ThreadSync("shared.dyn"),
         s.ThreadSync("warp"),
+        make_rings_pass(),
+        t.ConvertSSA(),
         s.InferFragment(),
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),

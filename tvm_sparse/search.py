@@ -10,6 +10,7 @@ import logging
 import random
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -69,12 +70,14 @@ class SpaceSearch:
     def __init__(self, space: Space, target: Target, model: SharedModel, seed: int, trials: int, batch: int):
         self.space, self.model, self.target = space, model, target
         self._batch: list[ms.MeasureCandidate] = []
+        # Why candidates were rejected before they cost a trial, and how many.
+        self.refused: Counter[str] = Counter()
         module = IRModule({"main": space.func})
         with _without_tensor_intrinsics():
             self._context = ms.TuneContext(
                 module,
                 target=target,
-                space_generator=_generator(space, seed),
+                space_generator=_generator(space, seed, self.refused),
                 search_strategy=_strategy(),
                 task_name=space.name,
                 rand_state=seed,
@@ -133,8 +136,8 @@ def _result(time_us: float | None) -> ms.runner.RunnerResult:
     return ms.runner.RunnerResult(run_secs=[time_us * 1e-6], error_msg=None)
 
 
-def _generator(space: Space, seed: int) -> ms.space_generator.SpaceGenerator:
-    postprocs = [Fits(space.fits)] if space.fits is not None else []
+def _generator(space: Space, seed: int, refused: Counter[str]) -> ms.space_generator.SpaceGenerator:
+    postprocs = [Refuse(space.refuse, refused)] if space.refuse is not None else []
     if space.generated is not None:
         return space.generated.generator(postprocs)
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
@@ -187,23 +190,26 @@ class MutateCategorical(ms.mutator.PyMutator):
 
 
 @derived_object
-class Fits(ms.postproc.PyPostproc):
-    """Rejects a candidate that its space says is not worth a trial, before it costs one."""
+class Refuse(ms.postproc.PyPostproc):
+    """Rejects a candidate that its space says is not worth a trial, before it costs one, and counts the reasons."""
 
-    def __init__(self, fits: Callable[[s_tir.Schedule], bool]):
+    def __init__(self, reason: Callable[[s_tir.Schedule], str], refused: Counter[str]):
         super().__init__()
-        self.fits = fits
+        self.reason, self.refused = reason, refused
 
     def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
         """Nothing of the context is needed."""
 
     def apply(self, sch: s_tir.Schedule) -> bool:
         """Whether the candidate stays."""
-        return self.fits(sch)
+        reason = self.reason(sch)
+        if reason:
+            self.refused[reason] += 1
+        return not reason
 
-    def clone(self) -> Fits:
-        """The same rule."""
-        return Fits(self.fits)
+    def clone(self) -> Refuse:
+        """The same rule, counted together."""
+        return Refuse(self.reason, self.refused)
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""The structure of folded CUDA kernels whose blocks take runs of pixels instead of tiles of rows and columns.
+
+Outermost first::
+
+    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels
+      threadIdx.x over the pixels of the run
+        registers = 0
+        for each chunk of `channels` input channels, as a ring (`ring`)
+          copy the rows that the run needs, zeros for padding included, to shared memory
+          straight-line multiply-adds
+        store with bias, residual and ReLU
+
+A run's length is chosen so that the runs are a multiple of the multiprocessors, `waves`; see `tvm_sparse.runs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.s_tir import Schedule
+
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.fold import FOLD
+from tvm_sparse.ring import RING, TURN
+from tvm_sparse.runs import Runs, conv2d_runs
+from tvm_sparse.schedules.base import Space, decided, divisors, nearest, sample
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default, refusal
+from tvm_sparse.schedules.cuda_plan import BLOCKS, FILTERS, Structure
+from tvm_sparse.schedules.cuda_tiles import stage_input
+
+# Threads of a block that lengths are chosen near.
+THREADS = (384, 768, 256, 128)
+# Multiprocessors of an H100 or H200, in halves: two tiles of output channels share them.
+MULTIPROCESSORS, SHARE = 132, 66
+# Beyond this width of maps tiles waste little, and a run's halo is more rows than a tile's.
+MAX_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Geometry of a run: its length and the elements of one input channel of it in shared memory."""
+
+    runs: Runs
+    row_stride: int
+    channel: int
+
+
+def lengths(spec: ConvSpec) -> list[Runs]:
+    """Runs worth a space, most promising first."""
+    pixels = spec.n * spec.out_h * spec.out_w
+    if spec.out_w > MAX_WIDTH:
+        return []
+    found: list[Runs] = []
+    for threads in THREADS:
+        count = -(-pixels // min(threads, pixels))
+        whole = -(-count // SHARE) * SHARE
+        # Few runs stay as they are: rounded up, blocks of a small batch would have hardly any threads.
+        runs = Runs(-(-pixels // (whole if count * 2 > SHARE else count)))
+        if runs not in found and runs.length <= 1024:
+            found.append(runs)
+    return found
+
+
+def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
+    """The geometry of runs: rows lie so that a warp that wraps to the next row meets no bank conflict."""
+    tiles = runs.whole(spec)
+    stride = Structure(tiles, 1, "ring").row_stride(spec)
+    width = tiles.width(spec)
+    row = width + (stride - width) % 32
+    return RunPlan(runs, stride, runs.rows(spec) * row)
+
+
+def run_space(name: str, spec: ConvSpec, plan: RunPlan, shared_limit: int, chunk: float) -> Space | None:
+    """The space of runs of one length, or None where one channel exceeds shared memory.
+
+    `chunk` is about how many weights, zeros included, a chunk should hold by default.
+    """
+    channels = [each for each in divisors(spec.weight_shape[1]) if 4 * 3 * each * plan.channel <= shared_limit]
+    if not channels:
+        return None
+    filters = divisors(spec.k // spec.groups, ACCUMULATORS)
+
+    def refuse(sch: Schedule) -> str:
+        per_thread, per_chunk, depth, _turn, blocks = decided(sch)
+        return refusal(plan.runs.length, per_thread, blocks, 4 * depth * per_chunk * plan.channel, shared_limit)
+
+    return Space(
+        schedule=name,
+        variant=f"run{plan.runs.length}",
+        func=conv2d_runs(spec, plan.runs),
+        apply=lambda sch: _schedule(sch, spec, plan, filters, channels, chunk),
+        refuse=refuse,
+    )
+
+
+def _schedule(
+    sch: Schedule, spec: ConvSpec, plan: RunPlan, filters: list[int], channels: list[int], chunk: float
+) -> None:
+    conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
+    sch.set_scope(conv, 0, "local")
+    length = plan.runs.length
+    many = [each for each in filters if plan.runs.count(spec) * (spec.k // each) >= BLOCKS]
+    filters_default = max([nearest(filters, FILTERS), *many])
+    channels_default = nearest(channels, chunk / (filters_default * spec.r * spec.s))
+    per_thread, per_chunk = sample(sch, filters, filters_default), sample(sch, channels, channels_default)
+    depth, turn = sample(sch, [3, 4], 3), sample(sch, [0, 1], 0)
+    blocks = sample(sch, [1, 2, 3, 4], blocks_default(length, filters_default))
+
+    run, k, pixel, c, r, s = sch.get_loops(conv)
+    k_outer, k_inner = sch.split(k, [None, per_thread])
+    c_outer, c_inner = sch.split(c, [None, per_chunk])
+    sch.reorder(run, k_outer, pixel, c_outer, c_inner, r, s, k_inner)
+    for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
+        sch.bind(loop, axis)
+    sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
+    stage_input(sch, pack, c_outer, [length], plan.row_stride, axes=5)
+    sch.annotate(c_inner, FOLD, blocks)
+    sch.annotate(c_outer, RING, depth)
+    sch.annotate(c_outer, TURN, turn)
+    # Last: once a reduction is split in two, loops around it can no longer be bound.
+    init = sch.decompose_reduction(conv, c_outer)
+    for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:
+        sch.unroll(loop)

@@ -1,0 +1,154 @@
+"""Convolution over runs of consecutive outputs: the form for thread blocks whose size is not a multiple of a row.
+
+The outputs of all images, row after row, are one line of N * OH * OW pixels, and a thread block takes `length` of them,
+wherever rows and images end. So the number of blocks can be made a multiple of what the GPU runs at once: 64 maps of
+28x28 are 132 runs of 381 pixels, one for each multiprocessor of an H200, where whole images would leave half of them
+idle for half of the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+from tvm.tirx import BufferRegion, BufferStore, IfThenElse
+
+from tvm_sparse.compute import WEIGHT, Tiles, arguments_of, channel_of, epilogue, prim_func, reduce_axes
+from tvm_sparse.conv import ConvSpec
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How `conv2d_runs` cuts the output: `length` pixels a run, over the ends of rows and images."""
+
+    length: int
+
+    def count(self, spec: ConvSpec) -> int:
+        """Runs in all; the last one may be shorter."""
+        return -(-spec.n * spec.out_h * spec.out_w // self.length)
+
+    def image_rows(self, spec: ConvSpec) -> int:
+        """Input rows of one image, padding included, that its outputs need."""
+        return (spec.out_h - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+
+    def rows(self, spec: ConvSpec) -> int:
+        """Input rows that a run needs, at most, in the stack of all padded images."""
+        first = np.arange(self.count(spec)) * self.length // spec.out_w
+        last = (np.arange(1, self.count(spec) + 1) * self.length - 1) // spec.out_w
+        start, end = (
+            row // spec.out_h * self.image_rows(spec) + row % spec.out_h * spec.stride[0] for row in (first, last)
+        )
+        return int((end - start).max()) + (spec.r - 1) * spec.dilation[0] + 1
+
+    def whole(self, spec: ConvSpec) -> Tiles:
+        """The tiles of whole rows whose lanes and width hold for runs too."""
+        return Tiles(spec.out_h, spec.out_w)
+
+
+def conv2d_runs(spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
+    """The form whose input is staged run by run; arguments as `compute.conv2d`.
+
+    ``pack`` has axes (run, c, row, group of lanes, lane), ``conv`` and ``out`` have axes (run, k, pixel of the run).
+    """
+    arguments = arguments_of(spec)
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    tiles, height = runs.whole(spec), runs.image_rows(spec)
+    lanes, lead = tiles.lanes(spec), tiles.lead(spec)
+    copies, start = tiles.width(spec) // lanes, -(spec.padding[1] + lead) // lanes
+    zero = tirx.const(0.0, spec.dtype)
+
+    def stacked(row: tirx.Expr) -> tirx.Expr:
+        """Where the input of output row `row` of all images begins in the stack of padded images."""
+        return tirx.floordiv(row, spec.out_h) * height + tirx.floormod(row, spec.out_h) * st_h
+
+    def first(run: tirx.Expr) -> tirx.Expr:
+        return stacked(tirx.floordiv(run * runs.length, spec.out_w))
+
+    def pack_at(run: tirx.Expr, c: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+        n, y = tirx.floordiv(first(run) + row, height), tirx.floormod(first(run) + row, height) - spec.padding[0]
+        column = copy + start
+        inside = tirx.all(n < spec.n, y >= 0, y < spec.h, column >= 0, column < spec.w // lanes)
+        return tirx.if_then_else(inside, arguments["x"][n, c, y, column * lanes + lane], zero)
+
+    packed = te.compute((runs.count(spec), spec.c, runs.rows(spec), copies, lanes), pack_at, name="pack")
+    c, r, s = reduce_axes(spec)
+    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+
+    def conv_at(run: tirx.Expr, k: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr:
+        at = run * runs.length + pixel
+        row = stacked(tirx.floordiv(at, spec.out_w)) - first(run)
+        flat = tirx.floormod(at, spec.out_w) * st_w + s * dil_w + lead
+        copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
+        value = packed[run, channel_of(k, filters, channels, c), row + r * dil_h, copy, lane]
+        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+
+    shape = (runs.count(spec), spec.k, runs.length)
+    conv = te.compute(shape, conv_at, name="conv")
+
+    def out_at(run: tirx.Expr, k: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr:
+        at = tirx.min(run * runs.length + pixel, spec.n * spec.out_h * spec.out_w - 1)
+        return epilogue(spec, arguments, conv[run, k, pixel], _place(spec, at, k))
+
+    func = prim_func(arguments, te.compute(shape, out_at, name="out"))
+    return _written_in_place(_read_whole_rows(func), spec, runs)
+
+
+def _place(spec: ConvSpec, at: tirx.Expr, k: tirx.Expr) -> tuple:
+    """(n, k, y, x) of pixel `at` of all images."""
+    image, pixel = tirx.floordiv(at, spec.out_h * spec.out_w), tirx.floormod(at, spec.out_h * spec.out_w)
+    return image, k, tirx.floordiv(pixel, spec.out_w), tirx.floormod(pixel, spec.out_w)
+
+
+def _read_whole_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, its block ``conv`` declared to read all rows of a channel of ``pack``.
+
+    Scheduling stages what a block declares to read. Which rows a pixel reads is a division that it cannot bound.
+    """
+
+    def block(node: SBlock) -> SBlock:
+        whole = [i for i, read in enumerate(node.reads) if read.source.name == "pack"]
+        if node.name_hint != "conv" or not whole:
+            return node
+
+        def region(read: BufferRegion) -> BufferRegion:
+            sizes = [Range(0, extent) for extent in read.source.ty.shape[2:]]
+            return BufferRegion(read.source, [*read.region[:2], *sizes])
+
+        reads = [region(read) if i in whole else read for i, read in enumerate(node.reads)]
+        rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
+        return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": whole})
+
+    return tirx.PrimFunc(
+        func.params, tvm_ffi.structural_map(func.body, (SBlock, block), order="post"), func.ret_type, func.attrs
+    )
+
+
+def _written_in_place(func: tirx.PrimFunc, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
+    """`func` with its output, by runs, replaced by the convolution's output (N, K, OH, OW); the tail is dropped."""
+    by_runs = func.params[-1]
+    out = tirx.decl_buffer(spec.output_shape, spec.dtype, "out")
+    pixels = spec.n * spec.out_h * spec.out_w
+
+    def store(node: BufferStore) -> tirx.Stmt:
+        if not node.buffer.same_as(by_runs):
+            return node
+        run, k, pixel = node.indices
+        at = run * runs.length + pixel
+        written = BufferStore(out, node.value, list(_place(spec, at, k)))
+        return written if pixels % runs.length == 0 else IfThenElse(at < pixels, written, None)
+
+    def block(node: SBlock) -> SBlock:
+        if node.name_hint != "out":
+            return node
+        run, k, pixel = (axis.var for axis in node.iter_vars)
+        place = _place(spec, run * runs.length + pixel, k)
+        writes = [BufferRegion(out, [Range.from_min_extent(index, 1) for index in place])]
+        rest = (node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers, node.annotations)
+        return SBlock(node.iter_vars, node.reads, writes, *rest)
+
+    body = tvm_ffi.structural_map(func.body, [(BufferStore, store), (SBlock, block)], order="post")
+    return tirx.PrimFunc([*func.params[:-1], out], body, func.ret_type, func.attrs)
