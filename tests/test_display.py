@@ -1,7 +1,7 @@
 """What the command line shows: numbers people can read, and how tuning goes on, live or line by line."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from rich.console import Console
@@ -58,7 +58,7 @@ def failed(status):
 
 def test_progress_fits_what_a_session_calls():
     methods = [name for name in vars(session.Progress) if not name.startswith("_")]
-    assert sorted(methods) == ["end", "start", "task", "trial"]
+    assert sorted(methods) == ["end", "note", "start", "task", "trial"]
     assert all(callable(getattr(display.Progress, name)) for name in methods)
 
 
@@ -76,7 +76,29 @@ def test_a_task_knows_its_best_kernel_beside_the_dense_kernel_of_the_same_run():
         "dense_time_us": 35,
         "speedup": 35 / 12,
         "failures": {"timeout": 2, "wrong": 1},
+        "causes": [
+            {"schedule": "folded_cpu", "status": "timeout", "cause": "because", "count": 2},
+            {"schedule": "folded_cpu", "status": "wrong", "cause": "because", "count": 1},
+        ],
     }
+
+
+def test_causes_of_new_failures_are_told(plain):
+    progress = display.Progress(plain)
+    progress.start([Layers(("a",))], 9)
+    progress.task(Layers(("a",)), [failed("wrong")])
+    causes = ["kernel.cu(7):\n  too many registers", "b" * 400 + "1", "b" * 400 + "2", "c", "d", "e", "c"]
+    for cause in causes:
+        progress.trial(replace(failed("build_failed"), cause=cause))
+    progress.note("by the way")
+    progress.end()
+    assert lines(plain)[2:] == [
+        "    2 not built: folded_cpu: " + "b" * display.CAUSE_WIDTH,
+        "    2 not built: folded_cpu: c",
+        "    1 not built: folded_cpu: d",
+        "    and 2 more causes, see: tvm-sparse logs stats",
+    ]
+    assert progress.tasks[0].to_json()["causes"][-1]["status"] == "wrong"
 
 
 def test_the_line_of_a_task():

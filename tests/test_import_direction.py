@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
-    0: ["errors", "plain", "environment", "timing"],
+    0: ["errors", "plain", "environment", "timing", "memory", "device_lock", "channel"],
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
     2: ["compute", "runs", "affine", "selection"],
     3: ["copies", "ring", "fold", "lowering", "schedules", "space", "records"],

@@ -6,12 +6,15 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_records import FINGERPRINT, SPEC, make_record, make_weight
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_records import FINGERPRINT, SPEC, make_record, make_weight, newer_line
 
 from tvm_sparse.errors import LogError
 from tvm_sparse.log import TuningLog, merge, write
@@ -104,7 +107,7 @@ BAD_LINES = [
 
 def test_bad_lines_are_reported_and_the_rest_kept(path):
     good = make_record(seed=5).to_line().encode()
-    path.write_bytes(b"\n".join([good, *BAD_LINES, good.replace(b'"seed":5', b'"seed":6')]))
+    path.write_bytes(b"\n".join([good, *BAD_LINES, make_record(seed=6).to_line().encode()]))
     before = path.read_bytes()
     log = TuningLog(path)
     assert seeds(log) == [5, 6]
@@ -115,7 +118,7 @@ def test_bad_lines_are_reported_and_the_rest_kept(path):
 
 
 def test_quarantine_moves_bad_lines_only(path):
-    newer = make_record(seed=3).to_line().replace('"schema":1', '"schema":2').encode()
+    newer = newer_line(seed=3).encode()
     good = make_record(seed=5).to_line().encode()
     path.write_bytes(b"\n".join([*BAD_LINES, newer, good]))
     path.chmod(0o640)
@@ -162,8 +165,8 @@ def test_fuzzed_bytes_lose_no_untouched_record(path):
         path.write_bytes(data)
         untouched = set(bytes(data).split(b"\n")) & set(lines)
         log = TuningLog(path)
-        found = {record.to_line().encode() for record in log.records}
-        assert untouched <= found
+        # Nothing is lost, and nothing that was changed is believed.
+        assert untouched == {record.to_line().encode() for record in log.records}
         assert len(log.records) + len(log.rejected) <= data.count(b"\n") + 1
 
 
@@ -251,6 +254,22 @@ def test_compressed_log_is_read_only(tmp_path):
         log.quarantine()
 
 
+def test_a_compressed_log_unpacks_to_no_more_than_memory_holds(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl.xz"
+    write(path, [make_record(seed=seed) for seed in range(4)])
+    monkeypatch.setattr("tvm_sparse.log_file.MAX_UNPACKED_BYTES", 1 << 10)
+    log = TuningLog(path)
+    assert log.records == []
+    assert "unpacks to more than" in log.rejected[0].reason
+
+
+def test_a_killed_quarantine_leaves_nothing_behind(path):
+    path.write_text("garbage\n")
+    path.with_name(f".{path.name}.12345.tmp").write_text("half a file")
+    TuningLog(path).quarantine()
+    assert sorted(each.name for each in path.parent.iterdir()) == ["log.jsonl", "log.jsonl.rejected"]
+
+
 @pytest.mark.parametrize("damage", [b"", b"no xz at all"])
 def test_damaged_compressed_log_is_rejected(tmp_path, damage):
     path = tmp_path / "log.jsonl.xz"
@@ -283,6 +302,78 @@ def test_lookup_prefers_values_then_mask_then_density(path):
     found = log.lookup(SPEC, wanted, FINGERPRINT)
     assert (found.record.seed, found.how) == (7, "values")
     assert TuningLog(path).lookup(SPEC, wanted, FINGERPRINT) == found
+
+
+def test_a_newer_schema_is_a_clear_error(path):
+    path.write_text(f"{make_record().to_line()}\n{newer_line()}\n")
+    log = TuningLog(path)
+    with pytest.raises(LogError, match=r"log.jsonl, line 2: .*schema 3; allowed: up to 2; upgrade tvm-sparse"):
+        log.require_known_schema()
+    path.write_text(f"{make_record().to_line()}\ngarbage\n")
+    TuningLog(path).require_known_schema()
+
+
+OTHER_SPECS = [
+    *({name: 2 * getattr(SPEC, name)} for name in ("n", "c", "h", "w", "k")),
+    {"r": 1},
+    {"s": 1},
+    {"stride": (2, 1)},
+    {"padding": (1, 1, 1, 2)},
+    {"dilation": (1, 2)},
+    {"groups": 2},
+    {"bias": False},
+    {"residual": True},
+    {"relu": True},
+]
+
+
+@pytest.mark.parametrize("change", OTHER_SPECS, ids=str)
+def test_one_field_of_the_convolution_decides(path, change):
+    spec = replace(SPEC, **change)
+    weight = SparsityPattern.of(make_weight(spec=spec))
+    log = fill(path, [make_record(spec=spec, pattern=weight), make_record(spec=spec, pattern=weight, schedule="dense")])
+    assert log.lookup(SPEC, pattern(), FINGERPRINT) is None
+    assert log.dense(SPEC, FINGERPRINT) is None
+    assert log.trials(SPEC, pattern(), FINGERPRINT) == []
+    assert log.lookup(spec, weight, FINGERPRINT).how == "values"
+
+
+@pytest.mark.parametrize("key", ["kind", "arch", "threads", "tvm"])
+def test_one_field_of_the_machine_decides_and_the_reason_is_said(path, key):
+    other = FINGERPRINT | {key: "other"}
+    log = fill(path, [make_record(), make_record(schedule="dense_cpu")])
+    assert log.lookup(SPEC, pattern(), other) is None
+    assert log.dense(SPEC, other) is None
+    assert log.trials(SPEC, pattern(), other) == []
+    for reasons in (log.ignored(SPEC, pattern(), other), log.ignored_trials(SPEC, pattern(), other)):
+        assert len(reasons) == 1
+        assert reasons[0].startswith(f"2 records of {SPEC.key} ignored: made for ")
+        assert reasons[0].endswith(f" {FINGERPRINT[key]}, here it is other")
+
+
+def test_another_structure_is_ignored_and_said(path):
+    vectors = make_weight(0.1)
+    vectors[:] = vectors[:1]
+    log = fill(path, [make_record(pattern=SparsityPattern.of(vectors))])
+    assert log.lookup(SPEC, pattern(), FINGERPRINT) is None
+    (reason,) = log.ignored(SPEC, pattern(), FINGERPRINT)
+    assert reason == f"1 record of {SPEC.key} ignored: made for structure vector8, this weight is unstructured"
+
+
+def test_trials_of_other_weights_are_counted_apart(path):
+    log = fill(path, [make_record(), make_record(pattern=pattern(0.2)), make_record(schedule="dense_cpu")])
+    assert log.ignored(SPEC, pattern(), FINGERPRINT) == []
+    (reason,) = log.ignored_trials(SPEC, pattern(), FINGERPRINT)
+    assert reason == f"1 record of {SPEC.key} ignored: made for other weights"
+
+
+def test_of_equal_times_the_order_of_lines_decides_nothing(tmp_path):
+    records = [make_record(seed=seed, schedule=name) for seed in range(4) for name in ("folded_cpu", "dense_cpu")]
+    one, other = fill(tmp_path / "a.jsonl", records), fill(tmp_path / "b.jsonl", reversed(records))
+    assert one.lookup(SPEC, pattern(), FINGERPRINT) == other.lookup(SPEC, pattern(), FINGERPRINT)
+    assert one.lookup(SPEC, pattern(0.2), FINGERPRINT) == other.lookup(SPEC, pattern(0.2), FINGERPRINT)
+    assert one.dense(SPEC, FINGERPRINT) == other.dense(SPEC, FINGERPRINT)
+    assert (one.best(), one.distill(2)) == (other.best(), other.distill(2))
 
 
 def test_lookup_uses_no_unfit_record(path):
@@ -318,11 +409,11 @@ def test_ignored_says_why(path):
             make_record(fingerprint=old, status="timeout"),
         ],
     )
-    assert TuningLog(path).ignored(SPEC, FINGERPRINT) == [
+    assert TuningLog(path).ignored(SPEC, pattern(), FINGERPRINT) == [
         f"2 records of {SPEC.key} ignored: made for TVM 0.26.0, here it is 0.27.0",
         f"1 record of {SPEC.key} ignored: made for architecture skylake, here it is znver4",
     ]
-    assert TuningLog(path).ignored(replace(SPEC, n=2), FINGERPRINT) == []
+    assert TuningLog(path).ignored(replace(SPEC, n=2), pattern(), FINGERPRINT) == []
 
 
 def test_empty_weight_transfers_from_empty_only(path):
@@ -370,13 +461,29 @@ def test_merge_is_a_union_whatever_the_order(tmp_path):
     assert c.read_text() == (tmp_path / "d.jsonl").read_text() == (tmp_path / "e.jsonl").read_text()
 
 
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=4), st.randoms())
+def test_merge_of_any_files_is_the_sorted_union(tmp_path, contents, rng):
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        paths = [Path(folder, f"{index}.jsonl") for index in range(len(contents))]
+        for path, content in zip(paths, contents, strict=True):
+            fill(path, [make_record(seed=seed) for seed in content])
+            path.touch()
+        merge(paths, Path(folder, "all.jsonl"))
+        again = [*paths, Path(folder, "all.jsonl"), *rng.choices(paths, k=2)]
+        rng.shuffle(again)
+        merge(again, Path(folder, "again.jsonl"))
+        assert Path(folder, "again.jsonl").read_text() == Path(folder, "all.jsonl").read_text()
+        assert set(seeds(TuningLog(Path(folder, "all.jsonl")))) == set().union(*contents)
+
+
 def test_merge_loses_no_work(tmp_path, path):
     fill(path, [make_record()])
     with pytest.raises(LogError, match="exists already"):
         merge([path], path)
     with pytest.raises(LogError, match="missing"):
         merge([tmp_path / "missing.jsonl", path], tmp_path / "out.jsonl")
-    path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
+    path.write_text(newer_line())
     with pytest.raises(LogError, match=r"line 1: .*newer tvm-sparse"):
         merge([path], tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()

@@ -99,10 +99,10 @@ def test_a_rival_that_does_not_build_is_an_error(faulty):
 def test_files_and_processes_end_with_the_measurer(faulty):
     folder = Path(faulty._folder.name)
     faulty.set_rival(Candidate("dense"))
-    assert len(list(faulty.measure([Candidate("good"), Candidate("run exits"), Candidate("build exits")]))) == 3
+    assert len(list(faulty.measure([Candidate("run exits"), Candidate("build exits"), Candidate("good")]))) == 3
     # Beside the arguments, only the rival's library and constants are left of four candidates.
     assert len(list(folder.iterdir())) == 3
-    pids = [each._process.pid for each in (*faulty._workers, faulty._runner) if each._process]
+    pids = [each._channel.pid for each in (*faulty._workers, faulty._runner) if each._channel]
     assert pids
     faulty.__exit__(None, None, None)
     assert all(ends(pid) for pid in pids)
@@ -113,7 +113,7 @@ def test_workers_die_with_a_killed_tuner():
     hanging = {"action": "build", "schedule": "build hangs"}
     code = (
         f"import sys; from tvm_sparse.measure import Worker; Worker.command = [sys.executable, {FAULTY!r}]\n"
-        f"worker = Worker({{}}); worker._start(); print(worker._process.pid, flush=True); worker.ask({hanging}, 600)"
+        f"worker = Worker({{}}); worker._start(); print(worker._channel.pid, flush=True); worker.ask({hanging}, 600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tuner:
         pid = int(tuner.stdout.readline())

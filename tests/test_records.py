@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.records import NewerSchemaError, TuningRecord, decisions_key
+from tvm_sparse.records import CHECKSUM, SCHEMA, NewerSchemaError, TuningRecord, decisions_key
 
 SPEC = ConvSpec(n=1, c=8, h=6, w=6, k=8, r=3, s=3, padding=(1, 1, 1, 1), bias=True)
 FINGERPRINT = {"kind": "llvm", "arch": "znver4", "device": "AMD EPYC", "tvm": "0.27.0", "threads": "2"}
@@ -55,7 +56,21 @@ def changed(path, value):
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    return json.dumps(data)
+    return sealed(data)
+
+
+def sealed(data):
+    """The line of `data`, with the checksum that belongs to it where its schema has one."""
+    data = {key: value for key, value in data.items() if key != CHECKSUM}
+    body = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    if data.get("schema") == 1:
+        return body
+    return f'{body[:-1]},"{CHECKSUM}":"{zlib.crc32(body.encode()):08x}"}}'
+
+
+def newer_line(**changes):
+    """A sound line of a schema that this tvm-sparse does not know."""
+    return sealed({**json.loads(make_record(**changes).to_line()), "schema": SCHEMA + 1, "colour": "red"})
 
 
 plain_json = st.recursive(
@@ -165,12 +180,12 @@ def test_bad_value_is_named(path, value, reason):
         TuningRecord.from_line(changed(path, value))
 
 
-@pytest.mark.parametrize("name", sorted(json.loads(make_record().to_line())))
+@pytest.mark.parametrize("name", sorted(set(json.loads(make_record().to_line())) - {CHECKSUM}))
 def test_missing_field_is_named(name):
     data = json.loads(make_record().to_line())
     del data[name]
     with pytest.raises(LogError, match=f"missing field.*{name}"):
-        TuningRecord.from_line(json.dumps(data))
+        TuningRecord.from_line(sealed(data))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +215,40 @@ def test_bad_line_is_a_log_error(line):
 
 
 def test_newer_schema_is_said():
-    with pytest.raises(NewerSchemaError, match="written by a newer tvm-sparse, found schema 2"):
-        TuningRecord.from_line(changed(("schema",), 2))
+    with pytest.raises(NewerSchemaError, match="written by a newer tvm-sparse, found schema 3; allowed: up to 2"):
+        TuningRecord.from_line(newer_line())
+
+
+def test_a_damaged_schema_is_not_taken_for_a_newer_one():
+    for damaged in (newer_line()[:-4] + 'f"}', make_record().to_line().replace('"schema":2', '"schema":6')):
+        with pytest.raises(LogError, match="does not match its checksum") as raised:
+            TuningRecord.from_line(damaged)
+        assert not isinstance(raised.value, NewerSchemaError)
+
+
+def test_lines_of_schema_1_are_read():
+    line = changed(("schema",), 1)
+    assert CHECKSUM not in line
+    assert TuningRecord.from_line(line) == make_record()
+    with pytest.raises(LogError, match=f"unknown field.*{CHECKSUM}"):
+        TuningRecord.from_line(make_record().to_line().replace('"schema":2', '"schema":1'))
+
+
+def test_no_changed_character_goes_unnoticed():
+    """Whatever single character is changed: what is still read is what was written, as with 1E5 for 1e5."""
+    record = make_record(times_us=(1.25e-05, 3e22))
+    line = record.to_line()
+    for index, character in enumerate(line):
+        for other in {chr(ord(character) ^ 1), chr(ord(character) ^ 32), "0", "9"} - {character}:
+            try:
+                found = TuningRecord.from_line(line[:index] + other + line[index + 1 :])
+            except LogError:
+                continue
+            assert found == record
+
+
+def test_formatting_is_no_damage():
+    assert TuningRecord.from_line(json.dumps(json.loads(make_record().to_line()), indent=1)) == make_record()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, object(), np.int64(3), b"x"], ids=repr)

@@ -83,8 +83,8 @@ def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: 
         return fallback
     match = log.lookup(layer.spec, pattern, fingerprint)
     if match is None:
-        ignored = log.ignored(layer.spec, fingerprint)
-        return replace(fallback, reason=ignored[0] if ignored else "no record for this shape: run tvm-sparse tune")
+        ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
+        return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
     return _compare(match, pattern, fallback)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 200
 # Seconds between two lines about one layer where the output is no terminal.
 PLAIN_INTERVAL_S = 30.0
+# Characters of a cause; of what differs further on, one is shown.
+CAUSE_WIDTH = 150
 # Statuses of failed trials, as words.
 _FAILURES = {
     "build_failed": "not built",
@@ -92,6 +94,35 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+class Causes:
+    """Why trials failed: records counted by schedule, status and the beginning of their cause."""
+
+    def __init__(self, records: Iterable[TuningRecord] = ()):
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: TuningRecord) -> None:
+        """Count `record` if it failed."""
+        if record.status != "ok":
+            cause = " ".join(record.cause.split())[:CAUSE_WIDTH]
+            self._counts[record.schedule.partition(":")[0], record.status, cause] += 1
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The most frequent first."""
+        rows = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        return [
+            {"schedule": schedule, "status": status, "cause": cause, "count": count}
+            for (schedule, status, cause), count in rows
+        ]
+
+    def lines(self, most: int = 3) -> list[str]:
+        """Sentences of the `most` frequent."""
+        rows = self.to_json()
+        lines = [f"{row['count']} {_FAILURES[row['status']]}: {row['schedule']}: {row['cause']}" for row in rows[:most]]
+        return lines + [f"and {len(rows) - most} more causes, see: tvm-sparse logs stats"] * (len(rows) > most)
+
+
 class TaskProgress:
     """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status."""
 
@@ -100,6 +131,8 @@ class TaskProgress:
         self.done = 0
         self.new = 0
         self.failures: Counter[str] = Counter()
+        self.causes = Causes()
+        self.new_causes = Causes()
         self._best: TuningRecord | None = None
         self._best_dense_us: float | None = None
         for record in known:
@@ -109,9 +142,11 @@ class TaskProgress:
         """A new trial has ended."""
         self.new += 1
         self._add(record)
+        self.new_causes.add(record)
 
     def _add(self, record: TuningRecord) -> None:
         self.done += 1
+        self.causes.add(record)
         if record.status != "ok":
             self.failures[record.status] += 1
         elif record.is_dense:
@@ -144,6 +179,7 @@ class TaskProgress:
             "dense_time_us": self.dense_time_us,
             "speedup": self.speedup,
             "failures": dict(self.failures),
+            "causes": self.causes.to_json(),
         }
 
     def line(self, trials: int) -> str:
@@ -193,6 +229,10 @@ class Progress:
             self._shown_s = self._clock()
             self._console.print(Text(self._current_line()))
 
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+        self._console.print(Text(text))
+
     def end(self) -> None:
         """The tuning has ended, or was interrupted."""
         self._finish_task()
@@ -212,6 +252,8 @@ class Progress:
     def _finish_task(self) -> None:
         if self.tasks:
             self._console.print(Text(self._line()))
+            for line in self.tasks[-1].new_causes.lines():
+                self._console.print(Text(f"    {line}"))
 
     def _line(self) -> str:
         width = len(str(self._count))

@@ -116,11 +116,23 @@ def _gpu_arch() -> str | None:
     return f"sm_{capability.replace('.', '')}" if capability else None
 
 
+def gpu_id() -> str:
+    """The UUID of the GPU that this process uses; what CUDA_VISIBLE_DEVICES says where the driver does not tell."""
+    return _gpu_query("uuid") or f"gpu-{_visible_gpu() or 0}"
+
+
+def _visible_gpu() -> str:
+    """The first of CUDA_VISIBLE_DEVICES, which CUDA calls device 0; empty where it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+
+
 @lru_cache(maxsize=4)
 def _gpu_query(field: str) -> str | None:
-    """One property of the first GPU; None where there is none. Asks the driver's tool, so no CUDA context is made."""
+    """One property of device 0; None where there is none. Asks the driver's tool, so no CUDA context is made."""
     try:
         command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+        if _visible_gpu():
+            command.append(f"--id={_visible_gpu()}")
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -71,6 +71,18 @@ class TuningLog:
                 else:
                     self.rejected.append(Rejected(line.number, str(line.found), line.text, path, line.is_newer))
 
+    def require_known_schema(self) -> None:
+        """Refuse to go on without records that a newer tvm-sparse made: they may be better than those that are read.
+
+        Raises
+        ------
+        LogError
+            A file holds such a record; the sentence names its line.
+        """
+        for line in self.rejected:
+            if line.newer:
+                raise LogError(f"{line.path}, line {line.line_number}", line.reason)
+
     def _add(self, record: TuningRecord) -> None:
         line = record.to_line()
         if line not in self._lines:
@@ -111,28 +123,32 @@ class TuningLog:
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
         same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
         if same_values:
-            return Match(min(same_values, key=_time), "values", "tuned for these weights")
+            return Match(_best(same_values), "values", "tuned for these weights")
         same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
         if same_mask:
-            return Match(min(same_mask, key=_time), "mask", "tuned for other values with the same zeros")
+            return Match(_best(same_mask), "mask", "tuned for other values with the same zeros")
         alike = [record for record in usable if record.pattern.structure == pattern.structure]
         if not alike:
             return None
-        nearest = min(alike, key=lambda record: (_distance(record.pattern, pattern), record.time_us))
+        distance = min(_distance(record.pattern, pattern) for record in alike)
+        nearest = _best([record for record in alike if _distance(record.pattern, pattern) == distance])
         return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
     def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
         """The fastest verified dense record of this convolution on this machine."""
-        return min((record for record in self._usable(spec, fingerprint) if record.is_dense), key=_time, default=None)
+        dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
+        return _best(dense) if dense else None
 
-    def ignored(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[str]:
-        """Why verified records of this convolution are not used here: one counted sentence per reason."""
-        reasons = Counter(_mismatch(record, fingerprint) for record in self._by_spec.get(spec, ()) if _is_ok(record))
-        del reasons[""]
-        return [
-            f"{count} record{'s' if count > 1 else ''} of {spec.key} ignored: {reason}"
-            for reason, count in sorted(reasons.items())
-        ]
+    def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
+        """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""
+        verified = [record for record in self._by_spec.get(spec, ()) if _is_ok(record)]
+        return _counted(spec, (_mismatch(record, fingerprint) or _misfit(record, pattern) for record in verified))
+
+    def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
+        """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
+        found = {id(record) for record in self.trials(spec, pattern, fingerprint)}
+        others = (record for record in self._by_spec.get(spec, ()) if id(record) not in found)
+        return _counted(spec, (_mismatch(record, fingerprint) or "made for other weights" for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         """What need not be tried again for this weight on this machine, failures included.
@@ -198,9 +214,7 @@ def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
     """
     # The first file of a log may be missing; no input may.
     union = TuningLog(os.devnull, *paths)
-    for line in union.rejected:
-        if line.newer:
-            raise LogError(f"{line.path}, line {line.line_number}", line.reason)
+    union.require_known_schema()
     write(output, union.records)
     return union
 
@@ -210,7 +224,7 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     groups: dict[Any, list[TuningRecord]] = defaultdict(list)
     for record in filter(_is_ok, records):
         groups[record.spec, record.pattern.value_digest, _machine(record), kind(record)].append(record)
-    return [record for _, group in sorted(groups.items()) for record in sorted(group, key=_time)[:keep]]
+    return [record for _, group in sorted(groups.items()) for record in sorted(group, key=_rank)[:keep]]
 
 
 def _machine(record: TuningRecord) -> tuple[str, ...]:
@@ -225,6 +239,22 @@ def _mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
     return ""
 
 
+def _misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
+    """Why a record of this machine cannot serve a weight of this pattern; empty if it can."""
+    if record.is_dense or record.pattern.structure == pattern.structure:
+        return ""
+    return f"made for structure {record.pattern.structure}, this weight is {pattern.structure}"
+
+
+def _counted(spec: ConvSpec, reasons: Iterable[str]) -> list[str]:
+    counts = Counter(reasons)
+    del counts[""]
+    return [
+        f"{count} record{'s' if count > 1 else ''} of {spec.key} ignored: {reason}"
+        for reason, count in sorted(counts.items())
+    ]
+
+
 def _distance(one: SparsityPattern, other: SparsityPattern) -> float:
     """|log| of the ratio of the densities; 0 only if they are equal."""
     if not one.nnz or not other.nnz:
@@ -236,5 +266,12 @@ def _is_ok(record: TuningRecord) -> bool:
     return record.status == "ok"
 
 
-def _time(record: TuningRecord) -> float:
-    return record.time_us
+def _best(records: Sequence[TuningRecord]) -> TuningRecord:
+    """The fastest; of equals the first as text, so that the order of lines and files changes nothing."""
+    time_us = min(record.time_us for record in records)
+    fastest = [record for record in records if record.time_us == time_us]
+    return min(fastest, key=TuningRecord.to_line) if len(fastest) > 1 else fastest[0]
+
+
+def _rank(record: TuningRecord) -> tuple[float, str]:
+    return record.time_us, record.to_line()

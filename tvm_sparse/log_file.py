@@ -7,6 +7,7 @@ and several writers never mix theirs. Reading changes nothing and never stops at
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import lzma
 import os
@@ -19,6 +20,9 @@ from typing import NamedTuple
 
 from tvm_sparse.errors import LogError
 from tvm_sparse.records import WHERE, NewerSchemaError, TuningRecord
+
+# A few kilobytes of xz can unpack to more than a machine's memory.
+MAX_UNPACKED_BYTES = 1 << 30
 
 
 class Line(NamedTuple):
@@ -56,12 +60,20 @@ def parse(path: Path) -> Iterator[Line]:
         data = path.read_bytes()
     if path.suffix == ".xz":
         try:
-            data = lzma.decompress(data)
-        except lzma.LZMAError as error:
+            data = _unpacked(data)
+        except (lzma.LZMAError, EOFError) as error:
             yield Line(1, b"", LogError(str(path), f"the xz data is damaged ({error})"))
             return
     for number, raw in enumerate(BytesIO(data), 1):
         yield Line(number, raw, _record(raw))
+
+
+def _unpacked(data: bytes) -> bytes:
+    with lzma.open(BytesIO(data)) as file:
+        unpacked = file.read(MAX_UNPACKED_BYTES + 1)
+    if len(unpacked) > MAX_UNPACKED_BYTES:
+        raise lzma.LZMAError(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
+    return unpacked
 
 
 def append(path: Path, line: bytes) -> None:
@@ -81,6 +93,8 @@ def append(path: Path, line: bytes) -> None:
             file.truncate(size)
             raise LogError(str(path), "the disk is full", hint="free some space and run again")
         os.fsync(file.fileno())
+        if not size:
+            _sync_folder(path)
 
 
 def quarantine(path: Path) -> int:
@@ -88,6 +102,10 @@ def quarantine(path: Path) -> int:
     if not path.exists():
         return 0
     with _locked(path):
+        # A process that was killed while it wrote the new file has left it behind.
+        real = path.resolve()
+        for stale in real.parent.glob(f".{glob.escape(real.name)}.*.tmp"):
+            stale.unlink(missing_ok=True)
         lines = list(parse(path))
         bad = [line for line in lines if line.is_bad]
         if bad:
@@ -164,5 +182,15 @@ def _publish(path: Path, data: bytes) -> None:
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)
+        _sync_folder(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    """Put the name of a new file on the disk: without it, a power cut may take the whole file."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

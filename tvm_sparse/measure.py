@@ -6,28 +6,26 @@ poisons its CUDA context costs only itself, and the cause is kept. This process 
 
 from __future__ import annotations
 
-import json
-import os
+import math
 import queue
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_sparse import environment, reference
+from tvm_sparse import device_lock, environment, memory, reference
+from tvm_sparse.channel import Channel
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.records import Status
-from tvm_sparse.worker import constants_path
+from tvm_sparse.worker import FOLDER_PREFIX, constants_path
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -43,13 +41,15 @@ class MeasureOptions:
     """Limits and repetitions of a measurement.
 
     Each of `repeats` measurements lasts at least `min_repeat_ms`; a build may take `build_timeout_s`, a run
-    `run_timeout_s`.
+    `run_timeout_s`. Each of the `builders` processes that build side by side, compilers included, and the one that runs
+    may take `memory_bytes`; None: an equal share of this machine's memory.
     """
 
     repeats: int = 5
     min_repeat_ms: float = 5.0
     build_timeout_s: float = 90.0
     run_timeout_s: float = 60.0
+    memory_bytes: int | None = None
     builders: int = field(default_factory=environment.available_cores)
 
 
@@ -78,15 +78,21 @@ class Measurer:
     def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._rival: str | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="tvm_sparse_")
+        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
-        environment_variables = {"TVM_NUM_THREADS": str(environment.threads(target))}
+        variables = {
+            "TVM_NUM_THREADS": str(environment.threads(target)),
+            # What compilers leave behind when they are killed goes with the folder.
+            "TMPDIR": self._folder.name,
+        }
+        memory_bytes = self.options.memory_bytes or memory.total_bytes() // (self.options.builders + 2)
         self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [Worker(environment_variables) for _ in range(self.options.builders)]
+        self._workers = [Worker(variables, memory_bytes, self._folder.name) for _ in range(self.options.builders)]
         for worker in self._workers:
             self._builders.put(worker)
-        self._runner = Worker(environment_variables)
+        self._runner = Worker(variables, memory_bytes, self._folder.name)
+        self._device = device_lock.name(target.kind.name)
         self._count = 0
 
     def __enter__(self) -> Measurer:
@@ -106,7 +112,13 @@ class Measurer:
         """
         jobs = [(candidate, self._new_library()) for candidate in candidates]
         with ThreadPoolExecutor(self.options.builders) as pool:
-            failures = list(pool.map(lambda job: self._build(*job), jobs))
+            try:
+                failures = list(pool.map(lambda job: self._build(*job), jobs))
+            except BaseException:
+                # Ctrl-C: leaving the pool waits for its threads, and they for these.
+                for worker in self._workers:
+                    worker.kill()
+                raise
         for failure, (_, library) in zip(failures, jobs, strict=True):
             yield failure or self._run(library)
             # The files of a whole search would fill a small disk.
@@ -134,7 +146,8 @@ class Measurer:
         }
         worker = self._builders.get()
         try:
-            answer = worker.ask(request, self.options.build_timeout_s)
+            with device_lock.together(self._device) if self._device == "cpu" else nullcontext():
+                answer = worker.ask(request, self.options.build_timeout_s)
         finally:
             self._builders.put(worker)
         return _failure(answer, "build_failed")
@@ -149,12 +162,16 @@ class Measurer:
             "repeats": self.options.repeats,
             "min_repeat_ms": self.options.min_repeat_ms,
         }
-        answer = self._runner.ask(request, self.options.run_timeout_s)
+        with device_lock.alone(self._device):
+            answer = self._runner.ask(request, self.options.run_timeout_s)
         failure = _failure(answer, "run_failed")
         if failure:
+            # A CUDA context may be poisoned, a heap overwritten: the next candidate runs in a new process.
+            self._runner.stop()
             return failure
         error = float(answer["error"])
         if not error <= 1:
+            self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
         return Outcome("ok", "", tuple(answer["times_us"]), tuple(answer["rival_times_us"]), error)
@@ -181,72 +198,49 @@ def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:
 
 
 class Worker:
-    """A worker process, started on first use and again after it died or was killed."""
+    """A worker process, started on first use and again after it died, was killed or took too much memory.
+
+    It removes `folder` where this process dies before it can.
+    """
 
     command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.worker")
 
-    def __init__(self, variables: dict[str, str]):
-        self._variables = variables
-        self._process: subprocess.Popen[str] | None = None
-        self._errors: IO[str] | None = None
+    def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf, folder: str = ""):
+        self._variables, self._memory_bytes, self._folder = variables, memory_bytes, folder
+        self._channel: Channel | None = None
+        self._is_killed = False
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where the process gave none."""
-        if self._process is None or self._process.poll() is not None:
+        """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where the process gave none.
+
+        A process that has grown is replaced, so that a limit on memory meets who uses it.
+        """
+        if self._is_killed:
+            return {"failure": "interrupted"}
+        channel = self._channel
+        if channel is None or not channel.is_alive() or channel.memory_bytes() > self._memory_bytes / 2:
             self.stop()
-            self._start()
-        answer = self._exchange(request, timeout_s)
-        if answer is None:
+            channel = self._start()
+        answer = channel.ask(request, timeout_s, self._memory_bytes)
+        if channel.is_broken:
             self.stop()
-            return {"timeout": timeout_s}
         return answer
+
+    def kill(self) -> None:
+        """End this worker, from any thread: who waits for an answer, or asks again, gets a failure."""
+        self._is_killed = True
+        if self._channel is not None:
+            self._channel.kill()
 
     def stop(self) -> None:
         """Kill the process and everything it started."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
-            self._process = None
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
-    def _start(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **self._variables},
-            # A group of its own: compilers that the worker starts die with it, and Ctrl-C reaches only the tuner.
-            start_new_session=True,
-        )
-        answer = self._exchange({"action": "warm"}, START_TIMEOUT_S)
+    def _start(self) -> Channel:
+        self._channel = Channel([*self.command, self._folder], self._variables)
+        answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S)
         if answer != {}:
             raise BuildError("worker", "the process that builds kernels does not start", answer)
-
-    def _exchange(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
-        """Send a request and wait for its answer; None after `timeout_s`."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return {"failure": self._cause_of_death()}
-        ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-        if not ready:
-            return None
-        line = process.stdout.readline()
-        return json.loads(line) if line.endswith("\n") else {"failure": self._cause_of_death()}
-
-    def _cause_of_death(self) -> str:
-        assert self._process is not None and self._errors is not None
-        code = self._process.wait()
-        self._errors.seek(0)
-        tail = " ".join(self._errors.read()[-800:].split())
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        return f"the worker process {how}; last output: {tail or 'none'}"
+        return self._channel

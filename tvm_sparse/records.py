@@ -1,7 +1,8 @@
 """TuningRecord: what one trial found, as one self-contained JSON line.
 
 A line refers to no other line, so logs can be appended to, split, sorted and merged as plain text.
-The codec is strict both ways: what it cannot read back exactly, it does not write.
+The codec is strict both ways: what it cannot read back exactly, it does not write. A line ends with a checksum of the
+rest, so that a damaged digit of a time is noticed and does not win.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import reprlib
 import statistics
 import sys
 import types
+import zlib
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -21,7 +23,11 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError, ModelError
 from tvm_sparse.pattern import SparsityPattern
 
-SCHEMA = 1
+# Schema 2 is schema 1 with `CHECKSUM`; lines of both are read.
+SCHEMA = 2
+# The last key of a line: CRC-32, 8 hex digits, of the line's canonical JSON (sorted keys, no spaces) without this key.
+# Newer schemas keep it, so that a damaged line is not mistaken for one of a newer tvm-sparse.
+CHECKSUM = "zlib_crc32"
 Status = Literal["ok", "build_failed", "run_failed", "timeout", "wrong", "rejected"]
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
@@ -135,7 +141,7 @@ class TuningRecord:
         return self.schedule.startswith("dense")
 
     def to_line(self) -> str:
-        """One line of ASCII JSON with sorted keys and without a newline; tuples in `trace` become lists.
+        """One line of ASCII JSON with sorted keys and a checksum, without a newline; tuples in `trace` become lists.
 
         Raises
         ------
@@ -143,7 +149,8 @@ class TuningRecord:
             `trace`, `decisions`, `target` or `fingerprint` hold something that is not plain, finite JSON.
         """
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _dumps(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
+        body = _dumps(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
+        return f'{body[:-1]},"{CHECKSUM}":"{_checksum(body)}"}}'
 
     @classmethod
     def from_line(cls, line: str) -> TuningRecord:
@@ -162,13 +169,31 @@ class TuningRecord:
             data = json.loads(line, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError) as error:
             raise LogError(WHERE, f"the line is not JSON ({error})") from error
-        schema = data.get("schema") if isinstance(data, dict) else None
-        if type(schema) is int and schema > SCHEMA:
-            raise NewerSchemaError(
-                WHERE, "written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade tvm-sparse"
-            )
+        if isinstance(data, dict):
+            _check_schema(data)
         record: TuningRecord = _decode(WHERE, data, cls)
         return record
+
+
+def _check_schema(data: dict[str, Any]) -> None:
+    """Check a line's checksum and make it the object that schema `SCHEMA` decodes; see `TuningRecord.from_line`."""
+    schema = data.get("schema")
+    if type(schema) is not int or schema < 1:
+        return
+    if schema == 1:
+        data["schema"] = SCHEMA
+        return
+    found = data.pop(CHECKSUM, None)
+    if found != _checksum(_dumps(WHERE, data)):
+        raise LogError(WHERE, "the line does not match its checksum, so it is damaged", reprlib.repr(found))
+    if schema > SCHEMA:
+        raise NewerSchemaError(
+            WHERE, "written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade tvm-sparse"
+        )
+
+
+def _checksum(body: str) -> str:
+    return f"{zlib.crc32(body.encode()):08x}"
 
 
 def _dumps(where: str, value: Any) -> str:

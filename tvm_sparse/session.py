@@ -49,6 +49,9 @@ class Progress(Protocol):
     def trial(self, record: TuningRecord) -> None:
         """A trial of the current task has ended and is in the log."""
 
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
     def end(self) -> None:
         """The tuning has ended, or was interrupted."""
 
@@ -63,6 +66,9 @@ class Silent:
         """See `Progress`."""
 
     def trial(self, record: TuningRecord) -> None:
+        """See `Progress`."""
+
+    def note(self, text: str) -> None:
         """See `Progress`."""
 
     def end(self) -> None:

@@ -1,18 +1,22 @@
-"""The process in which kernels are built and run: ``python -m tvm_sparse.worker``.
+"""The process in which kernels are built and run: ``python -m tvm_sparse.worker [FOLDER]``.
 
 It reads one JSON request a line from standard input and answers with one JSON line each. Only paths and numbers travel,
 so nothing is pickled. What a kernel does to the process (crash, hang, poisoned CUDA context) ends with the process;
-`measure` starts another.
+`measure` starts another. FOLDER, its tuner's, is removed where the tuner dies before it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
+import shutil
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,9 @@ import numpy as np
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.reference import Reference
+
+# Of the names of tuners' folders: nothing else is removed.
+FOLDER_PREFIX = "tvm_sparse_"
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +112,13 @@ _ACTIONS = {"build": build, "run": run, "warm": lambda _request: {}}
 
 def main() -> None:
     """Serve requests until standard input closes or the tuner dies."""
-    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    folder = sys.argv[1] if len(sys.argv) > 1 else ""
+    threading.Thread(target=_die_with, args=(os.getppid(), folder), daemon=True).start()
+    # A crash leaves no file as large as this process.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Where memory runs out, this process goes before its tuner; some containers do not let it choose.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     # Answers go to the original standard output; whatever a compiler or kernel prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -123,10 +136,12 @@ def main() -> None:
         answers.flush()
 
 
-def _die_with(parent: int) -> None:
+def _die_with(parent: int, folder: str) -> None:
     """End this process, and the compilers it started, once its parent is gone: a killed tuner leaves nothing behind."""
     while os.getppid() == parent:
         time.sleep(1)
+    if Path(folder).name.startswith(FOLDER_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
