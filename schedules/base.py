@@ -62,6 +62,10 @@ class Space:
         How MetaSchedule generates the space, where `apply` is None.
     refuse
         Why a schedule is not worth a trial, judged before it is built, or ""; None: all are.
+    features
+        What the cost model is told of a schedule; None: TVM's features of the loop nest, which know nothing of folding.
+    estimate_us
+        Estimated time of the default decisions; None where nothing estimates it.
     """
 
     schedule: str
@@ -72,6 +76,8 @@ class Space:
     constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
     generated: Generated | None = None
     refuse: Callable[[Schedule], str] | None = None
+    features: Callable[[Schedule], Sequence[float]] | None = None
+    estimate_us: float | None = None
 
     @property
     def name(self) -> str:

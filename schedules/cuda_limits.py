@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+
 from tvm.target import Target
 
+from tvm_sparse.gpu_kernel import GpuKernel
+
+# Threads of a block at most.
+MAX_THREADS = 768
 # Accumulators of a thread at most; more spill.
 ACCUMULATORS = 64
 # Registers that a thread needs beside its accumulators: fewer than this and accumulators spill.
 OTHER_REGISTERS = 14
+# Registers that addresses and copies take in any kernel.
+MIN_REGISTERS = 48
 # 32-bit registers of one of a multiprocessor's four parts, and how many a thread may have.
 REGISTERS, MAX_REGISTERS = 16384, 255
 # Shared memory of a multiprocessor by architecture, KiB (CUDA programming guide, compute capabilities).
@@ -36,9 +45,30 @@ def blocks_default(threads: int, accumulators: int) -> int:
 def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, shared_limit: int) -> str:
     """Why a kernel is not worth building, or ""; `blocks` are the thread blocks that it wants on a multiprocessor."""
     available = REGISTERS // (warps_a_part(threads) * blocks * 32) // 8 * 8
-    needed = accumulators + OTHER_REGISTERS
+    needed = max(accumulators + OTHER_REGISTERS, MIN_REGISTERS)
     if needed > min(available, MAX_REGISTERS):
         return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
     if blocks * (shared_bytes + _RESERVED) > shared_limit:
         return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {shared_limit}"
     return ""
+
+
+def refused(kernel: GpuKernel, shared_limit: int) -> str:
+    """`refusal` of a kernel's counts."""
+    accumulators = kernel.filters * kernel.pixels
+    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
+
+
+def choose(
+    candidates: Sequence[Sequence[int]], kernel: Callable[[tuple[int, ...]], GpuKernel], shared_limit: int
+) -> tuple[int, ...] | None:
+    """The combination of one of each of `candidates` that is estimated fastest among those that fit; None if none does.
+
+    It is the default of a schedule: where nothing was tuned it is what runs, and a search starts from it.
+    """
+    best, best_us = None, float("inf")
+    for values in itertools.product(*candidates):
+        each = kernel(values)
+        if each.threads <= MAX_THREADS and not refused(each, shared_limit) and (time_us := each.time_us()) < best_us:
+            best, best_us = values, time_us
+    return best

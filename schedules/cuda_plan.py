@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from tvm_sparse.compute import Tiles
@@ -74,19 +75,23 @@ class Structure:
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
-        columns, (st_h, st_w) = self.tiles.columns, spec.stride
+        return _row_stride(self.tiles, self.pixels, spec)
 
-        def conflicts(stride: int) -> int:
-            total = 0
-            for warp in range(8):
-                places = {divmod(thread, columns) for thread in range(warp * 32, warp * 32 + 32)}
-                banks = Counter((row * self.pixels * st_h * stride + column * st_w) % 32 for row, column in places)
-                total += max(banks.values())
-            return total
 
-        width = self.tiles.width(spec)
-        strides = range(0, 32, self.tiles.lanes(spec))
-        return min(strides, key=lambda stride: (conflicts(stride), (stride - width) % 32))
+@cache
+def _row_stride(tiles: Tiles, pixels: int, spec: ConvSpec) -> int:
+    columns, (st_h, st_w) = tiles.columns, spec.stride
+
+    def conflicts(stride: int) -> int:
+        total = 0
+        for warp in range(8):
+            places = {divmod(thread, columns) for thread in range(warp * 32, warp * 32 + 32)}
+            banks = Counter((row * pixels * st_h * stride + column * st_w) % 32 for row, column in places)
+            total += max(banks.values())
+        return total
+
+    width, strides = tiles.width(spec), range(0, 32, tiles.lanes(spec))
+    return min(strides, key=lambda stride: (conflicts(stride), (stride - width) % 32))
 
 
 @dataclass(frozen=True)
@@ -163,11 +168,12 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
         return None
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
     images = [each for each in images if structure.shared_bytes(spec, rows[-1], each, 1) <= MAX_SHARED]
+    # Of a ring's decisions those that do not fit together are refused one by one.
+    largest = (rows[0], images[0]) if structure.mode == "ring" else (rows[-1], images[-1])
     channels = [
         each
         for each in divisors(spec.weight_shape[1])
-        if structure.shared_bytes(spec, rows[-1], images[-1], each) <= MAX_SHARED
-        and each * filters[-1] * taps <= MAX_WEIGHTS
+        if structure.shared_bytes(spec, *largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
     rows_default = nearest(rows, _best_rows(spec, structure.tiles, pixels)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))

@@ -15,18 +15,20 @@ A run's length is chosen so that the runs are a multiple of the multiprocessors,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
+from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.ring import RING, TURN
 from tvm_sparse.runs import Runs, conv2d_runs
-from tvm_sparse.schedules.base import Space, decided, divisors, nearest, sample
-from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default, refusal
-from tvm_sparse.schedules.cuda_plan import BLOCKS, FILTERS, Structure
-from tvm_sparse.schedules.cuda_tiles import stage_input
+from tvm_sparse.schedules.base import Space, decided, divisors, sample
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, choose, refused
+from tvm_sparse.schedules.cuda_plan import Structure
+from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 
 # Threads of a block that lengths are chosen near.
 THREADS = (384, 768, 256, 128)
@@ -70,42 +72,51 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     return RunPlan(runs, stride, runs.rows(spec) * row)
 
 
-def run_space(name: str, spec: ConvSpec, plan: RunPlan, shared_limit: int, chunk: float) -> Space | None:
-    """The space of runs of one length, or None where one channel exceeds shared memory.
+def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
+    """The space of runs of one length, or None where one channel exceeds shared memory."""
+    candidates = (
+        divisors(spec.k // spec.groups, ACCUMULATORS),
+        divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
+        [3, 4],
+        [0, 1],
+        [1, 2, 3, 4],
+    )
 
-    `chunk` is about how many weights, zeros included, a chunk should hold by default.
-    """
-    channels = [each for each in divisors(spec.weight_shape[1]) if 4 * 3 * each * plan.channel <= shared_limit]
-    if not channels:
+    def kernel(values: Sequence[int]) -> GpuKernel:
+        filters, channels, depth, turn, resident = values
+        return GpuKernel.of(
+            spec,
+            folding.pattern,
+            threads=plan.runs.length,
+            filters=filters,
+            pixels=1,
+            blocks=plan.runs.count(spec),
+            channels=channels,
+            chunk_bytes=4 * channels * plan.channel,
+            depth=depth,
+            resident=resident,
+            turned=bool(turn),
+        )
+
+    defaults = choose(candidates, kernel, folding.shared_limit)
+    if defaults is None:
         return None
-    filters = divisors(spec.k // spec.groups, ACCUMULATORS)
-
-    def refuse(sch: Schedule) -> str:
-        per_thread, per_chunk, depth, _turn, blocks = decided(sch)
-        return refusal(plan.runs.length, per_thread, blocks, 4 * depth * per_chunk * plan.channel, shared_limit)
-
+    choices = list(zip(candidates, defaults, strict=True))
     return Space(
         schedule=name,
         variant=f"run{plan.runs.length}",
         func=conv2d_runs(spec, plan.runs),
-        apply=lambda sch: _schedule(sch, spec, plan, filters, channels, chunk),
-        refuse=refuse,
+        apply=lambda sch: _schedule(sch, plan, choices),
+        refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
+        features=lambda sch: kernel(decided(sch)).features(),
+        estimate_us=kernel(defaults).time_us(),
     )
 
 
-def _schedule(
-    sch: Schedule, spec: ConvSpec, plan: RunPlan, filters: list[int], channels: list[int], chunk: float
-) -> None:
+def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
-    length = plan.runs.length
-    many = [each for each in filters if plan.runs.count(spec) * (spec.k // each) >= BLOCKS]
-    filters_default = max([nearest(filters, FILTERS), *many])
-    channels_default = nearest(channels, chunk / (filters_default * spec.r * spec.s))
-    per_thread, per_chunk = sample(sch, filters, filters_default), sample(sch, channels, channels_default)
-    depth, turn = sample(sch, [3, 4], 3), sample(sch, [0, 1], 0)
-    blocks = sample(sch, [1, 2, 3, 4], blocks_default(length, filters_default))
-
+    per_thread, per_chunk, depth, turn, blocks = (sample(sch, *choice) for choice in choices)
     run, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
@@ -113,7 +124,7 @@ def _schedule(
     for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
         sch.bind(loop, axis)
     sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, [length], plan.row_stride, axes=5)
+    stage_input(sch, pack, c_outer, [plan.runs.length], plan.row_stride, axes=5)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, TURN, turn)

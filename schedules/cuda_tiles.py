@@ -18,38 +18,71 @@ execute the same code. The distance of rows in shared memory is the one with the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.compute import conv2d_tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
+from tvm_sparse.gpu_kernel import GpuKernel
+from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.ring import RING, TURN
-from tvm_sparse.schedules.base import Space, decided, no_constants, sample, weight_itself
-from tvm_sparse.schedules.cuda_limits import refusal
-from tvm_sparse.schedules.cuda_plan import BUFFERS, MAX_SHARED, Plan
+from tvm_sparse.schedules.base import Space, decided, sample, weight_itself
+from tvm_sparse.schedules.cuda_limits import choose, refused
+from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan
 
 
-def tile_space(name: str, spec: ConvSpec, plan: Plan, fold: bool, shared_limit: int = MAX_SHARED) -> Space:
-    """The space of one plan, folded or with the weight (K, C / groups, R, S) as an argument."""
+@dataclass(frozen=True)
+class Fold:
+    """What a folded space knows beyond its plan: the weight's pattern and the shared memory of a multiprocessor."""
+
+    pattern: SparsityPattern
+    shared_limit: int
+
+
+def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
+    """The space of one plan with the weight (K, C / groups, R, S) as an argument."""
     return Space(
         schedule=name,
         variant=plan.structure.variant,
         func=conv2d_tiles(spec, plan.structure.tiles),
-        apply=lambda sch: _schedule(sch, spec, plan, fold),
-        fold=fold,
-        constants=no_constants if fold else weight_itself,
-        refuse=(lambda sch: _refuse(sch, spec, plan, shared_limit)) if fold else None,
+        apply=lambda sch: _schedule(sch, plan, spec, [plan.filters, plan.rows, plan.images, plan.channels]),
+        fold=False,
+        constants=weight_itself,
     )
 
 
-def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
+def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
+    """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
+    decisions = (plan.filters, plan.rows, plan.images, plan.channels)
+    candidates = (*(each.candidates for each in decisions), [3, 4], [0, 1], [1, 2, 3, 4])
+
+    def kernel(values: Sequence[int]) -> GpuKernel:
+        return _kernel(spec, plan, folding, values)
+
+    defaults = choose(candidates, kernel, folding.shared_limit)
+    if defaults is None:
+        return None
+    choices = [Choice(*each) for each in zip(candidates, defaults, strict=True)]
+    return Space(
+        schedule=name,
+        variant=plan.structure.variant,
+        func=conv2d_tiles(spec, plan.structure.tiles),
+        apply=lambda sch: _schedule(sch, plan, spec, choices),
+        refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
+        features=lambda sch: kernel(decided(sch)).features(),
+        estimate_us=kernel(defaults).time_us(),
+    )
+
+
+def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) -> None:
     structure = plan.structure
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
-    filters, rows, images, channels = (
-        sample(sch, *choice) for choice in (plan.filters, plan.rows, plan.images, plan.channels)
-    )
+    filters, rows, images, channels, *folded = (sample(sch, *choice) for choice in choices)
     n, k, y, x, c, r, s = sch.get_loops(conv)
     n_outer, n_inner = sch.split(n, [None, images])
     k_outer, k_inner = sch.split(k, [None, filters])
@@ -69,11 +102,11 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
         stage_input(sch, pack, c_outer, threads, structure.row_stride(spec))
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads)
-    if structure.mode == "ring":
-        sch.annotate(c_outer, RING, sample(sch, [3, 4], 3))
-        sch.annotate(c_outer, TURN, sample(sch, [0, 1], 0))
-    if fold:
-        sch.annotate(c_inner, FOLD, sample(sch, *plan.blocks))
+    if folded:
+        depth, turn, blocks = folded
+        sch.annotate(c_inner, FOLD, blocks)
+        sch.annotate(c_outer, RING, depth)
+        sch.annotate(c_outer, TURN, turn)
     else:
         sch.unroll(k_inner)
         sch.unroll(y_inner)
@@ -88,14 +121,24 @@ def _schedule(sch: Schedule, spec: ConvSpec, plan: Plan, fold: bool) -> None:
         sch.unroll(loop)
 
 
-def _refuse(sch: Schedule, spec: ConvSpec, plan: Plan, shared_limit: int) -> str:
-    """Why registers or shared memory do not suffice for the sampled decisions, or ""."""
+def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> GpuKernel:
+    """What decisions make of the plan."""
     structure = plan.structure
-    filters, rows, images, channels, *ring, blocks = decided(sch)
-    depth = ring[0] if ring else structure.buffers
-    shared_bytes = structure.shared_bytes(spec, rows, images, channels, depth)
-    threads = rows * images * structure.tiles.columns
-    return refusal(threads, filters * structure.pixels, blocks, shared_bytes, shared_limit)
+    filters, rows, images, channels, depth, turn, resident = values
+    height = structure.tiles.rows // (rows * structure.pixels)
+    return GpuKernel.of(
+        spec,
+        folding.pattern,
+        threads=rows * images * structure.tiles.columns,
+        filters=filters,
+        pixels=structure.pixels,
+        blocks=spec.n // images * structure.tiles.count(spec) * height,
+        channels=channels,
+        chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+        depth=depth,
+        resident=resident,
+        turned=bool(turn),
+    )
 
 
 def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:

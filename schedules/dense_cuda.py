@@ -28,5 +28,5 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[S
             if pixels <= spec.out_h and (mode != "direct" or not found):
                 structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, pixels))
                 plans = (plan(spec, structure, CHUNK) for structure in structures)
-                found += [tile_space(NAME, spec, each, fold=False) for each in plans if each is not None][:1]
+                found += [tile_space(NAME, spec, each) for each in plans if each is not None][:1]
     return found

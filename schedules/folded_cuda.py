@@ -7,6 +7,8 @@ channels a chunk, matter most (`cuda_tiles`, `cuda_runs`).
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tvm.target import Target
 
 from tvm_sparse.conv import ConvSpec
@@ -15,14 +17,12 @@ from tvm_sparse.schedules.base import NotApplicable, Space
 from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
 from tvm_sparse.schedules.cuda_runs import lengths, run_plan, run_space
-from tvm_sparse.schedules.cuda_tiles import tile_space
+from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space
 
 NAME = "folded_cuda"
 TARGET = "cuda"
 # Multiply-adds a kernel may hold, non-zeros times pixels of a thread: about a minute of compilation.
 MAX_MULTIPLY_ADDS = 120_000
-# Multiply-adds between two barriers: as many as keep a block's warps in step, so that they share fetched code.
-CHUNK = 200
 # Offered to the search: pixels of a thread, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
 # Runs of pixels offered to the search.
@@ -39,15 +39,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    wish = CHUNK / max(pattern.density, 0.01)
-    found: list[Space] = []
-    limit = shared_memory_bytes(target)
+    folding, found = Fold(pattern, shared_memory_bytes(target)), []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h and pattern.nnz * pixels <= MAX_MULTIPLY_ADDS:
-            plans = (plan(spec, Structure(tiles, pixels, "ring"), wish) for tiles in layouts(spec, pixels))
-            found += [tile_space(NAME, spec, each, True, limit) for each in plans if each is not None][:count]
-    runs = (run_space(NAME, spec, run_plan(spec, each), limit, wish) for each in lengths(spec)[:RUNS])
+            plans = (plan(spec, Structure(tiles, pixels, "ring"), 0) for tiles in layouts(spec, pixels))
+            tiled = (folded_tile_space(NAME, spec, each, folding) for each in plans if each is not None)
+            found += list(islice((each for each in tiled if each is not None), count))
+    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec)[:RUNS])
     found += [each for each in runs if each is not None]
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
-    return found
+    return sorted(found, key=lambda each: each.estimate_us or 0)

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import tvm
 from cuda_emulator import build_source, emulate, kernels
 from random_cases import Case, random_case, random_kernel
+from tvm import s_tir
 from tvm.support import nvcc
 from tvm.target import Target
 
@@ -27,9 +29,9 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules import dense_cuda, folded_cuda
-from tvm_sparse.schedules.base import NotApplicable
+from tvm_sparse.schedules.base import NotApplicable, decided
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan
-from tvm_sparse.schedules.cuda_tiles import tile_space
+from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, tile_space
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
@@ -69,21 +71,32 @@ def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
     assert "int*" not in parameters
 
 
-def test_asynchronous_copies_take_16_bytes_where_rows_are_aligned() -> None:
-    """A ring has one barrier and one group of copies a chunk, its addresses bound once, before the first barrier."""
+def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
+    """Copies are of 16 bytes where rows are aligned; their addresses are bound once, before the first barrier."""
     spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
-    source = source_of("folded_cuda", spec, sparse_weight(spec, 0.5))
-    tiles, chunks = 2, source.count("__syncthreads()") // 2
-    assert chunks > 2 and source.count("__syncthreads()") == tiles * chunks
+    weight = sparse_weight(spec, 0.5)
+    each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
+    schedule = s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    filters, _, _, channels, *_ = decided(schedule)
+    source = kernels(build_source(space.apply_trace(each, weight).func, CUDA)[0])
+    tiles, chunks = spec.k // filters, spec.c // channels
+    assert source.count("__syncthreads()") == tiles * chunks
     assert len(re.findall(r"commit_group\w*\(\);", source)) == tiles * chunks
-    assert re.search(r"tvm_sparse_copy_16\(\(&\(pack_shared_dyn_ptr\[\(to \+ \d+\)\]\)\)", source)
+    assert "tvm_sparse_copy_16((&(pack_shared_dyn_ptr[" in source
     assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
 
 
 def test_the_register_cap_reaches_the_kernel() -> None:
     """The decision on blocks a multiprocessor holds is the second argument of ``__launch_bounds__``."""
     spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
-    assert "__launch_bounds__(224, 3)" in source_of("folded_cuda", spec, sparse_weight(spec, 0.01))
+    weight = sparse_weight(spec, 0.01)
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
+    schedule = s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    blocks = decided(schedule)[-1]
+    bounds = f"{each.variant.removeprefix('run')}, {blocks}" if blocks > 1 else each.variant.removeprefix("run")
+    assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)
 
 
 def test_csr_source_holds_no_weight() -> None:
@@ -166,8 +179,7 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-@pytest.mark.parametrize("fold", [True, False])
-@pytest.mark.parametrize("mode", ["async", "plain"])
+@pytest.mark.parametrize(("fold", "mode"), [(True, "ring"), (False, "async"), (False, "plain")])
 def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Path) -> None:
     """Rows and columns beyond the output are computed and dropped."""
     spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
@@ -176,7 +188,10 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     structure = Structure(Tiles(14, 60), 2, mode, stages_weights=not fold)
     decisions = plan(spec, structure, 100)
     assert decisions is not None
-    kernel = space.apply_trace(tile_space("test", spec, decisions, fold), weight)
+    folding = Fold(SparsityPattern.of(weight), MAX_SHARED)
+    each = folded_tile_space("test", spec, decisions, folding) if fold else tile_space("test", spec, decisions)
+    assert each is not None
+    kernel = space.apply_trace(each, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     np.testing.assert_array_equal(run_emulated(case, kernel, tmp_path), reference.reference(spec, x, weight).value)
 
@@ -185,7 +200,8 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_nvcc_compiles_the_source(schedule: str, tmp_path: Path) -> None:
     """Without spilled registers, for the architecture of the target."""
-    source, _ = build_source(space.kernel(schedule, SPEC, sparse_weight(SPEC), CUDA).func, CUDA)
+    spec = replace(SPEC, n=64)
+    source, _ = build_source(space.kernel(schedule, spec, sparse_weight(spec), CUDA).func, CUDA)
     (tmp_path / "kernel.cu").write_text(source)
     command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -9,10 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
-    0: ["errors", "plain", "environment", "timing", "memory", "device_lock", "channel"],
+    0: ["errors", "plain", "environment", "timing", "cuda_graph", "memory", "device_lock", "channel"],
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
     2: ["compute", "runs", "affine", "selection"],
-    3: ["copies", "ring", "fold", "lowering", "schedules", "space", "records"],
+    3: ["gpu_kernel", "copies", "ring", "fold", "lowering", "schedules", "space", "records"],
     4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],
     6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],

@@ -10,10 +10,10 @@ import math
 import queue
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -106,24 +106,27 @@ class Measurer:
         self._folder.cleanup()
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:
-        """Build the candidates side by side, then verify and time them one after the other, in their order.
+        """Build the candidates side by side, verify and time them one after the other, in their order.
 
-        Nothing is built while something is timed: on a machine with few cores that would disturb it.
+        A CPU builds nothing while something is timed, as that would disturb it. A GPU's candidates are timed as soon as
+        they are built, while later ones are being built.
         """
         jobs = [(candidate, self._new_library()) for candidate in candidates]
         with ThreadPoolExecutor(self.options.builders) as pool:
             try:
-                failures = list(pool.map(lambda job: self._build(*job), jobs))
+                failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
+                if self._device == "cpu":
+                    failures = list(failures)
+                for failure, (_, library) in zip(failures, jobs, strict=True):
+                    yield failure or self._run(library)
+                    # The files of a whole search would fill a small disk.
+                    for path in (library, constants_path(library)):
+                        Path(path).unlink(missing_ok=True)
             except BaseException:
                 # Ctrl-C: leaving the pool waits for its threads, and they for these.
                 for worker in self._workers:
                     worker.kill()
                 raise
-        for failure, (_, library) in zip(failures, jobs, strict=True):
-            yield failure or self._run(library)
-            # The files of a whole search would fill a small disk.
-            for path in (library, constants_path(library)):
-                Path(path).unlink(missing_ok=True)
 
     def set_rival(self, candidate: Candidate) -> None:
         """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
@@ -181,11 +184,13 @@ class Measurer:
         return str(Path(self._folder.name) / f"kernel{self._count}.so")
 
     def _write_arrays(self, weight: np.ndarray) -> None:
-        arguments = reference.random_arguments(self.spec, ARGUMENT_SEED)
+        images = reference.repetition(self.spec.n, ARGUMENT_SEED)
+        distinct = replace(self.spec, n=int(images.max()) + 1)
+        arguments = reference.random_arguments(distinct, ARGUMENT_SEED)
         expected = reference.reference(
-            self.spec, arguments["x"], weight, arguments.get("bias"), arguments.get("residual")
+            distinct, arguments["x"], weight, arguments.get("bias"), arguments.get("residual")
         )
-        arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, **arguments}
+        arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, "images": images, **arguments}
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tvm import s_tir
 from tvm.ir import IRModule
 from tvm.ir.utils import derived_object
+from tvm.runtime import tensor
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
@@ -31,13 +32,15 @@ FAILED_S = 1e10
 
 
 class SharedModel:
-    """The cost model of all spaces of one layer: what one space teaches helps to rank another's candidates."""
+    """A cost model of several spaces of one layer: what one space teaches helps to rank another's candidates.
 
-    def __init__(self, seed: int):
+    With `own`, the spaces' own features describe a candidate, else TVM's features of the loop nest.
+    """
+
+    def __init__(self, seed: int, own: bool = False):
+        self.extractor = OwnFeatures() if own else ms.feature_extractor.PerStoreFeature()
         config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1)
-        self.model = ms.cost_model.XGBModel(
-            extractor=ms.feature_extractor.PerStoreFeature(), config=config, num_warmup_samples=16
-        )
+        self.model = ms.cost_model.XGBModel(extractor=self.extractor, config=config, num_warmup_samples=16)
         self._state = np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
@@ -50,6 +53,11 @@ class SharedModel:
         finally:
             self._state = np.random.get_state()
             np.random.set_state(outside)
+
+    def know(self, space: Space) -> None:
+        """Prepare for candidates of `space`."""
+        if space.features is not None:
+            self.extractor.of[space.name] = space.features
 
 
 class SpaceSearch:
@@ -72,6 +80,7 @@ class SpaceSearch:
         self._batch: list[ms.MeasureCandidate] = []
         # Why candidates were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
+        model.know(space)
         module = IRModule({"main": space.func})
         with _without_tensor_intrinsics():
             self._context = ms.TuneContext(
@@ -156,6 +165,21 @@ def _strategy() -> ms.search_strategy.EvolutionarySearch:
         genetic_max_fail_count=10,
         eps_greedy=0.15,
     )
+
+
+@derived_object
+class OwnFeatures(ms.feature_extractor.PyFeatureExtractor):
+    """One row of features a candidate, from the function that its space, the context's task, has for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[str, Callable[[s_tir.Schedule], Sequence[float]]] = {}
+
+    def extract_from(self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]) -> list:
+        """A (1, features) array for each candidate."""
+        features = self.of[context.task_name]
+        rows = (np.array([features(candidate.sch)], np.float32) for candidate in candidates)
+        return [tensor(row) for row in rows]
 
 
 @derived_object

@@ -9,6 +9,7 @@ and hands the log's records back as `known` to continue an interrupted run.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,13 +36,15 @@ MIN_TRIALS_GENERATED = 32
 class TuneOptions:
     """How to tune a layer.
 
-    `trials` candidates in all, known ones included, `batch` at a time; `schedules` limits the search to schedules of
-    these names (the dense rival is always measured).
+    `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
+    once); no batch is begun after `seconds`; `schedules` limits the search to schedules of these names (the dense rival
+    is always measured).
     """
 
     trials: int = 64
     seed: int = 0
-    batch: int = 8
+    batch: int | None = None
+    seconds: float | None = None
     schedules: tuple[str, ...] | None = None
     measure: MeasureOptions = field(default_factory=MeasureOptions)
 
@@ -75,7 +78,8 @@ class _LayerTuner:
         self.pattern = SparsityPattern.of(weight)
         self.fingerprint = environment.fingerprint(self.target)
         self.rival: TuningRecord | None = None
-        self.model = SharedModel(options.seed)
+        self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
+        self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
         self.known: dict[tuple[str, str], TuningRecord] = {}
         for record in known:
             if self._fits(record):
@@ -113,6 +117,16 @@ class _LayerTuner:
                     del self.known[key]
             except BuildError:
                 del self.known[key]
+
+    @property
+    def batch(self) -> int:
+        """Candidates proposed at a time."""
+        builders = self.options.measure.builders if self.target.kind.name == "cuda" else 0
+        return self.options.batch or max(8, builders)
+
+    def model_of(self, each: Space) -> SharedModel:
+        """The cost model that ranks a space's candidates."""
+        return self.model if each.features is None else self.folded_model
 
     def _left(self) -> int:
         """Trials that may still be made."""
@@ -189,7 +203,7 @@ class _Phase:
         for search in searches:
             self._remember(search)
         turn = 0
-        while self.left > 0 and searches:
+        while self.left > 0 and searches and time.monotonic() < self.tuner.deadline:
             ranked = sorted(searches, key=lambda search: self._best_us(search.space))
             # Two turns of three to the best space, one to the next: the second best default may hold the best kernel.
             search = ranked[1 if turn % 3 == 2 and len(ranked) > 1 else 0]
@@ -207,7 +221,7 @@ class _Phase:
         # A space may be asked for all trials that are left, and proposes known candidates again.
         most = options.trials * 2 + len(tuner.known)
         return [
-            SpaceSearch(each, tuner.target, tuner.model, options.seed + 1 + index, most, options.batch)
+            SpaceSearch(each, tuner.target, tuner.model_of(each), options.seed + 1 + index, most, tuner.batch)
             for index, each in enumerate(self.spaces)
         ]
 
