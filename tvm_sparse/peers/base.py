@@ -77,7 +77,7 @@ class Peer(Protocol):
 
     @property
     def tolerance(self) -> float | None:
-        """Declared error as a fraction of the largest value; None: `tvm_sparse.reference`'s bound holds element-wise."""
+        """Declared error as a fraction of the largest value; None: the element-wise bound of `tvm_sparse.reference`."""
 
     @property
     def sparse(self) -> bool:

@@ -15,6 +15,7 @@ one sparse with many dense matrices in torch, so ``nchw`` calls it once an image
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,9 @@ class Im2colCusparse:
         shape = _output_shape(spec, channels_first)
         size = (spec.k, spec.c * spec.r * spec.s)
         arrays = [torch.from_numpy(array).to(device) for array in compressed_rows(spec, weight)]
-        matrix = torch.sparse_csr_tensor(*arrays, size=size, check_invariants=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+            matrix = torch.sparse_csr_tensor(*arrays, size=size, check_invariants=True)
 
         def bind(x: Tensor) -> Callable[[], Tensor]:
             # Not NaN: what a product times 0 adds of the old output is the library's choice.
