@@ -36,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from importlib import metadata
@@ -156,35 +157,34 @@ def bench(options: argparse.Namespace) -> int:
         for each in wanted((operator, batch), options.density, options.seed, options.schedules, log, target)
     ]
     started = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        built(kernels, target, options.workers, options.timeout) as by_case,
-        Runner() as runner,
-    ):
-        library = _escort(Path(folder), arch) if on_gpu and _wants_escort(options) else ""
-        print(f"{len(kernels)} kernels built in {time.monotonic() - started:.0f} s", flush=True)
-        versions, device = runner.call(versions_and_device, arch, on_gpu)
-        settings = Settings(
-            peers=tuple(options.peers),
-            rounds=options.rounds,
-            seconds=options.case_seconds,
-            seed=options.seed,
-            escort_library=library,
-            progress=str(Path(folder) / "progress"),
-            on_gpu=on_gpu,
-        )
-        run = Run(
-            command=shlex.join(["python", "scripts/bench_table2.py", *sys.argv[1:]]),
-            started=utc_now(),
-            device=device,
-            versions=versions,
-            rounds=options.rounds,
-            cases=(),
-        )
-        for case in run_cases(cases, by_case, settings, options, runner):
-            print(line(case), flush=True)
-            run = replace(run, cases=(*run.cases, case))
-            Document(runs=(run,)).save(options.output)
+    with tempfile.TemporaryDirectory() as folder, Runner() as runner, ThreadPoolExecutor(2) as aside:
+        # While kernels are built, so are Escort's, and the process for the GPU imports what it needs.
+        library = aside.submit(_escort, Path(folder), arch) if on_gpu and _wants_escort(options) else None
+        found = aside.submit(runner.call, versions_and_device, arch, on_gpu)
+        with built(kernels, target, options.workers, options.timeout) as by_case:
+            print(f"{len(kernels)} kernels built in {time.monotonic() - started:.0f} s", flush=True)
+            versions, device = found.result()
+            run = Run(
+                command=shlex.join(["python", "scripts/bench_table2.py", *sys.argv[1:]]),
+                started=utc_now(),
+                device=device,
+                versions=versions,
+                rounds=options.rounds,
+                cases=(),
+            )
+            settings = Settings(
+                peers=tuple(options.peers),
+                rounds=options.rounds,
+                seconds=options.case_seconds,
+                seed=options.seed,
+                escort_library=library.result() if library is not None else "",
+                progress=str(Path(folder) / "progress"),
+                on_gpu=on_gpu,
+            )
+            for case in run_cases(cases, by_case, settings, options, runner):
+                print(line(case), flush=True)
+                run = replace(run, cases=(*run.cases, case))
+                Document(runs=(run,)).save(options.output)
     print(f"{len(run.cases)} of {len(cases)} cases in {time.monotonic() - started:.0f} s: {options.output}")
     bad = [each for case in run.cases for each in case.contenders if each.status in _BAD]
     return 5 if bad or len(run.cases) < len(cases) else 0
@@ -218,7 +218,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=names, default="all", help="families or how they begin (default: all; none)")
     parser.add_argument("--schedules", nargs="+", default=[], metavar="NAME", help="kernels of these schedules too")
     parser.add_argument("--rounds", type=int, default=15, help="at most (default: %(default)s)")
-    parser.add_argument("--case-seconds", type=float, default=3, help="of all rounds of a case (default: %(default)s)")
+    parser.add_argument("--case-seconds", type=float, default=2, help="of all rounds of a case (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this time")
     parser.add_argument("--workers", type=int, default=builders(), help="kernels built at a time (default: cores)")
     parser.add_argument("--timeout", type=float, default=150, help="seconds a kernel may build (default: %(default)s)")

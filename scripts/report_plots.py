@@ -52,9 +52,10 @@ def _bars(cases: Sequence[Case], density: float) -> str:
     for i, (label, families) in enumerate(BARS.items()):
         heights = [_speed(case, families, density) for case in cases]
         places = [group + (i - (len(BARS) - 1) / 2) * width for group in range(len(cases))]
-        axes.bar(places, heights, width, label=label, color=COLOURS[i])
+        # From 1 up for the faster, down for the slower.
+        axes.bar(places, [height - 1 for height in heights], width, bottom=1, label=label, color=COLOURS[i])
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_yscale("log")
+    _logarithmic(axes)
     axes.set_ylabel("times as fast as cuDNN float32")
     axes.set_xticks(range(len(cases)), [f"op {case.operator}" for case in cases])
     axes.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -70,7 +71,7 @@ def _speed(case: Case, families: Sequence[str], density: float) -> float:
 
 def _sparsity(cases: Sequence[Case]) -> str:
     """One small plot an operator: our time by sparsity, cuDNN's as lines across."""
-    figure, axes = _figure(len(cases), width=13, height=2.6 * math.ceil(len(cases) / COLUMNS))
+    figure, axes = _small_plots(len(cases))
     for each, case in zip(axes, cases, strict=False):
         densities = own_densities(case)
         spreads = [Spread.of(own.cold_us) for own in (best(case, [OURS], d) for d in densities) if own is not None]
@@ -81,7 +82,7 @@ def _sparsity(cases: Sequence[Case]) -> str:
             rival = best(case, families)
             if rival is not None:
                 each.axhline(Spread.of(rival.cold_us).median, color=COLOURS[colour], label=label)
-        each.set_yscale("log")
+        _logarithmic(each)
         each.set_title(f"op {case.operator}", fontsize=9)
         each.set_xlabel("sparsity, %", fontsize=8)
         each.set_ylabel("us", fontsize=8)
@@ -95,7 +96,7 @@ def _trials(curves: Sequence[TuningCurve]) -> str:
     for curve in sorted(curves, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
         layers.setdefault((curve.operator, curve.batch, curve.density), []).append(curve)
     labels = sorted({curve.label for curve in curves})
-    figure, axes = _figure(len(layers), width=13, height=2.6 * math.ceil(len(layers) / COLUMNS))
+    figure, axes = _small_plots(len(layers))
     for each, ((operator, batch, density), found) in zip(axes, layers.items(), strict=False):
         for curve in found:
             times = [math.nan if time_us is None else time_us for time_us in curve.best_us]
@@ -106,6 +107,21 @@ def _trials(curves: Sequence[TuningCurve]) -> str:
         each.set_ylabel("best us", fontsize=8)
         each.legend(fontsize=7)
     return _svg(figure)
+
+
+def _logarithmic(axes: Any) -> None:
+    """A logarithmic vertical axis with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+
+
+def _small_plots(number: int) -> tuple[Any, list[Any]]:
+    columns = min(number, COLUMNS)
+    return _figure(number, width=2.8 * columns, height=2.6 * math.ceil(number / COLUMNS))
 
 
 def _figure(number: int, width: float, height: float) -> tuple[Any, list[Any]]:

@@ -94,7 +94,12 @@ def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
 
 
 def write(document: Document, density: float, folder: Path, name: str, with_html: bool) -> list[Path]:
-    """Write all files of the report and return their paths."""
+    """Write all files of the report and return their paths; UsageError where nothing was measured at `density`."""
+    measured = sorted({each for run in document.runs for case in run.cases for each in case.densities})
+    if density not in measured:
+        raise UsageError(
+            "--density", "nothing was measured at it", density, ", ".join(f"{each:g}" for each in measured)
+        )
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Table 2 on the GPU: {document.runs[0].device.name}"
     made = tables(document, density)

@@ -44,7 +44,9 @@ METHODS = (
 def cases_at(document: Document, density: float) -> dict[tuple[int, int], Case]:
     """For each operator and batch the case with most methods at a density."""
     cases = [case for run in document.runs for case in run.cases if density in case.densities]
-    return pick(cases, lambda case: len({c.family for c in case.contenders if c.final}))
+    return pick(
+        cases, lambda case: len({c.family for c in case.contenders if c.final and c.density in (None, density)})
+    )
 
 
 def sweeps(document: Document) -> dict[tuple[int, int], Case]:
@@ -79,21 +81,12 @@ def tables(document: Document, density: float) -> list[Table]:
 def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device) -> Table:
     batch = next(iter(cases))[1]
     note = (
-        f"Density {density:g}, inputs and outputs rotating, nothing of them in the L2 cache. Medians in microseconds with "
-        "quartiles; ratios are medians of the rounds' ratios, and a verdict is what three quarters of the rounds say. "
-        "TF32 allowed: the better of float32 and TF32, torch's default; ours and everything in the column of exact rivals "
-        "is float32. Roof: the larger of the non-zeros' operations and the compulsory bytes, as per cent of our time."
+        f"Density {density:g}, inputs and outputs rotating, nothing of them in the L2 cache. Medians in microseconds "
+        "with quartiles; ratios are medians of the rounds' ratios, and a verdict is what three quarters of the rounds "
+        "say. TF32 allowed: the better of float32 and TF32, torch's default. Ours and the exact rivals are float32. "
+        "Roof: the time that the non-zeros' operations or the compulsory bytes take at least, as per cent of ours."
     )
-    header = (
-        "op",
-        "ours",
-        "cuDNN float32",
-        "cuDNN, TF32 allowed",
-        "cuDNN float16",
-        "best exact rival",
-        "roof",
-        "kernel",
-    )
+    header = ("op", "ours", *RIVALS, "roof", "kernel")
     rows = []
     for (operator, _), case in cases.items():
         own = best(case, [OURS], density)

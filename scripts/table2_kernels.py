@@ -19,12 +19,14 @@ from table2_results import OURS
 
 from tvm_sparse import environment, space
 from tvm_sparse.conv import ConvSpec
-from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.log import TuningLog
 from tvm_sparse.measure import Worker
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.peers import Prepared
 from tvm_sparse.worker import constants_path
+
+DEFAULT = "default decisions"
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def wanted(
         pattern = SparsityPattern.of(weight)
         for family, choices in (
             (OURS, _best(spec, pattern, log, target)),
-            *((f"{OURS} {name}", _of_schedule(name, spec, pattern, log, target)) for name in schedules),
+            *((f"{OURS} {name}", _of_schedule(name, spec, log, target)) for name in schedules),
         ):
             each = Wanted(family, operator, batch, density, seed, tuple(choices))
             if each.sparse or density == densities[0]:
@@ -121,18 +123,18 @@ def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any)
     choices = [Choice(match.record.schedule, match.record.trace, match.note)] if match is not None else []
     # Another weight's decisions may not fit this one.
     if match is None or match.how != "values":
-        found, _ = space.spaces(spec, pattern, target)
-        default = next(each for each in found if each.apply is not None and not each.schedule.startswith("dense"))
-        choices.append(Choice(default.name, None, "default decisions"))
+        hand_made = [name for name in space.names(target) if not name.startswith(("dense", "generated"))]
+        choices += [Choice(name, None, DEFAULT) for name in hand_made]
     return choices
 
 
-def _of_schedule(name: str, spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any) -> list[Choice]:
-    choices = []
+def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list[Choice]:
+    if name not in space.names(target):
+        raise UsageError("--schedules", "unknown schedule", name, ", ".join(space.names(target)))
     record = log.dense(spec, environment.fingerprint(target)) if name.startswith("dense") else None
-    if record is not None and record.schedule.partition(":")[0] == name:
-        choices.append(Choice(record.schedule, record.trace, "tuned"))
-    return [*choices, Choice(space.find(name, spec, pattern, target).name, None, "default decisions")]
+    tuned = record is not None and record.schedule.partition(":")[0] == name
+    choices = [Choice(record.schedule, record.trace, "tuned")] if record is not None and tuned else []
+    return [*choices, Choice(name, None, DEFAULT)]
 
 
 @contextmanager

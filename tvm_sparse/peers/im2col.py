@@ -107,7 +107,7 @@ class Im2colCusparse:
             def call() -> Tensor:
                 columns = _columns(spec, x, self.variant).view(len(products), size[1], -1)
                 for product, right in zip(products, columns, strict=True):
-                    product.addmm_(matrix, right, beta=0)
+                    torch.addmm(product, matrix, right, beta=0, out=product)
                 return y
 
             return call
