@@ -70,7 +70,7 @@ def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device
     if not on_gpu:
         return versions, Device(name="CPU", arch=arch)
     if not torch.cuda.is_available():
-        raise BuildError("bench_table2.py", "torch finds no NVIDIA GPU", hint="try --target llvm for a trial run")
+        raise BuildError("bench_table2.py", "torch finds no GPU", hint="--target llvm tries it without one")
     versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
     properties = torch.cuda.get_device_properties(0)
     clock, driver = _driver_says("clocks.max.sm", "driver_version")
@@ -108,6 +108,7 @@ def run_cases(
             if time.monotonic() > options.deadline:
                 print(f"stopped after {options.seconds:g} s, before operator {operator}, batch {batch}", flush=True)
                 return
+            Path(settings.progress).write_text("")
             try:
                 yield runner.call(bench_case, operator, batch, options.density, ours, settings, skipped)
                 break
@@ -115,6 +116,8 @@ def run_cases(
                 name, cause = broken.contender, broken.cause
             except BrokenProcessPool:
                 name, cause = Path(settings.progress).read_text(), "the process died"
+            except RuntimeError as error:
+                name, cause = "", str(error)[-1000:]
             runner.end()
             print(
                 f"operator {operator}, batch {batch}: {name or 'nobody known'} broke the process: {cause}", flush=True
@@ -149,6 +152,8 @@ def bench(options: argparse.Namespace) -> int:
     """Build, measure and write; 5 where a contender was wrong or failed."""
     target = environment.resolve_target(options.target)
     on_gpu, arch = target.kind.name == "cuda", environment.fingerprint(target)["arch"]
+    if on_gpu and environment.fingerprint(target)["device"] == "unknown":
+        raise BuildError("bench_table2.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
     log = TuningLog(Path("/dev/null"), *options.log)
     cases = [(operator, batch) for operator in options.operators for batch in options.batch]
     kernels = [

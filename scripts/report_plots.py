@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from report_tables import cases_at, own_densities, sweeps
-from table2_compare import CUDNN_FP32, CUDNN_TF32, best
+from table2_compare import CUDNN_FP32, CUDNN_TF32, against, best
 from table2_results import OURS, Case, Document, TuningCurve
 
 from tvm_sparse.timing import Spread
@@ -39,7 +39,7 @@ def plots(document: Document, density: float) -> list[tuple[str, str]]:
     swept = sweeps(document)
     for batch in sorted({batch for _, batch in swept}, reverse=True):
         cases = [case for (_, each), case in swept.items() if each == batch]
-        found.append((f"Time against sparsity, batch {batch}", _sparsity(cases)))
+        found.append((f"Speed against sparsity, batch {batch}", _sparsity(cases)))
     if document.tuning:
         found.append(("Best time after so many trials", _trials(document.tuning)))
     return found
@@ -62,7 +62,7 @@ def _bars(cases: Sequence[Case], density: float) -> str:
     return _svg(figure)
 
 
-def _speed(case: Case, families: Sequence[str], density: float) -> float:
+def _speed(case: Case, families: Sequence[str], density: float | None = None) -> float:
     found, base = best(case, families, density), best(case, CUDNN_FP32, density)
     if found is None or base is None:
         return math.nan
@@ -70,22 +70,20 @@ def _speed(case: Case, families: Sequence[str], density: float) -> float:
 
 
 def _sparsity(cases: Sequence[Case]) -> str:
-    """One small plot an operator: our time by sparsity, cuDNN's as lines across."""
+    """One small plot an operator: our speed by sparsity, cuDNN's as lines across."""
     figure, axes = _small_plots(len(cases))
     for each, case in zip(axes, cases, strict=False):
-        densities = own_densities(case)
-        spreads = [Spread.of(own.cold_us) for own in (best(case, [OURS], d) for d in densities) if own is not None]
-        sparsity = [100 * (1 - density) for density in densities]
-        each.fill_between(sparsity, [s.low for s in spreads], [s.high for s in spreads], color=COLOURS[0], alpha=0.3)
-        each.plot(sparsity, [s.median for s in spreads], marker="o", markersize=3, color=COLOURS[0], label=OURS)
-        for families, label, colour in ((CUDNN_FP32, "cuDNN float32", 6), (CUDNN_TF32, "cuDNN, TF32 allowed", 1)):
-            rival = best(case, families)
-            if rival is not None:
-                each.axhline(Spread.of(rival.cold_us).median, color=COLOURS[colour], label=label)
+        found = [(density, against(case, density, CUDNN_FP32)) for density in own_densities(case)]
+        spreads = {100 * (1 - density): one.ratio for density, one in found if one is not None}
+        low, middle, high = ([getattr(s, name) for s in spreads.values()] for name in ("low", "median", "high"))
+        each.fill_between(list(spreads), low, high, color=COLOURS[0], alpha=0.3)
+        each.plot(list(spreads), middle, marker="o", markersize=3, color=COLOURS[0], label=OURS)
+        each.axhline(1, color="black", linewidth=1, label="cuDNN float32")
+        each.axhline(_speed(case, CUDNN_TF32), color=COLOURS[1], label="cuDNN, TF32 allowed")
         _logarithmic(each)
         each.set_title(f"op {case.operator}", fontsize=9)
         each.set_xlabel("sparsity, %", fontsize=8)
-        each.set_ylabel("us", fontsize=8)
+        each.set_ylabel("times cuDNN float32", fontsize=8)
     axes[0].legend(fontsize=7)
     return _svg(figure)
 

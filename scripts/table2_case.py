@@ -143,6 +143,7 @@ def _entries(
             tolerance=peer.tolerance,
             status="failed",
             code_bytes=getattr(peer, "code_bytes", None),
+            predicted_us=getattr(peer, "predicted_us", None),
         )
         yield _Entry(peer, result), weights[density]
 
@@ -176,7 +177,7 @@ class _Bench:
             entry.result = replace(entry.result, status="not served", cause=str(reason))
         except CaptureError as error:
             raise Broken(name, str(error)[-1000:]) from None
-        except (RuntimeError, ValueError, TypeError, OSError) as error:
+        except Exception as error:  # Of whatever kind: it is kept as the cause.
             cause = f"{type(error).__name__}: {str(error)[-1000:]}"
             entry.result = replace(entry.result, status="failed", cause=cause)
             try:

@@ -65,6 +65,7 @@ class Ours:
     detail: str
     sparse: bool
     code_bytes: int | None = None
+    predicted_us: float | None = None
     variant: str = ""
     exact: bool = True
     tolerance: float | None = None

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import bench_table2
 import cubin
 import gpu_clock
 import gpu_reference
+import gpu_runner
 import numpy as np
 import pytest
 import report_plots
@@ -337,7 +339,7 @@ def test_a_failing_contender_costs_only_itself(monkeypatch: pytest.MonkeyPatch, 
     peers = [
         FakePeer("fake", "good", lambda y: y),
         FakePeer("fake", "wrong", lambda y: y + 1e-4),
-        FakePeer("fake", "raises", lambda y: raise_(RuntimeError("no memory"))),
+        FakePeer("fake", "raises", lambda y: raise_(MemoryError("no memory"))),
         FakePeer("fake", "unserved", lambda y: raise_(NotServed("not mine"))),
         FakePeer("fake", "unwritten", lambda y: torch.full_like(y, math.nan)),
         FakePeer("other", "unwanted", lambda y: y),
@@ -405,6 +407,8 @@ def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: 
         def call(
             self, function: Any, operator: int, batch: int, densities: Any, ours: Any, _: Any, skipped: Any
         ) -> Case:
+            if operator == 3:
+                raise RuntimeError("no memory for the inputs")
             if "cudnn" not in skipped:
                 raise table2_case.Broken("cudnn", "illegal address")
             assert "operator 1, batch 64: illegal address" in skipped["cudnn"]
@@ -414,12 +418,23 @@ def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: 
             self.ended += 1
 
     runner, options = Runner(), type("Options", (), {"deadline": math.inf, "density": [0.1], "seconds": 0})
-    cases = list(bench_table2.run_cases([(1, 64), (2, 64)], {}, settings(tmp_path), options, runner))
-    assert [case.operator for case in cases] == [1, 2] and runner.ended == 1
-    assert "cudnn broke the process" in capsys.readouterr().out
+    cases = list(bench_table2.run_cases([(1, 64), (3, 64), (2, 64)], {}, settings(tmp_path), options, runner))
+    assert [case.operator for case in cases] == [1, 2] and runner.ended == 2
+    printed = capsys.readouterr().out
+    assert "operator 1, batch 64: cudnn broke the process" in printed
+    assert "operator 3, batch 64: nobody known broke the process: no memory for the inputs" in printed
     line = bench_table2.line(cases[0])
     assert "op 1 b64 d0.1: 100 us (folded_cuda:async); fp32 4.00x faster; TF32 0.95x slower" in line
     assert "escort-prepadded 0.1: failed, why" in line
+
+
+def test_a_process_that_dies_is_replaced() -> None:
+    with gpu_runner.Runner() as runner:
+        first = runner.call(os.getpid)
+        with pytest.raises(BrokenProcessPool):
+            runner.call(os._exit, 3)
+        runner.end()
+        assert runner.call(os.getpid) not in (first, os.getpid())
 
 
 def test_kernels_come_from_the_log_or_are_defaults(tmp_path: Path) -> None:
