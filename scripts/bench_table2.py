@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,18 +38,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 # The checkout need not be installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import table2
+from gpu_device import versions_and_device
 from gpu_runner import Runner
-from table2_case import Broken, Settings, bench_case
+from table2_case import Broken, bench_case
 from table2_compare import CUDNN_FP32, CUDNN_TF32, EXACT, against, best
+from table2_entries import Settings
 from table2_kernels import Ours, builders, built, wanted
-from table2_results import OURS, Case, Device, Document, Run
+from table2_results import OURS, Case, Document, Run
 
 from tvm_sparse import environment
 from tvm_sparse.errors import BuildError, TvmSparseError
@@ -60,37 +60,6 @@ from tvm_sparse.records import utc_now
 from tvm_sparse.timing import Spread
 
 SMOKE = {"operators": [1, 6], "batch": [1, 64], "density": [0.1], "rounds": 5}
-
-
-def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device]:
-    """What is installed and the GPU, as torch and the driver's tool say; called in the process that holds the GPU."""
-    import torch
-
-    versions = {"apache-tvm": metadata.version("apache-tvm"), "torch": torch.__version__}
-    if not on_gpu:
-        return versions, Device(name="CPU", arch=arch)
-    if not torch.cuda.is_available():
-        raise BuildError("bench_table2.py", "torch finds no GPU", hint="--target llvm tries it without one")
-    versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
-    properties = torch.cuda.get_device_properties(0)
-    clock, driver = _driver_says("clocks.max.sm", "driver_version")
-    return versions, Device(
-        name=properties.name,
-        arch=arch,
-        multiprocessors=properties.multi_processor_count,
-        clock_mhz=float(clock) if clock.replace(".", "").isdigit() else 0,
-        l2_bytes=getattr(properties, "L2_cache_size", 0),
-        driver=driver,
-    )
-
-
-def _driver_says(*fields: str) -> list[str]:
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return [""] * len(fields)
-    return [part.strip() for part in answer.split(",")]
 
 
 def run_cases(

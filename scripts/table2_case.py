@@ -10,8 +10,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ import numpy as np
 import table2
 from gpu_clock import CaptureError, Clock, CpuClock, GpuClock, Replay
 from gpu_reference import References
+from table2_entries import Entry, Settings, all_entries
 from table2_kernels import Ours
-from table2_results import Case, Contender, rounded
+from table2_results import Case
 
 from tvm_sparse.conv import ConvSpec
-from tvm_sparse.peers import NotServed, Peer, Prepared, all_peers
+from tvm_sparse.peers import NotServed, Prepared
 
 # A cold replay rotates through so many bytes, more than any L2 cache, and so many inputs at least, where memory allows.
 RING_BYTES, RING_CALLS = 128 << 20, 32
@@ -43,44 +44,6 @@ class Broken(Exception):
     def __init__(self, contender: str, cause: str):
         super().__init__(contender, cause)
         self.contender, self.cause = contender, cause
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How cases are run.
-
-    `peers` are prefixes of the families to run; `rounds` at most, fewer where a case would take longer than `seconds`;
-    the name of the contender at work stands in `progress`. `on_gpu` False: a trial run on the CPU.
-    """
-
-    peers: tuple[str, ...]
-    rounds: int
-    seconds: float
-    seed: int
-    escort_library: str
-    progress: str
-    on_gpu: bool = True
-
-
-@dataclass
-class _Entry:
-    """A contender while it runs."""
-
-    peer: Peer
-    result: Contender
-    cold: Replay | None = None
-    warm: Replay | None = None
-    cold_calls: int = 1
-    warm_calls: int = 1
-
-    def add(self, **times_us: Sequence[float]) -> None:
-        """Append times of replays, as microseconds a call."""
-        calls = {"cold_us": self.cold_calls, "warm_us": self.warm_calls}
-        values = {
-            name: (*getattr(self.result, name), *rounded(each / calls[name] for each in added))
-            for name, added in times_us.items()
-        }
-        self.result = replace(self.result, **values)
 
 
 def bench_case(
@@ -104,18 +67,18 @@ def bench_case(
     clock: Clock = GpuClock() if settings.on_gpu else CpuClock()
     with torch.inference_mode(), clock.running():
         bench = _Bench(table2.spec(operator, batch), clock, settings)
-        entries = list(_entries(operator, densities, ours, settings))
-        for entry, weight in entries:
+        pairs = list(all_entries(operator, densities, ours, settings))
+        for entry, weight in pairs:
             cause = skipped.get(entry.result.name)
             if cause is not None:
                 entry.result = replace(entry.result, status="failed", cause=cause)
             else:
                 bench.guard(entry, lambda entry=entry, weight=weight: bench.prepare(entry, weight))
-        running = [entry for entry, _ in entries]
+        running = [entry for entry, _ in pairs]
         bench.pilot(running)
         bench.final(running)
         results = tuple(entry.result for entry in running)
-        del entries, running
+        del pairs, running
         if settings.on_gpu:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -123,29 +86,6 @@ def bench_case(
     return Case(
         operator=operator, batch=batch, seed=settings.seed, calls=bench.ring, contenders=results, seconds=seconds
     )
-
-
-def _entries(
-    operator: int, densities: Sequence[float], ours: Sequence[tuple[float, Ours]], settings: Settings
-) -> Iterator[tuple[_Entry, np.ndarray]]:
-    """Every contender with the weight it is verified with."""
-    weights = {density: table2.weight(operator, density, settings.seed) for density in densities}
-    library = Path(settings.escort_library) if settings.escort_library else None
-    rivals = [peer for peer in all_peers(library) if peer.family.startswith(settings.peers)]
-    for density, peer in [*ours, *((density, peer) for peer in rivals for density in densities)]:
-        if not peer.sparse and density != densities[0]:
-            continue
-        result = Contender(
-            family=peer.family,
-            variant=peer.variant,
-            density=density if peer.sparse else None,
-            exact=peer.exact,
-            tolerance=peer.tolerance,
-            status="failed",
-            code_bytes=getattr(peer, "code_bytes", None),
-            predicted_us=getattr(peer, "predicted_us", None),
-        )
-        yield _Entry(peer, result), weights[density]
 
 
 class _Bench:
@@ -166,7 +106,7 @@ class _Bench:
         ]
         self.references = References(self.inputs[0])
 
-    def guard(self, entry: _Entry, work: Callable[[], None]) -> None:
+    def guard(self, entry: Entry, work: Callable[[], None]) -> None:
         """Do some of a contender's work; what goes wrong is its own failure."""
         name = entry.result.name
         Path(self.settings.progress).write_text(name)
@@ -185,7 +125,7 @@ class _Bench:
             except RuntimeError:
                 raise Broken(name, cause) from None
 
-    def prepare(self, entry: _Entry, weight: np.ndarray) -> None:
+    def prepare(self, entry: Entry, weight: np.ndarray) -> None:
         """Verify a contender and capture its replays."""
         prepared = entry.peer.prepare(self.spec, weight, self.clock.device)
         call = prepared.bind(prepared.load(self.inputs[0]))
@@ -213,7 +153,7 @@ class _Bench:
 
         torch.full((math.prod(prepared.spec.output_shape),), float("nan"), device=self.clock.device)
 
-    def pilot(self, entries: Sequence[_Entry]) -> None:
+    def pilot(self, entries: Sequence[Entry]) -> None:
         """A few rounds of each contender alone; the close ones of each family take part in the final."""
         for entry in entries:
             if entry.cold is not None:
@@ -233,7 +173,7 @@ class _Bench:
         assert replay is not None
         return self.clock.round_us([replay] * PILOT_ROUNDS, cold=True)
 
-    def final(self, entries: Sequence[_Entry]) -> None:
+    def final(self, entries: Sequence[Entry]) -> None:
         """All rounds; in each, every contender once, in an order of its own."""
         order = [entry for entry in entries if entry.result.final]
         if not order:
@@ -256,5 +196,5 @@ class _Bench:
                     entry.add(warm_us=[time_us])
 
 
-def _is_ok(entry: _Entry) -> bool:
+def _is_ok(entry: Entry) -> bool:
     return entry.result.status == "ok"

@@ -30,6 +30,7 @@ import report_tuning
 import table2
 import table2_case
 import table2_compare
+import table2_entries
 import table2_kernels
 import torch
 from table2_results import OURS, Case, Contender, Device, Document, Run, TuningCurve
@@ -324,13 +325,13 @@ def raise_(error: Exception) -> Any:
     raise error
 
 
-def settings(tmp_path: Path, **changes: Any) -> table2_case.Settings:
+def settings(tmp_path: Path, **changes: Any) -> table2_entries.Settings:
     plain = {"peers": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": "", "on_gpu": False}
-    return table2_case.Settings(**{**plain, "progress": str(tmp_path / "progress"), **changes})
+    return table2_entries.Settings(**{**plain, "progress": str(tmp_path / "progress"), **changes})
 
 
 def run_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, peers: list[FakePeer], **skipped: str) -> Case:
-    monkeypatch.setattr(table2_case, "all_peers", lambda library: peers)
+    monkeypatch.setattr(table2_entries, "all_peers", lambda library: peers)
     monkeypatch.setattr(table2_case, "CpuClock", FakeClock)
     return table2_case.bench_case(2, 1, (0.5, 0.1), [], settings(tmp_path), skipped)
 
