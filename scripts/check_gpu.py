@@ -13,10 +13,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,51 +36,25 @@ from gpu_jobs import (
     run,
     target,
 )
+from gpu_runner import Runner, pool
 
 from tvm_sparse.conv import ConvSpec
 
 
-class Runner:
-    """One process that holds the GPU; a new one takes over after a failure, which may have broken the CUDA context."""
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``function(*arguments)`` in the process."""
-        if self._pool is None:
-            self._pool = _pool(1)
-        return self._pool.submit(function, *arguments).result()
-
-    def run(self, job: Job, kernel: str, path: str, timed: bool) -> Result:
-        """`run` in the process; a crash is a failure of the job."""
-        try:
-            result = self.call(run, job, kernel, path, timed)
-        except BrokenProcessPool:
-            result = Result(job, kernel, failure="the process crashed")
-        if result.worst is None:
-            self._end()
-        return result
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+def run_apart(runner: Runner, job: Job, kernel: str, path: str, timed: bool) -> Result:
+    """`run` in the process that holds the GPU; a crash is a failure of the job, and another process takes over."""
+    try:
+        result: Result = runner.call(run, job, kernel, path, timed)
+    except BrokenProcessPool:
+        result = Result(job, kernel, failure="the process crashed")
+    if result.worst is None:
+        runner.end()
+    return result
 
 
 def check(jobs: Sequence[Job], workers: int, timed: bool = False) -> Iterator[Result]:
     """Build all jobs side by side and run each as it is built, or, where `timed`, when all are built."""
-    with tempfile.TemporaryDirectory() as folder, _pool(workers) as builders, Runner() as runner:
+    with tempfile.TemporaryDirectory() as folder, pool(workers) as builders, Runner() as runner:
         built: list[tuple[Job, Future[tuple[str, str, str]]]] = [
             (job, builders.submit(build, job, folder)) for job in jobs
         ]
@@ -93,7 +66,7 @@ def check(jobs: Sequence[Job], workers: int, timed: bool = False) -> Iterator[Re
                 kernel, path, failure = future.result()
             except BrokenProcessPool:
                 kernel, path, failure = job.schedule, "", "a building process crashed"
-            yield Result(job, kernel, failure=failure) if failure else runner.run(job, kernel, path, timed)
+            yield Result(job, kernel, failure=failure) if failure else run_apart(runner, job, kernel, path, timed)
 
 
 def summary(results: Sequence[Result]) -> dict[str, dict[str, Any]]:

@@ -7,13 +7,14 @@ import random
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_clock import GpuClock, median_us
 from random_cases import Case, random_case, random_kernel, random_weight
 
 from tvm_sparse.conv import ConvSpec
@@ -193,39 +194,13 @@ def _times_us(module: Any, tensors: list[Any], device: Any) -> dict[str, float]:
     results = module.time_evaluator("main", device, number=20, repeat=10, min_repeat_ms=5)(*tensors).results
     times = {"loop": statistics.median(results) * 1e6}
     if _has_torch():
-        import torch
-        import tvm_ffi
-
         function = module["main"]
-        times["graph"] = _graph_time_us(
-            lambda: function(*tensors), lambda graph: tvm_ffi.use_torch_stream(torch.cuda.graph(graph))
-        )
+        times["graph"] = median_us(GpuClock(), lambda: function(*tensors))
     return times
 
 
 def _has_torch() -> bool:
     return find_spec("torch") is not None
-
-
-def _graph_time_us(call: Callable[[], Any], capture: Callable[[Any], Any], calls: int = 20, rounds: int = 21) -> float:
-    """Median over `rounds` replays of a CUDA graph of `calls` calls."""
-    import torch
-
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with capture(graph):
-        for _ in range(calls):
-            call()
-    times = []
-    for _ in range(rounds + 2):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / calls)
-    return statistics.median(times[2:])
 
 
 def cudnn_times_us(spec: ConvSpec, weight: np.ndarray) -> dict[str, float]:
@@ -234,20 +209,16 @@ def cudnn_times_us(spec: ConvSpec, weight: np.ndarray) -> dict[str, float]:
         return {}
     import torch
 
+    from tvm_sparse.peers import cudnn
+
     if not torch.cuda.is_available():
         return {}
-    torch.backends.cudnn.benchmark = True
-    times: dict[str, float] = {}
-    x, w = torch.randn(*spec.input_shape, device="cuda"), torch.from_numpy(weight).cuda()
-    top, left, _, _ = spec.padding
-    for name, allowed in (("fp32", False), ("tf32", True)):
-        torch.backends.cudnn.allow_tf32 = allowed
-        for layout in (torch.contiguous_format, torch.channels_last):
-            inputs, filters = x.to(memory_format=layout), w.to(memory_format=layout)
-
-            def call(inputs: Any = inputs, filters: Any = filters) -> Any:
-                return torch.nn.functional.conv2d(inputs, filters, None, spec.stride, (top, left), spec.dilation)
-
-            time_us = _graph_time_us(call, torch.cuda.graph)
-            times[name] = min(times.get(name, time_us), time_us)
+    clock, times = GpuClock(), {}
+    x = torch.randn(*spec.input_shape, device=clock.device)
+    for precision in ("fp32", "tf32"):
+        found = []
+        for layout in cudnn.LAYOUTS:
+            prepared = cudnn.Cudnn(precision, layout).prepare(spec, weight, clock.device)
+            found.append(median_us(clock, prepared.bind(prepared.load(x))))
+        times[precision] = min(found)
     return times

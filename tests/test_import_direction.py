@@ -16,7 +16,7 @@ LAYERS = {
     4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],
     6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],
-    7: ["artifact"],
+    7: ["artifact", "peers"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}

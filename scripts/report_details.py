@@ -1,0 +1,86 @@
+"""Tables of the report on Table 2 beside the times: memory, tuning, predictions and what failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from report_cells import NOTHING, Table, kib
+from table2_compare import best, non_zeros, pick
+from table2_results import OURS, Case, Contender, Document
+
+from tvm_sparse.timing import Spread
+
+# Trials after which a search is called done: its best time is within this of the best of all.
+NEARLY = 1.05
+
+
+def memory(document: Document) -> Table:
+    """Code and weight bytes of our kernels."""
+    note = (
+        "Bytes of GPU code made for the weight, and of weight arrays beside it, against the dense weight and "
+        "compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
+    )
+    rows = []
+    cases = pick((case for run in document.runs for case in run.cases), lambda case: len(case.densities))
+    for (operator, batch), case in cases.items():
+        for own in (best(case, [OURS], density) for density in case.densities):
+            if own is None or own.density is None:
+                continue
+            dense = 4 * math.prod(case.spec.weight_shape)
+            rows_bytes = 8 * non_zeros(case, own.density) + 4 * (case.spec.k + 1)
+            code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
+            cells = (code, kib(own.weight_bytes), kib(dense), kib(rows_bytes))
+            rows.append((str(operator), str(batch), f"{own.density:g}", *cells))
+    return Table("Memory", note, ("op", "batch", "density", "code", "arrays", "dense", "sparse rows"), tuple(rows))
+
+
+def tuning(document: Document) -> Table:
+    """How searches went."""
+    note = (
+        f"Best time that a search found, after how many trials it was within {round(100 * (NEARLY - 1))}% of it, and "
+        "seconds from the layer's first result to its last, building and verifying included."
+    )
+    header = ("op", "batch", "density", "candidates", "best us", "trials", f"within {NEARLY:g}x after", "seconds")
+    rows = []
+    for curve in sorted(document.tuning, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
+        times = [each for each in curve.best_us if each is not None]
+        near = next(
+            (i for i, each in enumerate(curve.best_us, 1) if each is not None and each <= NEARLY * times[-1]), None
+        )
+        head = (str(curve.operator), str(curve.batch), f"{curve.density:g}", curve.label)
+        cells = (f"{times[-1]:.4g}" if times else NOTHING, str(len(curve.best_us)), str(near or NOTHING))
+        rows.append((*head, *cells, f"{curve.seconds:.0f}"))
+    return Table("Tuning", note, header, tuple(rows))
+
+
+def predictions(document: Document) -> Table:
+    """Predicted against measured times."""
+    note = "What the model of the machine predicts for our kernels, against the measured median, cold."
+    rows = []
+    for case, each in _contenders(document):
+        if each.predicted_us is not None and each.cold_us:
+            measured = Spread.of(each.cold_us).median
+            head = (str(case.operator), str(case.batch), f"{each.density or 1:g}", each.family)
+            cells = (f"{each.predicted_us:.4g}", f"{measured:.4g}", f"{each.predicted_us / measured:.2f}")
+            rows.append((*head, *cells))
+    header = ("op", "batch", "density", "kernel", "predicted us", "measured us", "predicted / measured")
+    return Table("Prediction", note, header, tuple(rows))
+
+
+def failures(document: Document) -> Table:
+    """What was not timed."""
+    note = "Contenders without times, and the cause."
+    rows = [
+        (str(case.operator), str(case.batch), each.name, each.status, " ".join(each.cause.split())[-200:])
+        for case, each in _contenders(document)
+        if each.status != "ok"
+    ]
+    return Table("Not timed", note, ("op", "batch", "contender", "status", "cause"), tuple(rows))
+
+
+def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:
+    for run in document.runs:
+        for case in run.cases:
+            for contender in case.contenders:
+                yield case, contender
