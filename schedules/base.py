@@ -66,6 +66,8 @@ class Space:
         What the cost model is told of a schedule; None: TVM's features of the loop nest, which know nothing of folding.
     estimate_us
         Estimated time of the default decisions; None where nothing estimates it.
+    others
+        Like `apply`, with other defaults that a search should try first.
     """
 
     schedule: str
@@ -78,6 +80,7 @@ class Space:
     refuse: Callable[[Schedule], str] | None = None
     features: Callable[[Schedule], Sequence[float]] | None = None
     estimate_us: float | None = None
+    others: tuple[Callable[[Schedule], None], ...] = ()
 
     @property
     def name(self) -> str:

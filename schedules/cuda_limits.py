@@ -21,6 +21,8 @@ MIN_REGISTERS = 48
 REGISTERS, MAX_REGISTERS = 16384, 255
 # Shared memory of a multiprocessor by architecture, KiB (CUDA programming guide, compute capabilities).
 _SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
+# Decisions of a space that a search begins with.
+STARTS = 3
 # What the driver keeps for itself of each block's shared memory, bytes.
 _RESERVED = 1024
 
@@ -60,15 +62,17 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
 
 
 def choose(
-    candidates: Sequence[Sequence[int]], kernel: Callable[[tuple[int, ...]], GpuKernel], shared_limit: int
-) -> tuple[int, ...] | None:
-    """The combination of one of each of `candidates` that is estimated fastest among those that fit; None if none does.
+    candidates: Sequence[Sequence[int]], kernel: Callable[[Sequence[int]], GpuKernel], shared_limit: int
+) -> list[tuple[int, ...]]:
+    """Combinations of one of each of `candidates` that fit, those estimated fastest first, `STARTS` at most.
 
-    It is the default of a schedule: where nothing was tuned it is what runs, and a search starts from it.
+    The first is the default of a schedule: where nothing was tuned it is what runs. A search starts from all of them,
+    so they differ in what weighs most, the output channels of a thread and turning.
     """
-    best, best_us = None, float("inf")
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
     for values in itertools.product(*candidates):
         each = kernel(values)
-        if each.threads <= MAX_THREADS and not refused(each, shared_limit) and (time_us := each.time_us()) < best_us:
-            best, best_us = values, time_us
-    return best
+        if each.threads <= MAX_THREADS and not refused(each, shared_limit):
+            kind, estimate = (values[0], each.turned), (each.time_us(), values)
+            best[kind] = min(best.get(kind, estimate), estimate)
+    return [values for _, values in sorted(best.values())[:STARTS]]

@@ -15,7 +15,7 @@ A run's length is chosen so that the runs are a multiple of the multiprocessors,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
@@ -98,18 +98,22 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
             turned=bool(turn),
         )
 
-    defaults = choose(candidates, kernel, folding.shared_limit)
-    if defaults is None:
+    starts = choose(candidates, kernel, folding.shared_limit)
+    if not starts:
         return None
-    choices = list(zip(candidates, defaults, strict=True))
+
+    def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
+        return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
+
     return Space(
         schedule=name,
         variant=f"run{plan.runs.length}",
         func=conv2d_runs(spec, plan.runs),
-        apply=lambda sch: _schedule(sch, plan, choices),
+        apply=scheduler(starts[0]),
+        others=tuple(map(scheduler, starts[1:])),
         refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
         features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(defaults).time_us(),
+        estimate_us=kernel(starts[0]).time_us(),
     )
 
 

@@ -18,7 +18,7 @@ execute the same code. The distance of rows in shared memory is the one with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
@@ -63,18 +63,23 @@ def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> S
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)
 
-    defaults = choose(candidates, kernel, folding.shared_limit)
-    if defaults is None:
+    starts = choose(candidates, kernel, folding.shared_limit)
+    if not starts:
         return None
-    choices = [Choice(*each) for each in zip(candidates, defaults, strict=True)]
+
+    def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
+        choices = [Choice(*each) for each in zip(candidates, values, strict=True)]
+        return lambda sch: _schedule(sch, plan, spec, choices)
+
     return Space(
         schedule=name,
         variant=plan.structure.variant,
         func=conv2d_tiles(spec, plan.structure.tiles),
-        apply=lambda sch: _schedule(sch, plan, spec, choices),
+        apply=scheduler(starts[0]),
+        others=tuple(map(scheduler, starts[1:])),
         refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
         features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(defaults).time_us(),
+        estimate_us=kernel(starts[0]).time_us(),
     )
 
 

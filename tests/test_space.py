@@ -73,7 +73,7 @@ def test_a_name_without_a_variant_is_the_first_space(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_trace_survives_json_and_gives_the_default_again(name):
-    trace = json.loads(json.dumps(search(name).default()))
+    trace = json.loads(json.dumps(search(name).starts()[0]))
     plain, again = (space.kernel(name, SPEC, WEIGHT, TARGET, each) for each in (None, trace))
     assert plain.func.script() == again.func.script()
     arguments = reference.random_arguments(SPEC, 0)
@@ -81,7 +81,7 @@ def test_a_trace_survives_json_and_gives_the_default_again(name):
 
 
 def test_another_convolution_s_trace_is_refused():
-    trace = copy.deepcopy(search("folded_cpu").default())
+    trace = copy.deepcopy(search("folded_cpu").starts()[0])
     trace[1][0][1] = 99
     with pytest.raises(BuildError, match=r"schedule folded_cpu.*: the trace does not fit: ") as caught:
         space.kernel("folded_cpu", SPEC, WEIGHT, TARGET, trace)

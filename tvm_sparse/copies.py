@@ -72,7 +72,8 @@ class ChunkCopies:
 
     def at(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copies of one chunk, their destination moved by `shift` elements."""
-        return SeqStmt([self._emit(copy, chunk, shift) for copy in self._copies])
+        copies = [self._emit(copy, chunk, shift) for copy in self._copies]
+        return SeqStmt(copies) if len(copies) > 1 else copies[0]
 
     def _emit(self, copy: _Copy, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
         to = tirx.address_of(tirx.BufferLoad(copy.buffer, [copy.to + shift]))

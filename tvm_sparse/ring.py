@@ -164,28 +164,31 @@ class _Kernel:
     def _turned(self) -> Stmt:
         """Two rounds over the chunks: from the block's first chunk to the end, then from the beginning up to it.
 
-        Where the next copy goes, where the next chunk is read, and how many chunks are left is counted in registers:
-        computed from a chunk's number it would take registers for every chunk.
+        What is copied next and where to, where the next chunk is read, and how many are left is counted in registers.
+        Computed from a chunk's number it would not depend on the round, so compilers would compute it for all chunks
+        before the loop: that fills all registers, and no shared load is issued ahead of its use any more.
         """
         chunk, ahead, count = self.chunk, self.ahead, self.chunk.count
         block = self._block()
         first, turn = Var("first", block.ty), Var("turn", block.ty)
-        fill, read, left = (_Counter(name) for name in ("fill", "read", "left"))
+        fill, read, left, later = (_Counter(name) for name in ("fill", "read", "left", "later"))
         parts: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
         for i in range(ahead):
             parts.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i)))
         parts += [fill.set(_integer(ahead)), read.set(_integer(0)), left.set(_integer(count))]
+        parts.append(later.set(tirx.truncmod(first + ahead, _integer(count))))
         rounds: list[Stmt] = []
         for index in range(count):
-            copy = chunk.copied(_integer((index + ahead) % count), fill.value)
+            copy = chunk.copied(later.value, fill.value)
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
-            copies = IfThenElse(left.value > ahead, SeqStmt([copy, fill.next(self.buffers)]), _committed(_nothing()))
+            more = SeqStmt([copy, fill.next(self.buffers), later.next(count)])
+            copies = IfThenElse(left.value > ahead, more, _committed(_nothing()))
             steps = [_barrier(), copies, chunk.computed(_integer(index), read.value), read.next(self.buffers)]
             body = _waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
             in_round = tirx.Select(turn < 1, first <= index, first > index)
             rounds.append(IfThenElse(in_round, body, None))
         loop = For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(rounds))
-        return SeqStmt([*(AllocBuffer(each.buffer) for each in (fill, read, left)), *parts, loop])
+        return SeqStmt([*(AllocBuffer(each.buffer) for each in (fill, read, left, later)), *parts, loop])
 
     def _block(self) -> Var:
         found: list[Var] = []

@@ -98,9 +98,15 @@ class SpaceSearch:
         self._designs = self._context.generate_design_space()
         self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
 
-    def default(self) -> Any | None:
-        """The trace of the schedule's own decisions, as JSON; a generated space has none."""
-        return None if self.space.apply is None else trace_to_json(self._designs[0].trace)
+    def starts(self) -> list[Any]:
+        """Traces of the schedule's own decisions, its default first, as JSON; a generated space has none."""
+        if self.space.apply is None:
+            return []
+        schedules = [self._designs[0]]
+        for apply in self.space.others:
+            schedules.append(s_tir.Schedule(self.space.func, debug_mask="none"))
+            apply(schedules[-1])
+        return [trace_to_json(schedule.trace) for schedule in schedules]
 
     def propose(self) -> list[Any] | None:
         """The next traces to measure, as JSON; None when the space is exhausted."""

@@ -8,6 +8,7 @@ and hands the log's records back as `known` to continue an interrupted run.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord, decisions_key
 from tvm_sparse.schedules.base import Space
 from tvm_sparse.search import SharedModel, SpaceSearch
 
-# One dense trial for this many trials, at least one a dense space.
-TRIALS_PER_DENSE_TRIAL = 8
+# One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
+TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
 # Fewer trials than this are all spent on hand-made schedules.
 MIN_TRIALS_GENERATED = 32
 
@@ -98,7 +99,7 @@ class _LayerTuner:
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
         self._forget_stale([*dense, *sparse])
-        share = max(len(dense), self.options.trials // TRIALS_PER_DENSE_TRIAL)
+        share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
         yield from _Phase(self, dense, min(share - tried, self._left())).run()
         if self._left() <= 0:
@@ -193,12 +194,13 @@ class _Phase:
         self.left = budget
 
     def run(self) -> Iterator[TuningRecord]:
-        """Defaults of all spaces, then rounds of search over the best ones."""
+        """Starts of all spaces, then rounds of search over the best ones."""
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
-        defaults = [search.default() for search in searches]
-        pairs = [(s, t) for s, t in zip(self.spaces, defaults, strict=True) if t is not None][: self.left]
+        starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
+        # Defaults of all spaces before second starts of any.
+        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None][: self.left]
         yield from self._measure([each for each, _ in pairs], [trace for _, trace in pairs])
         for search in searches:
             self._remember(search)
