@@ -82,6 +82,8 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         [1, 2, 3, 4],
     )
 
+    lanes = plan.runs.whole(spec).lanes(spec)
+
     def kernel(values: Sequence[int]) -> GpuKernel:
         filters, channels, depth, turn, resident = values
         return GpuKernel.of(
@@ -93,6 +95,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
             blocks=plan.runs.count(spec),
             channels=channels,
             chunk_bytes=4 * channels * plan.channel,
+            lanes=lanes,
             depth=depth,
             resident=resident,
             turned=bool(turn),

@@ -55,6 +55,17 @@ def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
     )
 
 
+def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
+    """The folded space of one plan whose mode is "plain"."""
+    choices = [plan.filters, plan.rows, plan.images, plan.channels, plan.blocks]
+    return Space(
+        schedule=name,
+        variant=plan.structure.variant,
+        func=conv2d_tiles(spec, plan.structure.tiles),
+        apply=lambda sch: _schedule(sch, plan, spec, choices),
+    )
+
+
 def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
     """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
@@ -108,10 +119,10 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads)
     if folded:
-        depth, turn, blocks = folded
+        *ring, blocks = folded
         sch.annotate(c_inner, FOLD, blocks)
-        sch.annotate(c_outer, RING, depth)
-        sch.annotate(c_outer, TURN, turn)
+        for annotation, value in zip((RING, TURN), ring, strict=False):
+            sch.annotate(c_outer, annotation, value)
     else:
         sch.unroll(k_inner)
         sch.unroll(y_inner)
@@ -140,6 +151,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         blocks=spec.n // images * structure.tiles.count(spec) * height,
         channels=channels,
         chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+        lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,
         turned=bool(turn),

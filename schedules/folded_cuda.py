@@ -17,12 +17,14 @@ from tvm_sparse.schedules.base import NotApplicable, Space
 from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
 from tvm_sparse.schedules.cuda_runs import lengths, run_plan, run_space
-from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space
+from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
 
 NAME = "folded_cuda"
 TARGET = "cuda"
 # Multiply-adds a kernel may hold, non-zeros times pixels of a thread: about a minute of compilation.
 MAX_MULTIPLY_ADDS = 120_000
+# Multiply-adds of a chunk where there is no ring.
+CHUNK = 200
 # Offered to the search: pixels of a thread, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
 # Runs of pixels offered to the search.
@@ -47,6 +49,12 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
             found += list(islice((each for each in tiled if each is not None), count))
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec)[:RUNS])
     found += [each for each in runs if each is not None]
+    if not found:
+        # Small blocks with large windows: too many copies a thread for a ring.
+        plans = (
+            plan(spec, Structure(tiles, 1, "plain"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)
+        )
+        found = [plain_tile_space(NAME, spec, each) for each in plans if each is not None][:1]
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return sorted(found, key=lambda each: each.estimate_us or 0)

@@ -116,16 +116,26 @@ def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, int
     return np.where(mask, values, 0).astype(np.float32)
 
 
+# How often random decisions are chosen anew.
+ATTEMPTS = 20
+
+
 def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
-    """The kernel of `space` with every sampled decision chosen anew, tile sizes by a seed that is chosen."""
+    """The kernel of `space` with every sampled decision chosen anew, tile sizes by a seed that is chosen.
+
+    Decisions that the space refuses are chosen again; its own are kept where it refuses `ATTEMPTS` times.
+    """
     from tvm.s_tir import Schedule
 
     schedule = Schedule(space.func, debug_mask="none")
     space.apply(schedule)
-    decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
 
     def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> Any:
         return choose(range(len(attributes[0]))) if instruction.kind.name == "SampleCategorical" else None
 
-    schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
-    return apply_trace(space, weight, trace_to_json(decided.trace))
+    for _ in range(ATTEMPTS):
+        decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
+        schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
+        if space.refuse is None or not space.refuse(decided):
+            return apply_trace(space, weight, trace_to_json(decided.trace))
+    return apply_trace(space, weight)

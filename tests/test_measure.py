@@ -153,7 +153,8 @@ def test_the_worker_verifies_before_it_times(tmp_path, change):
     worker.build({**names, **build})
     run = {**names, "repeats": 2, "min_repeat_ms": 0.1}
     assert len(worker.run(run)["times_us"]) == 2
-    np.savez(names["arrays"], **{**arrays, "value": change(arrays["value"], arrays["bound"])})
-    answer = worker.run(run)
+    wrong = str(tmp_path / "wrong.npz")
+    np.savez(wrong, **{**arrays, "value": change(arrays["value"], arrays["bound"])})
+    answer = worker.run({**run, "arrays": wrong})
     assert answer["error"] > 1
     assert answer["times_us"] == []

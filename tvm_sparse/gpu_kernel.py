@@ -21,10 +21,12 @@ BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
 _REGISTERS, _SHARED_BYTES = 16384, 227 * 1024
 # Bytes of an instruction; code up to a size -> cycles an instruction.
 _INSTRUCTION = 16
-_FETCH_CYCLES = ((32 * 1024, 1.0), (128 * 1024, 2.7), (math.inf, 6.2))
+_FETCH_CYCLES = ((32 * 1024, 1.0), (160 * 1024, 2.7), (math.inf, 6.2))
 _COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 5.0, 14.0, 64
 # Share of a kernel's issue slots, all multiprocessors together, that adds to its time.
 _WORK = 0.2
+# How much longer code takes whose registers do not suffice to issue shared loads well before their use.
+_CRAMPED = 1.25
 # How much longer warm code takes where blocks are at different chunks and so share less of what is fetched.
 _TURNED = 1.25
 # Cycles of a barrier with the wait for copies, and of a block's start and end.
@@ -48,6 +50,10 @@ class GpuKernel:
         Of a thread: multiply-adds and reads of shared memory.
     copied_bytes, shared_bytes
         Copied by a block in all, and its shared memory.
+    copies
+        Of a thread in one chunk.
+    depth
+        Buffers of the ring.
     resident
         Thread blocks that a multiprocessor should hold at once.
     turned
@@ -66,7 +72,9 @@ class GpuKernel:
     multiply_adds: float
     loads: float
     copied_bytes: float
+    copies: int
     shared_bytes: float
+    depth: int
     resident: int
     turned: bool
     floor_us: float
@@ -83,11 +91,15 @@ class GpuKernel:
         blocks: int,
         channels: int,
         chunk_bytes: int,
+        lanes: int,
         depth: int,
         resident: int,
         turned: bool,
     ) -> GpuKernel:
-        """Counts from a schedule's decisions; `chunk_bytes` are one buffer's, `depth` the buffers of the ring."""
+        """Counts from a schedule's decisions.
+
+        `chunk_bytes` are those of one buffer, copied `lanes` floats at once; `depth` is the number of buffers.
+        """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
         # A thread reads an input where some of its filters has a non-zero; rows are shared by its pixels.
@@ -104,7 +116,9 @@ class GpuKernel:
             multiply_adds=pattern.nnz * pixels / tiles,
             loads=read * (1 - (1 - density) ** filters),
             copied_bytes=float(chunk_bytes * chunks),
+            copies=-(-chunk_bytes // (4 * lanes * threads)),
             shared_bytes=float(chunk_bytes * min(depth, chunks)),
+            depth=depth,
             resident=resident,
             turned=turned,
             floor_us=floor_us(spec, pattern),
@@ -113,8 +127,18 @@ class GpuKernel:
     @property
     def instructions(self) -> float:
         """Of a thread, about."""
-        copies = self.copied_bytes / 16 / self.threads
+        copies = self.copies * self.chunks
         return self.multiply_adds + self.loads + 2 * copies + 8 * self.chunks + self.filters * self.pixels + 60
+
+    @property
+    def registers(self) -> int:
+        """That a thread needs for accumulators, loads in flight and the addresses of its copies, about."""
+        return self.filters * self.pixels + 7 + 3 * self.copies
+
+    @property
+    def available_registers(self) -> int:
+        """That a thread may have, with as many blocks on a multiprocessor as it should hold."""
+        return min(255, _REGISTERS // (32 * -(-self.threads // 128) * self.resident) // 8 * 8)
 
     @property
     def resident_blocks(self) -> int:
@@ -135,9 +159,12 @@ class GpuKernel:
         issue = resident * -(-self.threads // 128)
         shared = resident * self.loads * self.threads / 32
         cycles = max(self.instructions * max(issue, fetch), shared)
-        cycles += self.chunks * _BARRIER_CYCLES / resident + _BLOCK_CYCLES
+        # Behind each barrier warps wait for copies, less where these run further ahead.
+        cycles += self.chunks * _BARRIER_CYCLES * 3 / self.depth / resident + _BLOCK_CYCLES
         if self.turned:
             cycles *= _TURNED
+        if self.registers > self.available_registers:
+            cycles *= _CRAMPED
         # Cold code is dear where `_TOGETHER` multiprocessors or more ask for the same lines at once.
         together = min(1.0, self.blocks / _TOGETHER) * (0 if self.turned and code <= _FETCH_CYCLES[1][0] else 1)
         cold = self.instructions * (_COLD_CYCLES + together * (_COLD_TOGETHER_CYCLES - _COLD_CYCLES))
@@ -166,6 +193,7 @@ class GpuKernel:
             self.instructions * _INSTRUCTION * self.tiles,
             self.loads,
             self.copied_bytes,
+            self.copies,
             self.shared_bytes,
             self.time_us(),
             waves,
