@@ -28,6 +28,7 @@ from tvm_sparse.passes.replace_convolutions import function_names, replace_convo
 from tvm_sparse.passes.schedule_matmul import schedule_matmul
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.runtime import CompiledModel, Signature, TensorSpec, device_of, why_not_here
+from tvm_sparse.vetting import Vetting
 from tvm_sparse.weights import load_weights
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
@@ -114,25 +115,29 @@ def _kernels(layers: Sequence[ConvLayer], decisions: list[Decision], target: Tar
     """Kernel of each layer. Replaces decisions, in place, whose trace does not fit by dense ones."""
     kernels: dict[str, space.Kernel] = {}
     made: dict[tuple[Any, ...], space.Kernel] = {}
-    for index, layer in enumerate(layers):
-        while layer.name not in kernels:
-            try:
-                kernels[layer.name] = _kernel(layer, decisions[index], target, made)
-            except TvmSparseError as error:
-                # Without a record it is the default dense kernel, and nothing is left to fall to.
-                if decisions[index].record is None:
-                    raise
-                decisions[index] = to_dense(decisions[index], target, str(error))
+    with Vetting() as vetting:
+        for index, layer in enumerate(layers):
+            while layer.name not in kernels:
+                try:
+                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, vetting)
+                except TvmSparseError as error:
+                    # Without a record it is the default dense kernel, and nothing is left to fall to.
+                    if decisions[index].record is None:
+                        raise
+                    decisions[index] = to_dense(decisions[index], target, str(error))
     return kernels
 
 
 def _kernel(
-    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], space.Kernel]
+    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], space.Kernel], vetting: Vetting
 ) -> space.Kernel:
     """The kernel of `decision`; layers alike in everything share one of those `made`."""
-    values = SparsityPattern.of(layer.weight).value_digest
-    key = (layer.spec, values, decision.schedule, json.dumps(decision.trace))
+    pattern = SparsityPattern.of(layer.weight)
+    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.trace))
     if key not in made:
+        if decision.trace is not None:
+            found = space.find(decision.schedule, layer.spec, pattern, target)
+            vetting.check(found, layer.spec, pattern, target, decision.trace)
         made[key] = space.kernel(decision.schedule, layer.spec, layer.weight, target, decision.trace)
     return made[key]
 

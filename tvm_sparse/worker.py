@@ -67,6 +67,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": error, "times_us": times, "rival_times_us": rival_times}
 
 
+def replay(request: dict[str, Any]) -> dict[str, Any]:
+    """Replay ``trace`` on the space ``schedule`` of ``spec`` and a weight of ``pattern``; see `vetting`."""
+    from tvm.target import Target
+
+    from tvm_sparse import space
+    from tvm_sparse.pattern import SparsityPattern
+
+    spec, pattern = ConvSpec.from_json(request["spec"]), SparsityPattern(**request["pattern"])
+    space.replay(space.find(request["schedule"], spec, pattern, Target(request["target"])), request["trace"])
+    return {}
+
+
 def constants_path(library: str) -> str:
     """Where the arrays made from the weight lie beside a kernel's library."""
     return f"{library}.npz"
@@ -107,7 +119,7 @@ class _Loaded:
         return float(timer(*self.arguments).mean) * 1e6
 
 
-_ACTIONS = {"build": build, "run": run, "warm": lambda _request: {}}
+_ACTIONS = {"build": build, "run": run, "replay": replay, "warm": lambda _request: {}}
 
 
 def main() -> None:
