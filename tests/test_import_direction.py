@@ -14,7 +14,7 @@ LAYERS = {
     2: ["compute", "affine", "selection"],
     3: ["fold", "lowering", "schedules", "trace", "space", "records"],
     4: ["worker", "measure", "search", "trials", "vetting", "tuner"],
-    5: ["log_file", "log"],
+    5: ["log_file", "log", "claims"],
     6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],
     7: ["artifact"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],

@@ -67,11 +67,15 @@ def compile(
         The model cannot be used.
     UsageError
         The target is unknown, or a package that reads the model is missing.
+    LogError
+        The log cannot be read, or holds records of a newer tvm-sparse.
     BuildError
         TVM cannot compile it.
     """
     resolved = environment.resolve_target(target)
     log = TuningLog(log) if isinstance(log, (str, Path)) else log
+    if log is not None:
+        log.require_known_schema()
     prepared = prepare(source, example_inputs, shapes)
     return build(prepared, decide(prepared.layers, resolved, log), resolved)
 
