@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
-    0: ["errors", "plain", "environment", "timing", "memory", "device_lock", "channel"],
+    0: ["errors", "plain", "environment", "timing", "memory", "device_lock", "workspace", "channel"],
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
     2: ["compute", "affine", "selection"],
     3: ["fold", "lowering", "schedules", "trace", "space", "records"],

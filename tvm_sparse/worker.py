@@ -1,8 +1,8 @@
-"""The process in which kernels are built and run: ``python -m tvm_sparse.worker [FOLDER]``.
+"""The process in which kernels are built and run: ``python -m tvm_sparse.worker``.
 
 It reads one JSON request a line from standard input and answers with one JSON line each. Only paths and numbers travel,
 so nothing is pickled. What a kernel does to the process (crash, hang, poisoned CUDA context) ends with the process;
-`measure` starts another. FOLDER, its tuner's, is removed where the tuner dies before it.
+`measure` starts another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -24,9 +23,6 @@ import numpy as np
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.reference import Reference
-
-# Of the names of tuners' folders: nothing else is removed.
-FOLDER_PREFIX = "tvm_sparse_"
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
@@ -124,8 +120,7 @@ _ACTIONS = {"build": build, "run": run, "replay": replay, "warm": lambda _reques
 
 def main() -> None:
     """Serve requests until standard input closes or the tuner dies."""
-    folder = sys.argv[1] if len(sys.argv) > 1 else ""
-    threading.Thread(target=_die_with, args=(os.getppid(), folder), daemon=True).start()
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     # A crash leaves no file as large as this process.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Where memory runs out, this process goes before its tuner; some containers do not let it choose.
@@ -148,12 +143,10 @@ def main() -> None:
         answers.flush()
 
 
-def _die_with(parent: int, folder: str) -> None:
+def _die_with(parent: int) -> None:
     """End this process, and the compilers it started, once its parent is gone: a killed tuner leaves nothing behind."""
     while os.getppid() == parent:
         time.sleep(1)
-    if Path(folder).name.startswith(FOLDER_PREFIX):
-        shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
