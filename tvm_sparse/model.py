@@ -106,7 +106,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
         wrong = _verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break
-        # Dense kernels are not transferred, so the second round is the last.
+        # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions

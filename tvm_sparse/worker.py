@@ -115,7 +115,28 @@ class _Loaded:
         return float(timer(*self.arguments).mean) * 1e6
 
 
-_ACTIONS = {"build": build, "run": run, "replay": replay, "warm": lambda _request: {}}
+def database_write(request: dict[str, Any]) -> dict[str, Any]:
+    """See `metaschedule_db.write`."""
+    from tvm_sparse import metaschedule_db
+
+    return metaschedule_db.write(request)
+
+
+def database_read(request: dict[str, Any]) -> dict[str, Any]:
+    """See `metaschedule_db.read`."""
+    from tvm_sparse import metaschedule_db
+
+    return metaschedule_db.read(request)
+
+
+_ACTIONS = {
+    "build": build,
+    "run": run,
+    "replay": replay,
+    "database_write": database_write,
+    "database_read": database_read,
+    "warm": lambda _request: {},
+}
 
 
 def main() -> None:
