@@ -15,7 +15,7 @@ LAYERS = {
     3: ["fold", "lowering", "schedules", "trace", "space", "records"],
     4: ["worker", "measure", "search", "trials", "vetting", "tuner", "metaschedule_db"],
     5: ["log_file", "log", "claims", "exchange"],
-    6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],
+    6: ["importer", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
     7: ["artifact"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }

@@ -39,7 +39,7 @@ def write(request: dict[str, Any]) -> dict[str, Any]:
     trace = space.replay(each, record.trace).trace
     func = each.func.with_attr(ORIGIN, _origin(record))
     database, ms = _database(request["folder"]), _meta_schedule()
-    seconds = [time_us * 1e-6 for time_us in record.times_us] if record.status == "ok" else [10 * FAILED_S]
+    seconds = [time_us / 1e6 for time_us in record.times_us] if record.status == "ok" else [10 * FAILED_S]
     workload = database.commit_workload(IRModule({"main": func}))
     arguments = ms.arg_info.ArgInfo.from_prim_func(func)
     database.commit_tuning_record(ms.database.TuningRecord(trace, workload, seconds, target, arguments))
@@ -75,7 +75,7 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     trace = space.trace_to_json(found.trace)
     space.replay(each, trace)
     seconds = [float(value) for value in found.run_secs]
-    times_us = [] if max(seconds) >= FAILED_S else [value * 1e6 for value in seconds]
+    times_us = [] if max(seconds) >= FAILED_S else [float(f"{value * 1e6:.15g}") for value in seconds]
     return {**named, "trace": trace, "decisions": space.decisions(trace), "times_us": times_us, "target": target}
 
 
