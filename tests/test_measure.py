@@ -129,6 +129,32 @@ def test_a_killed_process_s_folder_goes_with_the_next_one(tmp_path, monkeypatch)
     assert left == [f"tvm-sparse-locks-{os.getuid()}", "tvm_sparse_of_somebody"]
 
 
+@pytest.mark.parametrize("step", ["build", "run"])
+def test_ctrl_c_does_not_wait_for_a_hanging_candidate(step):
+    code = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_measure import *
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Worker.command = (sys.executable, FAULTY)
+options = MeasureOptions(builders=2)
+with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
+    print(Path(measurer._folder.name), flush=True)
+    list(measurer.measure([Candidate("good")]))
+    print("measured", flush=True)
+    list(measurer.measure([Candidate("{step} hangs")] * 5))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=-1, text=True) as tuner:
+        folder = Path(tuner.stdout.readline().strip())
+        assert tuner.stdout.readline() == "measured\n"
+        time.sleep(1)
+        tuner.send_signal(signal.SIGINT)
+        start_s = time.monotonic()
+        assert "KeyboardInterrupt" in tuner.communicate(timeout=60)[1]
+        assert time.monotonic() - start_s < 10
+    assert not folder.exists()
+
+
 def test_workers_die_with_a_killed_tuner():
     hanging = {"action": "build", "schedule": "build hangs"}
     code = (

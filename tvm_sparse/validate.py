@@ -79,8 +79,7 @@ def _by_structure(record: TuningRecord, vetting: Vetting) -> Verdict:
                 raise UsageError(f"schedule {each.name}", "has no default decisions")
             each.apply(schedule)
         else:
-            vetting.check(each, record.spec, record.pattern, target, record.trace)
-            schedule = space.replay(each, record.trace)
+            schedule = vetting.check(each, record.spec, record.pattern, target, record.trace)
             if space.decisions(record.trace) != record.decisions:
                 raise UsageError("decisions", "are not those of the trace")
     except TvmSparseError as error:

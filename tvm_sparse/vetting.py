@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse import environment, trace
@@ -13,6 +14,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import Worker
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules.base import Space
+from tvm_sparse.space import replay
 
 REPLAY_TIMEOUT_S = 60.0
 
@@ -31,8 +33,8 @@ class Vetting:
     ) -> None:
         self._worker.stop()
 
-    def check(self, space: Space, spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Any) -> None:
-        """Check that `found`, a trace from a log, replays on `space`, one of `spec`'s.
+    def check(self, space: Space, spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Any) -> Schedule:
+        """The schedule that `found`, a trace from a log, makes of `space`, one of `spec`'s.
 
         Raises
         ------
@@ -53,3 +55,4 @@ class Vetting:
             reason = answer.get("failure") or ("TVM takes too long over it" if "timeout" in answer else "")
         if reason:
             raise BuildError(f"schedule {space.name}", f"the trace cannot be used: {reason}")
+        return replay(space, found)
