@@ -9,13 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
-    0: ["errors", "plain", "environment", "timing", "cuda_graph", "memory", "device_lock", "channel"],
+    0: ["errors", "plain", "environment", "timing", "cuda_graph", "memory", "device_lock", "workspace", "channel"],
     1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
     2: ["compute", "runs", "affine", "selection"],
-    3: ["gpu_kernel", "copies", "ring", "fold", "lowering", "schedules", "space", "records"],
-    4: ["worker", "measure", "search", "tuner"],
-    5: ["log_file", "log"],
-    6: ["importer", "passes", "decide", "tensors", "runtime", "model", "session"],
+    3: ["gpu_kernel", "copies", "ring", "fold", "lowering", "schedules", "trace", "space", "records"],
+    4: ["worker", "measure", "search", "trials", "vetting", "tuner", "metaschedule_db"],
+    5: ["log_file", "log", "claims", "exchange"],
+    6: ["importer", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
     7: ["artifact", "peers"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }

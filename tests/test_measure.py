@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tvm_sparse import environment, worker
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Worker
+from tvm_sparse.workspace import Workspace
 
 TARGET = environment.resolve_target('{"kind":"llvm","num-cores":1}')
 SPEC = ConvSpec(1, 2, 5, 5, 4, 3, 3, padding=(1, 1, 1, 1), bias=True)
@@ -100,12 +102,56 @@ def test_files_and_processes_end_with_the_measurer(faulty):
     folder = Path(faulty._folder.name)
     faulty.set_rival(Candidate("dense"))
     assert len(list(faulty.measure([Candidate("run exits"), Candidate("build exits"), Candidate("good")]))) == 3
-    # Beside the arguments, only the rival's library and constants are left of four candidates.
-    assert len(list(folder.iterdir())) == 3
+    # Beside the arguments and a lock, only the rival's library and constants are left of four candidates.
+    assert len(list(folder.iterdir())) == 4
     pids = [each._channel.pid for each in (*faulty._workers, faulty._runner) if each._channel]
     assert pids
     faulty.__exit__(None, None, None)
     assert all(ends(pid) for pid in pids)
+    assert not folder.exists()
+
+
+def test_a_killed_process_s_folder_goes_with_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "tvm_sparse_of_somebody").mkdir()
+    code = f"import tempfile, time; tempfile.tempdir = {str(tmp_path)!r}; from tvm_sparse.workspace import Workspace\n"
+    code += "workspace = Workspace(); print(workspace.name, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        folder = Path(process.stdout.readline().strip())
+        first = Workspace()
+        assert folder.is_dir(), "removed while its process lived"
+        process.kill()
+    second = Workspace()
+    assert not folder.exists()
+    for workspace in (first, second):
+        workspace.cleanup()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [f"tvm-sparse-locks-{os.getuid()}", "tvm_sparse_of_somebody"]
+
+
+@pytest.mark.parametrize("step", ["build", "run"])
+def test_ctrl_c_does_not_wait_for_a_hanging_candidate(step):
+    code = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_measure import *
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Worker.command = (sys.executable, FAULTY)
+options = MeasureOptions(builders=2)
+with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
+    print(Path(measurer._folder.name), flush=True)
+    list(measurer.measure([Candidate("good")]))
+    print("measured", flush=True)
+    list(measurer.measure([Candidate("{step} hangs")] * 5))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=-1, text=True) as tuner:
+        folder = Path(tuner.stdout.readline().strip())
+        assert tuner.stdout.readline() == "measured\n"
+        time.sleep(1)
+        tuner.send_signal(signal.SIGINT)
+        start_s = time.monotonic()
+        assert "KeyboardInterrupt" in tuner.communicate(timeout=60)[1]
+        assert time.monotonic() - start_s < 10
     assert not folder.exists()
 
 

@@ -188,6 +188,48 @@ def test_a_wrong_transferred_kernel_gives_way_to_dense(prepared, log, monkeypatc
     run(compiled, "residual")
 
 
+def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
+    """Imported records say nothing of their error: sparse, then dense ones are found wrong, and the default is left."""
+    layer = prepared.layers[0]
+    log.append(record(layer, error=None))
+    log.append(
+        record(layer, schedule="dense_cpu", error=None, time_us=9.0, dense_time_us=None, trace=default_trace(layer))
+    )
+    true_kernel, made = space.kernel, []
+
+    def wrong_kernel(name, spec, weight, target, trace=None):
+        is_imported = name == "folded_cpu" or trace is not None
+        made.append((name, trace is not None))
+        return true_kernel(name, spec, weight * 2 if is_imported else weight, target, trace)
+
+    monkeypatch.setattr(space, "kernel", wrong_kernel)
+    compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
+    assert [each for each in made if each[0] == "folded_cpu" or each[1]] == [("folded_cpu", False), ("dense_cpu", True)]
+    assert compiled.report()[0]["reason"].startswith("dense, because the transferred kernel is wrong by")
+    run(compiled, "residual")
+
+
+def default_trace(layer):
+    each = space.find("dense_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
+    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    return space.trace_to_json(schedule.trace)
+
+
+def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
+    layer = prepared.layers[0]
+    each = space.find("folded_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
+    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    trace = space.trace_to_json(schedule.trace)
+    trace[1][0][1] = None
+    log.append(record(layer, trace=trace))
+    compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
+    reason = compiled.report()[0]["reason"]
+    assert reason.startswith("dense, because schedule folded_cpu") and "killed by SIGSEGV" in reason
+    run(compiled, "residual")
+
+
 def test_a_kernel_that_leaves_an_element_unwritten_is_wrong(prepared):
     layer = prepared.layers[0]
     kernel = space.kernel("dense_cpu", layer.spec, layer.weight, TARGET)

@@ -73,8 +73,8 @@ def done():
         return tune()
 
 
-def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, **options):
-    return list(tune_layer(SPEC, weight, TARGET, TuneOptions(trials=trials, seed=seed, batch=4, **options), known))
+def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, batch=4, **options):
+    return list(tune_layer(SPEC, weight, TARGET, TuneOptions(trials=trials, seed=seed, batch=batch, **options), known))
 
 
 def keys(records):
@@ -123,9 +123,30 @@ def test_a_rerun_measures_only_what_is_left(fake, done, interrupted_after):
     measurer = fake()
     known = done[:interrupted_after]
     records = tune(known=known)
-    assert len(known) + len(records) == TRIALS
-    assert not set(keys(known)) & set(keys(records))
     assert measurer.measured == keys(records)
+    # What is left, in the order of the run that was not interrupted.
+    assert keys(known + records) == keys(done)
+
+
+def test_a_rerun_with_a_lost_record_keeps_the_budget_and_what_is_known(fake, done):
+    """A damaged line in the middle of the log: the search cannot repeat itself, but measures nothing twice."""
+    measurer = fake()
+    known = done[:5] + done[6:12]
+    records = tune(known=known)
+    assert len(records) == TRIALS - len(known)
+    assert not set(keys(known)) & set(measurer.measured)
+    assert len(set(measurer.measured)) == len(records)
+
+
+@pytest.mark.parametrize("change", [{"batch": 3}, {"schedules": ("csr_cpu",)}, {"seed": 9}], ids=str)
+def test_a_rerun_with_other_options_keeps_the_budget_and_what_is_known(fake, done, change):
+    measurer = fake()
+    records = tune(known=done, trials=TRIALS + 3, **change)
+    assert len(records) == 3
+    assert not set(keys(done)) & set(measurer.measured)
+    if "seed" in change:
+        # Trials of another seed are known from the start: an interruption changes nothing here either.
+        assert keys(tune(known=[*done, *records[:2]], trials=TRIALS + 3, **change)) == keys(records[2:])
 
 
 def test_a_finished_layer_is_left_alone(fake, done):

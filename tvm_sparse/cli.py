@@ -71,7 +71,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         command.show(document, display.result_console())
     sys.stdout.flush()
-    return 0
+    # A command may find out what is wrong, show it, and still end as a failure.
+    return int(command.exit_code(document)) if hasattr(command, "exit_code") else 0
 
 
 @contextlib.contextmanager

@@ -79,13 +79,13 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _above_0(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: seconds, more than 0")
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number above 0")
     return value
 
 
@@ -133,7 +133,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "timeout": (
         ("--timeout",),
         {
-            "type": _seconds,
+            "type": _above_0,
             "metavar": "SECONDS",
             "help": "for building, and for running, one candidate (default: 90, 60)",
         },
@@ -178,6 +178,12 @@ examples:
     parser.add_argument("--layers", type=_names, metavar="NAME,NAME", help="tune only these (names as inspect shows)")
     parser.add_argument(
         "--schedules", type=_names, metavar="NAME,NAME", help="search only these; dense is always timed"
+    )
+    parser.add_argument(
+        "--worker-memory",
+        type=_above_0,
+        metavar="GIB",
+        help="a candidate that takes more memory is killed (default: the machine's, shared by its workers)",
     )
     parser.add_argument("--dry-run", action="store_true", help="show layers, candidates and about how long it takes")
     parser.set_defaults(resumes=True)
@@ -266,18 +272,30 @@ example:
 
 def _logs(commands: Any) -> None:
     text = """\
-stats    counts of records by status, schedule and machine, and the lines that are no records
-best     the fastest verified record of each weight on each machine
-merge    write the union of logs to a new file
-distill  write the fastest verified records of each weight, schedule and machine to a new file
+stats     counts of records by status, schedule and machine, causes of failures, and the lines that are no records
+best      the fastest verified record of each weight on each machine
+merge     write the union of logs to a new file
+distill   write the fastest verified records of each weight, schedule and machine to a new file
+validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
+          scheduled only, and said to be. Weights are random ones of the same structure, or a model's own
+export    write a new MetaSchedule database, a folder
+import    write the records of MetaSchedule databases that export made to a new file; they count as not verified
 
 examples:
   tvm-sparse logs stats my.jsonl
   tvm-sparse logs merge a.jsonl b.jsonl -o all.jsonl
   tvm-sparse logs distill all.jsonl --keep 3 -o best.jsonl.xz
+  tvm-sparse logs validate my.jsonl --model model.onnx --all
+  tvm-sparse logs export my.jsonl -o database
+  tvm-sparse logs import database -o back.jsonl
 """
-    parser = _add(commands, "logs", "look into tuning logs and join them", text)
-    parser.add_argument("action", choices=("stats", "best", "merge", "distill"))
-    parser.add_argument("logs", type=Path, nargs="+", metavar="LOG")
-    parser.add_argument("-o", "--output", type=Path, metavar="LOG", help="new log to write (merge, distill)")
+    parser = _add(commands, "logs", "look into tuning logs, join, verify and convert them", text)
+    actions = ("stats", "best", "merge", "distill", "validate", "export", "import")
+    parser.add_argument("action", choices=actions)
+    parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="a log; for import, a database's folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="new file (merge, distill, import) or folder (export)"
+    )
     parser.add_argument("--keep", type=_count, default=1, help="records each (distill; default: %(default)s)")
+    parser.add_argument("--all", action="store_true", help="not the best only (validate)")
+    parser.add_argument("--model", type=Path, help="whose weights to build with (validate)")

@@ -25,8 +25,9 @@ class Decision:
     """What computes one layer, and why.
 
     `schedule` is the kernel's; `trace` its decisions, None for the defaults. Times are microseconds from the log, None
-    where it has none. `record` is the log's; `transferred` if it was made with another weight. `dense_record` is the
-    log's best dense kernel, which stands in for one that turns out wrong.
+    where it has none. `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made
+    with another, or imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out
+    wrong.
     """
 
     layer: str
@@ -78,6 +79,7 @@ def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: 
         reason="no tuning log was given",
         record=dense,
         dense_record=dense,
+        transferred=_is_unverified(dense),
     )
     if log is None:
         return fallback
@@ -109,7 +111,7 @@ def _compare(match: Match, pattern: SparsityPattern, dense: Decision) -> Decisio
         time_us=time_us,
         reason=f"{record.schedule} is {rival_us / time_us:.2f}x faster than dense, {match.note}",
         record=record,
-        transferred=match.how != "values",
+        transferred=match.how != "values" or _is_unverified(record),
     )
 
 
@@ -132,5 +134,9 @@ def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
         time_us=decision.dense_time_us,
         reason=f"dense, because {reason}",
         record=record,
-        transferred=False,
+        transferred=_is_unverified(record),
     )
+
+
+def _is_unverified(record: TuningRecord | None) -> bool:
+    return record is not None and record.error is None

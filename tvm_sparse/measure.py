@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import queue
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -25,7 +24,8 @@ from tvm_sparse.channel import Channel
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.records import Status
-from tvm_sparse.worker import FOLDER_PREFIX, constants_path
+from tvm_sparse.worker import constants_path
+from tvm_sparse.workspace import Workspace
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -78,7 +78,7 @@ class Measurer:
     def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._rival: str | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)
+        self._folder = Workspace()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
         variables = {
@@ -88,10 +88,10 @@ class Measurer:
         }
         memory_bytes = self.options.memory_bytes or memory.total_bytes() // (self.options.builders + 2)
         self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [Worker(variables, memory_bytes, self._folder.name) for _ in range(self.options.builders)]
+        self._workers = [Worker(variables, memory_bytes) for _ in range(self.options.builders)]
         for worker in self._workers:
             self._builders.put(worker)
-        self._runner = Worker(variables, memory_bytes, self._folder.name)
+        self._runner = Worker(variables, memory_bytes)
         self._device = device_lock.name(target.kind.name)
         self._count = 0
 
@@ -203,15 +203,12 @@ def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:
 
 
 class Worker:
-    """A worker process, started on first use and again after it died, was killed or took too much memory.
-
-    It removes `folder` where this process dies before it can.
-    """
+    """A worker process, started on first use and again after it died, was killed or took too much memory."""
 
     command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.worker")
 
-    def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf, folder: str = ""):
-        self._variables, self._memory_bytes, self._folder = variables, memory_bytes, folder
+    def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf):
+        self._variables, self._memory_bytes = variables, memory_bytes
         self._channel: Channel | None = None
         self._is_killed = False
 
@@ -244,7 +241,7 @@ class Worker:
             self._channel = None
 
     def _start(self) -> Channel:
-        self._channel = Channel([*self.command, self._folder], self._variables)
+        self._channel = Channel(self.command, self._variables)
         answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S)
         if answer != {}:
             raise BuildError("worker", "the process that builds kernels does not start", answer)

@@ -28,6 +28,7 @@ from tvm_sparse.passes.replace_convolutions import function_names, replace_convo
 from tvm_sparse.passes.schedule_matmul import schedule_matmul
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.runtime import CompiledModel, Signature, TensorSpec, device_of, why_not_here
+from tvm_sparse.vetting import Vetting
 from tvm_sparse.weights import load_weights
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
@@ -66,11 +67,15 @@ def compile(
         The model cannot be used.
     UsageError
         The target is unknown, or a package that reads the model is missing.
+    LogError
+        The log cannot be read, or holds records of a newer tvm-sparse.
     BuildError
         TVM cannot compile it.
     """
     resolved = environment.resolve_target(target)
     log = TuningLog(log) if isinstance(log, (str, Path)) else log
+    if log is not None:
+        log.require_known_schema()
     prepared = prepare(source, example_inputs, shapes)
     return build(prepared, decide(prepared.layers, resolved, log), resolved)
 
@@ -101,7 +106,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
         wrong = _verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break
-        # Dense kernels are not transferred, so the second round is the last.
+        # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
@@ -114,25 +119,29 @@ def _kernels(layers: Sequence[ConvLayer], decisions: list[Decision], target: Tar
     """Kernel of each layer. Replaces decisions, in place, whose trace does not fit by dense ones."""
     kernels: dict[str, space.Kernel] = {}
     made: dict[tuple[Any, ...], space.Kernel] = {}
-    for index, layer in enumerate(layers):
-        while layer.name not in kernels:
-            try:
-                kernels[layer.name] = _kernel(layer, decisions[index], target, made)
-            except TvmSparseError as error:
-                # Without a record it is the default dense kernel, and nothing is left to fall to.
-                if decisions[index].record is None:
-                    raise
-                decisions[index] = to_dense(decisions[index], target, str(error))
+    with Vetting() as vetting:
+        for index, layer in enumerate(layers):
+            while layer.name not in kernels:
+                try:
+                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, vetting)
+                except TvmSparseError as error:
+                    # Without a record it is the default dense kernel, and nothing is left to fall to.
+                    if decisions[index].record is None:
+                        raise
+                    decisions[index] = to_dense(decisions[index], target, str(error))
     return kernels
 
 
 def _kernel(
-    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], space.Kernel]
+    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], space.Kernel], vetting: Vetting
 ) -> space.Kernel:
     """The kernel of `decision`; layers alike in everything share one of those `made`."""
-    values = SparsityPattern.of(layer.weight).value_digest
-    key = (layer.spec, values, decision.schedule, json.dumps(decision.trace))
+    pattern = SparsityPattern.of(layer.weight)
+    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.trace))
     if key not in made:
+        if decision.trace is not None:
+            found = space.find(decision.schedule, layer.spec, pattern, target)
+            vetting.check(found, layer.spec, pattern, target, decision.trace)
         made[key] = space.kernel(decision.schedule, layer.spec, layer.weight, target, decision.trace)
     return made[key]
 

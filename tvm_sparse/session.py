@@ -6,6 +6,7 @@ compiler verifies it again with each layer's own weight (DESIGN decision 3, key 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tvm_sparse import environment
+from tvm_sparse import claims, environment
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.log import TuningLog
 from tvm_sparse.model import ConvLayer, prepare
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.records import TuningRecord
+from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.tuner import TuneOptions, tune_layer
 
 # Layers whose densities differ by no more than this factor share their trials.
@@ -128,6 +129,8 @@ def tune(
 ) -> TuningLog:
     """Tune the convolutions of a model; a rerun with the same log continues where the last one ended.
 
+    Several processes may tune into one log, also on several devices: they share the convolutions between them.
+
     Parameters
     ----------
     source, example_inputs, shapes
@@ -155,12 +158,19 @@ def tune(
     """
     resolved = environment.resolve_target(target)
     log = log if isinstance(log, TuningLog) else TuningLog(log)
+    log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
     tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
     progress = progress or Silent()
     progress.start(tasks, trials)
+    machine = json.dumps([environment.fingerprint(resolved)[key] for key in FINGERPRINT_KEYS])
+
+    def waits(task: Task) -> None:
+        progress.note(f"{task.names[0]}: another process is tuning it, waiting")
+
     try:
-        for task in tasks:
+        # Tasks of one convolution share their dense trials, so one process at a time has them all.
+        for task in claims.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
             tune_task(task, resolved, log, options, progress)
     finally:
         progress.end()
@@ -168,10 +178,15 @@ def tune(
 
 
 def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
-    """Tune one task into `log`."""
+    """Tune one task into `log`, whose bad lines are moved away; what others have added to it is not measured again."""
+    log.refresh()
+    if any(line.path == log.path and not line.newer for line in log.rejected):
+        progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
     fingerprint = environment.fingerprint(target)
     known = log.trials(task.spec, task.pattern, fingerprint)
     progress.task(task, known)
+    for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
+        progress.note(f"    {sentence}")
     for record in tune_layer(task.spec, task.weight, target, options, known):
         log.append(record)
         progress.trial(record)

@@ -19,6 +19,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.plain import plain
 from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu
 from tvm_sparse.schedules.base import NotApplicable, Space
+from tvm_sparse.trace import problem
 
 # In the order in which they are tried. Sparse schedules first, then the dense rival.
 SCHEDULES: tuple[ModuleType, ...] = (
@@ -127,7 +128,13 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
 
 
 def replay(space: Space, trace: Any) -> s_tir.Schedule:
-    """The schedule that a JSON trace makes of `space`; BuildError where it does not fit."""
+    """The schedule that a JSON trace makes of `space`; BuildError where it does not fit.
+
+    TVM may crash on a trace that `vetting` has not seen.
+    """
+    reason = problem(trace)
+    if reason:
+        raise BuildError(f"schedule {space.name}", f"the trace is damaged: {reason}")
     schedule = s_tir.Schedule(space.func, debug_mask="none")
     try:
         Trace.apply_json_to_schedule(trace, schedule)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord, decisions_key
 from tvm_sparse.schedules.base import Space
 from tvm_sparse.search import SharedModel, SpaceSearch
+from tvm_sparse.trials import Key, Trials
+from tvm_sparse.vetting import Vetting
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
 TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
@@ -72,6 +74,11 @@ def tune_layer(
         yield from _LayerTuner(measurer, weight, options, known).run()
 
 
+def trial_key(each: Space, trace: Any) -> Key:
+    """The candidate that a trace of a space is."""
+    return each.name, decisions_key(space.decisions(trace))
+
+
 class _LayerTuner:
     def __init__(self, measurer: Measurer, weight: np.ndarray, options: TuneOptions, known: Iterable[TuningRecord]):
         self.measurer, self.options = measurer, options
@@ -81,10 +88,7 @@ class _LayerTuner:
         self.rival: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
-        self.known: dict[tuple[str, str], TuningRecord] = {}
-        for record in known:
-            if self._fits(record):
-                self.known[record.schedule, decisions_key(record.decisions)] = record
+        self.known = Trials(filter(self._fits, known), options.seed)
 
     def _fits(self, record: TuningRecord) -> bool:
         """Whether `record` is a trial of this search. A dense kernel's time does not depend on the weight's values."""
@@ -99,6 +103,9 @@ class _LayerTuner:
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
         self._forget_stale([*dense, *sparse])
+        self.known.give_up(lambda name: name not in {each.name for each in (*dense, *sparse) if self.searches(each)})
+        if self.known.count >= self.options.trials:
+            return
         share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
         yield from _Phase(self, dense, min(share - tried, self._left())).run()
@@ -110,14 +117,21 @@ class _LayerTuner:
     def _forget_stale(self, spaces: list[Space]) -> None:
         """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""
         found = {each.name: each for each in spaces}
-        for key, record in list(self.known.items()):
-            try:
-                if record.schedule in found:
-                    space.replay(found[record.schedule], record.trace)
-                elif record.is_dense:
-                    del self.known[key]
-            except BuildError:
-                del self.known[key]
+        with Vetting() as vetting:
+            for trials in (self.known, self.known.pending):
+                for key, record in list(trials.items()):
+                    try:
+                        if record.schedule in found:
+                            where = found[record.schedule], self.spec, self.pattern, self.target
+                            vetting.check(*where, record.trace)
+                        elif record.is_dense:
+                            del trials[key]
+                    except BuildError:
+                        del trials[key]
+
+    def searches(self, each: Space) -> bool:
+        """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
+        return each.generated is None or self.options.trials >= MIN_TRIALS_GENERATED
 
     @property
     def batch(self) -> int:
@@ -150,8 +164,8 @@ class _LayerTuner:
         """Measure the traces that are not known yet; yields only what is new."""
         fresh: dict[tuple[str, str], Candidate] = {}
         for each, trace in zip(spaces, traces, strict=True):
-            key = each.name, decisions_key(space.decisions(trace))
-            if key not in self.known:
+            key = trial_key(each, trace)
+            if not self.known.meet(key):
                 fresh[key] = Candidate(each.name, trace)
         outcomes = self.measurer.measure(list(fresh.values()))
         for (key, candidate), outcome in zip(fresh.items(), outcomes, strict=True):
@@ -160,7 +174,7 @@ class _LayerTuner:
 
     def time_us(self, each: Space, trace: Any) -> float | None:
         """Time of a trace; None where it failed or was not measured."""
-        record = self.known.get((each.name, decisions_key(space.decisions(trace))))
+        record = self.known.get(trial_key(each, trace))
         return record.time_us if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
@@ -187,11 +201,13 @@ class _Phase:
 
     def __init__(self, tuner: _LayerTuner, spaces: list[Space], budget: int):
         self.tuner = tuner
-        # A generated space has no defaults and needs a batch to show anything.
-        self.spaces = [
-            each for each in spaces if each.generated is None or tuner.options.trials >= MIN_TRIALS_GENERATED
-        ]
-        self.left = budget
+        self.spaces = list(filter(tuner.searches, spaces))
+        self.end = len(tuner.known) + budget
+
+    @property
+    def left(self) -> int:
+        """Trials that may still be made, those of an earlier run that are met again included."""
+        return self.end - len(self.tuner.known)
 
     def run(self) -> Iterator[TuningRecord]:
         """Starts of all spaces, then rounds of search over the best ones."""
@@ -200,7 +216,7 @@ class _Phase:
         searches = self._searches()
         starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
         # Defaults of all spaces before second starts of any.
-        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None][: self.left]
+        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
         yield from self._measure([each for each, _ in pairs], [trace for _, trace in pairs])
         for search in searches:
             self._remember(search)
@@ -214,7 +230,7 @@ class _Phase:
             if traces is None:
                 searches.remove(search)
                 continue
-            yield from self._measure([search.space] * len(traces), traces[: max(self.left, 0)])
+            yield from self._measure([search.space] * len(traces), traces, searches)
             search.tell([self.tuner.time_us(search.space, trace) for trace in traces])
 
     def _searches(self) -> list[SpaceSearch]:
@@ -227,15 +243,31 @@ class _Phase:
             for index, each in enumerate(self.spaces)
         ]
 
-    def _measure(self, spaces: list[Space], traces: list[Any]) -> Iterator[TuningRecord]:
-        for record in self.tuner.measure(spaces[: len(traces)], traces):
-            self.left -= 1
-            yield record
+    def _measure(
+        self, spaces: list[Space], traces: list[Any], searches: Sequence[SpaceSearch] = ()
+    ) -> Iterator[TuningRecord]:
+        """Measure what is new of as many traces as the budget allows.
+
+        Where an earlier run did not measure one of them, it went another way: its other trials are learnt now.
+        """
+        known = self.tuner.known
+        pairs = list(zip(spaces, traces, strict=True))[: max(self.left, 0)]
+        fresh = [(each, trace) for each, trace in pairs if not known.meet(trial_key(each, trace))]
+        if fresh:
+            lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
+            for search in searches:
+                search.remember(*self._times(search.space, lost))
+        fresh = fresh[: max(self.left, 0)]
+        yield from self.tuner.measure([each for each, _ in fresh], [trace for _, trace in fresh])
 
     def _remember(self, search: SpaceSearch) -> None:
         """Teach the search what is known of its space: its default, just measured, and an earlier run's trials."""
-        traces = [record.trace for (name, _), record in self.tuner.known.items() if name == search.space.name]
-        search.remember(traces, [self.tuner.time_us(search.space, trace) for trace in traces])
+        search.remember(*self._times(search.space, self.tuner.known.values()))
+
+    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Any], list[float | None]]:
+        """Traces of those `records` that are of a space, and their times."""
+        traces = [record.trace for record in records if record.schedule == each.name]
+        return traces, [self.tuner.time_us(each, trace) for trace in traces]
 
     def _best_us(self, each: Space) -> float:
         """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""

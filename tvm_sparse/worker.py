@@ -1,8 +1,8 @@
-"""The process in which kernels are built and run: ``python -m tvm_sparse.worker [FOLDER]``.
+"""The process in which kernels are built and run: ``python -m tvm_sparse.worker``.
 
 It reads one JSON request a line from standard input and answers with one JSON line each. Only paths and numbers travel,
 so nothing is pickled. What a kernel does to the process (crash, hang, poisoned CUDA context) ends with the process;
-`measure` starts another. FOLDER, its tuner's, is removed where the tuner dies before it.
+`measure` starts another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -26,10 +25,6 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.cuda_graph import GraphTimer
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.reference import Reference
-
-# Of the names of tuners' folders: nothing else is removed.
-FOLDER_PREFIX = "tvm_sparse_"
-
 
 # Calls in one CUDA graph, at most: a replay of more takes longer to record than it gains.
 MAX_GRAPH_CALLS = 200
@@ -71,6 +66,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     for contender in contenders:
         contender.close()
     return {"error": error, "times_us": times[0], "rival_times_us": times[1] if request["rival"] else []}
+
+
+def replay(request: dict[str, Any]) -> dict[str, Any]:
+    """Replay ``trace`` on the space ``schedule`` of ``spec`` and a weight of ``pattern``; see `vetting`."""
+    from tvm.target import Target
+
+    from tvm_sparse import space
+    from tvm_sparse.pattern import SparsityPattern
+
+    spec, pattern = ConvSpec.from_json(request["spec"]), SparsityPattern(**request["pattern"])
+    space.replay(space.find(request["schedule"], spec, pattern, Target(request["target"])), request["trace"])
+    return {}
 
 
 def constants_path(library: str) -> str:
@@ -159,13 +166,33 @@ class _Loaded:
             self.timer.close()
 
 
-_ACTIONS = {"build": build, "run": run, "warm": lambda _request: {}}
+def database_write(request: dict[str, Any]) -> dict[str, Any]:
+    """See `metaschedule_db.write`."""
+    from tvm_sparse import metaschedule_db
+
+    return metaschedule_db.write(request)
+
+
+def database_read(request: dict[str, Any]) -> dict[str, Any]:
+    """See `metaschedule_db.read`."""
+    from tvm_sparse import metaschedule_db
+
+    return metaschedule_db.read(request)
+
+
+_ACTIONS = {
+    "build": build,
+    "run": run,
+    "replay": replay,
+    "database_write": database_write,
+    "database_read": database_read,
+    "warm": lambda _request: {},
+}
 
 
 def main() -> None:
     """Serve requests until standard input closes or the tuner dies."""
-    folder = sys.argv[1] if len(sys.argv) > 1 else ""
-    threading.Thread(target=_die_with, args=(os.getppid(), folder), daemon=True).start()
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     # A crash leaves no file as large as this process.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Where memory runs out, this process goes before its tuner; some containers do not let it choose.
@@ -188,12 +215,10 @@ def main() -> None:
         answers.flush()
 
 
-def _die_with(parent: int, folder: str) -> None:
+def _die_with(parent: int) -> None:
     """End this process, and the compilers it started, once its parent is gone: a killed tuner leaves nothing behind."""
     while os.getppid() == parent:
         time.sleep(1)
-    if Path(folder).name.startswith(FOLDER_PREFIX):
-        shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -38,13 +38,14 @@ def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | 
     Raises
     ------
     LogError
-        A file that was asked for does not exist or cannot be read.
+        A file that was asked for does not exist, cannot be read, or holds records of a newer tvm-sparse.
     """
     paths = arguments.tuning_records
     if not paths and not DEFAULT_LOG.exists():
         return None
     # The first file of a log may be missing; none that was asked for may.
     log = TuningLog(os.devnull, *(paths or [DEFAULT_LOG]))
+    log.require_known_schema()
     warn_of_rejected(log, console)
     return log
 
@@ -53,6 +54,7 @@ def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
     """The log of ``--output`` over those of ``--tuning-records``; else the first of these over the others."""
     first, *rest = [path for path in (arguments.output, *arguments.tuning_records) if path] or [DEFAULT_LOG]
     log = TuningLog(first, *(path for path in rest if path != first))
+    log.require_known_schema()
     warn_of_rejected(log, console)
     return log
 

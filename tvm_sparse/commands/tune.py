@@ -48,7 +48,11 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:
-    limits = {"build_timeout_s": arguments.timeout, "run_timeout_s": arguments.timeout} if arguments.timeout else {}
+    limits: dict[str, Any] = {}
+    if arguments.timeout:
+        limits |= {"build_timeout_s": arguments.timeout, "run_timeout_s": arguments.timeout}
+    if arguments.worker_memory:
+        limits["memory_bytes"] = int(arguments.worker_memory * 2**30)
     schedules = tuple(arguments.schedules) if arguments.schedules else None
     return TuneOptions(seed=arguments.seed, schedules=schedules, measure=MeasureOptions(**limits))
 

@@ -1,0 +1,144 @@
+"""Tuning a model into a log that others write too: who tunes what, what is moved away, what the user is told."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import zoo
+from test_records import newer_line
+
+from tvm_sparse import claims, session
+from tvm_sparse.errors import LogError
+from tvm_sparse.log import TuningLog
+from tvm_sparse.measure import Worker
+from tvm_sparse.records import decisions_key
+
+FAULTY = str(Path(__file__).with_name("faulty_worker.py"))
+TRIALS = 3
+# Tunes argv[1] into argv[2] with kernels that are not built; says which layers had to wait.
+TUNER = f"""
+import sys
+from tvm_sparse import session
+from tvm_sparse.measure import Worker
+
+Worker.command = (sys.executable, {FAULTY!r})
+progress = session.Silent()
+progress.note = print
+session.tune(sys.argv[1], None, '{{"kind":"llvm","num-cores":1}}', sys.argv[2], {TRIALS}, progress=progress)
+"""
+# Claims argv[2] beside argv[1], says so, and keeps it until a line comes.
+HOLDER = """
+import sys
+from pathlib import Path
+from tvm_sparse import claims
+
+for item in claims.in_turn(Path(sys.argv[1]), [sys.argv[2]], str, lambda item: print(item, flush=True)):
+    print("claimed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def start(code, *words):
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The path of a model with two convolutions, each of another shape."""
+    rng = np.random.default_rng(0)
+    weights = {
+        f"w{k}": np.where(rng.random((k, 4, 3, 3)) < 0.3, rng.standard_normal((k, 4, 3, 3)), 0).astype(np.float32)
+        for k in (8, 16)
+    }
+    nodes = [("Conv", ["x", name], [f"y{name}"], {"pads": [1, 1, 1, 1]}) for name in weights]
+    outputs = {f"y{name}": (1, weight.shape[0], 6, 6) for name, weight in weights.items()}
+    path = tmp_path_factory.mktemp("model") / "two.onnx"
+    onnx.save(zoo.onnx_model(nodes, weights, {"x": (1, 4, 6, 6)}, outputs), path)
+    return path
+
+
+def candidates(log):
+    return Counter((record.spec.key, record.schedule, decisions_key(record.decisions)) for record in log.records)
+
+
+def test_two_processes_share_the_layers_of_a_model(model, tmp_path):
+    path = tmp_path / "log.jsonl"
+    tuners = [start(TUNER, model, path) for _ in range(2)]
+    for tuner in tuners:
+        tuner.communicate(timeout=300)
+        assert tuner.returncode == 0
+    log = TuningLog(path)
+    assert log.rejected == []
+    assert Counter(record.spec.k for record in log.records) == {8: TRIALS, 16: TRIALS}
+    assert set(candidates(log).values()) == {1}, "a candidate was measured twice"
+    assert {record.status for record in log.records} == {"ok"}
+
+
+def test_bad_lines_are_moved_away_and_trials_of_other_weights_are_told(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
+    path, notes = tmp_path / "log.jsonl", []
+    monkeypatch.setattr(session.Silent, "note", lambda _self, text: notes.append(text))
+    (first, *_) = tasks = session.tasks_of(session.prepare(model).layers)
+    for weight in (first.weight, 2 * first.weight):
+        task = session.Task(first.names, first.spec, weight, session.SparsityPattern.of(weight))
+        options = session.TuneOptions(trials=TRIALS)
+        session.tune_task(task, session.environment.resolve_target(), TuningLog(path), options, session.Silent())
+        with path.open("a") as file:
+            file.write("garbage\n")
+    assert len(tasks) == 2
+    moved, ignored = notes
+    assert moved == f"{path}: 1 bad line(s) moved to {path}.rejected"
+    assert ignored.strip().endswith("ignored: made for other weights")
+    assert '"line": 4' in path.with_name("log.jsonl.rejected").read_text()
+
+
+def test_records_of_a_newer_tvm_sparse_stop_the_tuning(model, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(newer_line() + "\n")
+    with pytest.raises(LogError, match=r"line 1: .*upgrade tvm-sparse"):
+        session.tune(model, log=path, trials=1)
+    assert path.read_text() == newer_line() + "\n"
+
+
+def in_turn(path, items):
+    """The order in which items are claimed, with a note where another process was waited for."""
+    order = []
+    for item in claims.in_turn(path, items, str, lambda item: order.append(f"wait {item}")):
+        order.append(item)
+        yield order
+
+
+def test_what_others_have_claimed_comes_last(tmp_path):
+    path = tmp_path / "log.jsonl"
+    holder = start(HOLDER, path, "b")
+    assert holder.stdout.readline() == "claimed\n"
+    turns = in_turn(path, ["a", "b", "c"])
+    assert next(turns) == ["a"]
+    assert next(turns) == ["a", "c"]
+    # A killed holder frees its claim.
+    holder.kill()
+    holder.communicate()
+    assert list(turns) == [["a", "c", "b"]]
+    assert list(in_turn(path, [])) == []
+
+
+def test_the_last_claim_is_waited_for(tmp_path):
+    path = tmp_path / "log.jsonl"
+    holder = start(HOLDER, path, "a")
+    holder.stdout.readline()
+    waiter = start(HOLDER, path, "a")
+    assert waiter.stdout.readline() == "a\n"
+    assert waiter.poll() is None
+    holder.communicate("\n", timeout=60)
+    assert waiter.communicate("\n", timeout=60)[0] == "claimed\n"
+
+
+def test_a_claim_needs_a_place(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LogError, match="no file can be made beside it"):
+        next(in_turn(tmp_path / "file" / "log.jsonl", ["a"]))
