@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Nothing may be written while Python shuts down.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_BROKEN_PIPE
-        except (KeyboardInterrupt, RuntimeError, TvmSparseError) as error:
+        except (KeyboardInterrupt, Exception) as error:
             if arguments.verbose:
                 traceback.print_exc()
             # TVM turns a KeyboardInterrupt that passes through it into a RuntimeError.
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """An error as one sentence; of TVM's own errors the last line, where it puts the reason."""
+    """An error as one sentence; of others' errors the last line, where TVM puts the reason."""
     if isinstance(error, TvmSparseError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
