@@ -150,10 +150,11 @@ def _is_operator(target: str) -> bool:
 
     if not _ALLOWED_TARGETS.fullmatch(target):
         return False
-    found: Any = torch
-    for part in target.split(".")[1:] if target.startswith("torch.ops.aten.") else ():
-        found = getattr(found, part, None)
-    return not any(argument.name == "filename" for argument in getattr(getattr(found, "_schema", None), "arguments", ()))
+    if not target.startswith("torch.ops.aten."):
+        return True
+    name, overload = target.split(".")[3:]
+    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    return found is not None and all(argument.name != "filename" for argument in found._schema.arguments)
 
 
 def _is_plain_spec(spec: Any) -> bool:

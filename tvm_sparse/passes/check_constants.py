@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
-from tvm.ir import Call, GenericConst
+from tvm.ir import Call, Expr, GenericConst
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.passes.graph import Graph, constant_weight, is_float32
@@ -23,11 +23,14 @@ def check_constants(module: tvm.IRModule) -> None:
     """
     graph = Graph.of(module)
     for value in graph.definitions.values():
-        for argument in value.args if isinstance(value, Call) else ():
-            if isinstance(argument, GenericConst) and is_float32(argument) and np.isnan(argument.value.numpy()).any():
-                after = [graph.definitions.get(other) for other in value.args if not isinstance(other, GenericConst)]
-                layers = [layer_name_of(each) for each in after if each is not None and constant_weight(each) is not None]
-                where = f"layer {layers[0]}" if layers else "model"
-                problem = f"a constant of {value.op.name.removeprefix('relax.')} is NaN"
-                hint = "repair the parameters: biases, and statistics of batch norms such as a negative variance"
-                raise ModelError(where, problem, hint=hint)
+        arguments = value.args if isinstance(value, Call) else ()
+        if any(_holds_nan(argument) for argument in arguments):
+            inputs = [graph.definitions[var] for var in arguments if var in graph.definitions]
+            layers = [layer_name_of(each) for each in inputs if constant_weight(each) is not None]
+            problem = f"a constant of {value.op.name.removeprefix('relax.')} is NaN"
+            hint = "repair the parameters: biases, and statistics of batch norms such as a negative variance"
+            raise ModelError(f"layer {layers[0]}" if layers else "model", problem, hint=hint)
+
+
+def _holds_nan(argument: Expr) -> bool:
+    return isinstance(argument, GenericConst) and is_float32(argument) and bool(np.isnan(argument.value.numpy()).any())
