@@ -59,7 +59,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the command; print its document as JSON, or as the command shows it."""
+    """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
     from tvm_sparse import display
 
     command = importlib.import_module(f"tvm_sparse.commands.{arguments.command}")
@@ -71,6 +71,9 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         command.show(document, display.result_console())
     sys.stdout.flush()
+    failure = command.failure(document) if hasattr(command, "failure") else None
+    if failure is not None:
+        raise failure
     return 0
 
 

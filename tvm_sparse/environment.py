@@ -83,7 +83,7 @@ def fingerprint(target: Target) -> dict[str, str]:
         "kind": kind,
         "arch": str(target.attrs["arch"] if kind == "cuda" else target.attrs.get("mcpu", "generic")),
         "threads": str(threads(target)),
-        "device": (_gpu_query("name") or "unknown") if kind == "cuda" else _cpu_name(),
+        "device": (gpu_property("name") or "unknown") if kind == "cuda" else _cpu_name(),
         "tvm": metadata.version("apache-tvm"),
         "system": f"{platform.system()}-{platform.machine()}",
     }
@@ -112,12 +112,12 @@ def _cpu_name() -> str:
 
 
 def _gpu_arch() -> str | None:
-    capability = _gpu_query("compute_cap")
+    capability = gpu_property("compute_cap")
     return f"sm_{capability.replace('.', '')}" if capability else None
 
 
 @lru_cache(maxsize=4)
-def _gpu_query(field: str) -> str | None:
+def gpu_property(field: str) -> str | None:
     """One property of the first GPU; None where there is none. Asks the driver's tool, so no CUDA context is made."""
     try:
         command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]

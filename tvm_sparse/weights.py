@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,17 +181,38 @@ def _from_onnx(path: Path) -> dict[str, np.ndarray]:
 
 def onnx_weights(model: Any) -> dict[str, np.ndarray]:
     """Weights of the 2-D ``Conv`` nodes of an `onnx.ModelProto`, by layer name, in the order of the graph."""
+    tensors = _onnx_tensors(model)
+    return {layer: _onnx_array(layer, tensors[node.input[1]]) for layer, node in _named_nodes(model, tensors)}
+
+
+def conv_nodes(model: Any) -> dict[str, Any]:
+    """The 2-D ``Conv`` nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
+
+    A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    """
+    nodes: dict[str, Any] = {}
+    for stem, node in _named_nodes(model, _onnx_tensors(model)):
+        layer, copies = stem, 2
+        while layer in nodes:
+            layer, copies = f"{stem}.{copies}", copies + 1
+        nodes[layer] = node
+    return nodes
+
+
+def _named_nodes(model: Any, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for node in model.graph.node:
+        if node.op_type == "Conv" and node.input[1] in tensors and len(tensors[node.input[1]].dims) == 4:
+            parameter = node.input[1]
+            yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node
+
+
+def _onnx_tensors(model: Any) -> dict[str, Any]:
+    """Constants of the graph, as `onnx.TensorProto`."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             tensors[node.output[0]] = node.attribute[0].t
-    weights = {}
-    for node in model.graph.node:
-        if node.op_type == "Conv" and node.input[1] in tensors and len(tensors[node.input[1]].dims) == 4:
-            parameter = node.input[1]
-            name = parameter if parameter.endswith(".weight") else node.name or parameter
-            weights[layer_name(name)] = _onnx_array(layer_name(name), tensors[parameter])
-    return weights
+    return tensors
 
 
 def _onnx_array(layer: str, tensor: Any) -> np.ndarray:
