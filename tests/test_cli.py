@@ -229,7 +229,7 @@ def test_inspect(model, capsys):
     assert layer["sparse_mflop"] == SPEC.sparse_flops(layer["nnz"]) / 1e6
     assert {"folded_cpu", "dense_cpu"} <= set(layer["schedules"])
     assert layer["chosen"].startswith("dense_cpu")
-    assert any("1 filters are all zero" in note for note in found["notes"])
+    assert layer["limit"] and any("1 of 16 filters are all zero" in advice for advice in layer["advice"])
     assert call("inspect", model) == 0
     text = capsys.readouterr().out
     assert "1x8x12x12, 16x3x3" in text and "no tuning log was given" in text
