@@ -3,9 +3,10 @@
 Each case is one convolution and weight; every schedule makes one kernel of it, in turn with its default decisions and
 with random ones. Integer-valued cases must be exact; all others lie within the bound of `tvm_sparse.reference`, and the
 worst error is reported as a fraction of it. Cases run in child processes, so a kernel that crashes is a failure like
-any other. Case i of a seed is always the same: repeat one with --first i --cases 1.
+any other. Case i of a seed is always the same: repeat one with --first i --cases 1. With --done FILE, finished cases
+are kept there, and the same command, also with more --cases, continues.
 
-    python scripts/check_cpu.py --cases 10000 --seed 1 -o docs/check_cpu.json
+    python scripts/check_cpu.py --cases 10000 --seed 1 --done done.jsonl -o docs/results/check-cpu.json
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import json
 import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,11 +83,14 @@ def check_in_child(seed: int, first: int, count: int, schedules: Sequence[str]) 
     return [{"schedule": schedules[0], "index": first, "worst": None, "cause": cause}]
 
 
-def summary(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+Table = dict[str, dict[str, Any]]
+
+
+def summary(results: Sequence[dict[str, Any]]) -> Table:
     """Per schedule: kernels checked, the worst error as a fraction of its bound, cases not served, failures."""
-    table: dict[str, dict[str, Any]] = {}
+    table: Table = {}
     for result in results:
-        row = table.setdefault(result["schedule"], {"kernels": 0, "worst": 0.0, "not_served": 0, "failures": []})
+        row = table.setdefault(result["schedule"], _new_row())
         if "not_served" in result:
             row["not_served"] += 1
             continue
@@ -97,6 +102,66 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return table
 
 
+def _new_row() -> dict[str, Any]:
+    return {"kernels": 0, "worst": 0.0, "not_served": 0, "failures": []}
+
+
+def joined(tables: Iterable[Table]) -> Table:
+    """The summary of all cases, from summaries of some each."""
+    total: Table = {}
+    for table in tables:
+        for name, row in table.items():
+            sums = total.setdefault(name, _new_row())
+            sums["worst"] = max(sums["worst"], row["worst"])
+            for key in ("kernels", "not_served", "failures"):
+                sums[key] += row[key]
+    return total
+
+
+class Done:
+    """Summaries of finished chunks of a run, by first case and number of cases; in a file, one line of JSON each.
+
+    The first line says what was checked: a run that checks something else does not continue it.
+    """
+
+    def __init__(self, path: Path | None, run: dict[str, Any]):
+        self.path = path
+        lines = path.read_bytes().splitlines(keepends=True) if path is not None and path.exists() else []
+        # A line that a killed run did not finish is dropped.
+        head, *chunks = [json.loads(line) for line in lines if line.endswith(b"\n")] or [run]
+        if head != run:
+            raise SystemExit(f"{path}: belongs to another run, {head}; this is {run}; choose another --done")
+        self.chunks: dict[tuple[int, int], dict[str, Any]] = {(each["first"], each["cases"]): each for each in chunks}
+        if path is not None:
+            path.write_text("".join(json.dumps(line) + "\n" for line in (head, *chunks)))
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Keep the result of a chunk: `first`, `cases`, `table` and `check_s`."""
+        self.chunks[chunk["first"], chunk["cases"]] = chunk
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(chunk) + "\n")
+
+
+def check(numbers: range, seed: int, schedules: Sequence[str], workers: int, done: Done) -> tuple[Table, float]:
+    """The summary of all cases `numbers`, those already `done` included, and the seconds that child processes took."""
+    chunks = [numbers[i : i + CHUNK] for i in range(0, len(numbers), CHUNK)]
+    keys = [(chunk[0], len(chunk)) for chunk in chunks]
+    lock = threading.Lock()
+
+    def run(key: tuple[int, int]) -> None:
+        first, cases = key
+        started = time.monotonic()
+        table = summary(check_in_child(seed, first, cases, schedules))
+        with lock:
+            done.add({"first": first, "cases": cases, "table": table, "check_s": time.monotonic() - started})
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, [key for key in keys if key not in done.chunks]))
+    results = [done.chunks[key] for key in keys]
+    return joined(each["table"] for each in results), sum(each["check_s"] for each in results)
+
+
 def main() -> int:
     """Run the checks that the command line asks for; 5 where a kernel failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,6 +170,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
     parser.add_argument("--schedules", nargs="+", metavar="NAME", help="only these (default: all with decisions)")
     parser.add_argument("--workers", type=int, default=environment.available_cores(), help="child processes at a time")
+    parser.add_argument("--done", type=Path, metavar="FILE", help="finished cases, to continue from")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -117,17 +183,14 @@ def main() -> int:
             for result in check_case(options.seed, index, schedules):
                 print(json.dumps(result), flush=True)
         return 0
-    started = time.monotonic()
-    with ThreadPoolExecutor(options.workers) as pool:
-        chunks = [numbers[i : i + CHUNK] for i in range(0, len(numbers), CHUNK)]
-        found = pool.map(lambda chunk: check_in_child(options.seed, chunk[0], len(chunk), schedules), chunks)
-        table = summary([result for results in found for result in results])
+    done = Done(options.done, {"seed": options.seed, "schedules": schedules, "target": TARGET})
+    table, check_s = check(numbers, options.seed, schedules, options.workers, done)
     report = {
         "cases": options.cases,
         "seed": options.seed,
         "fingerprint": environment.fingerprint(target),
         "schedules": table,
-        "check_s": round(time.monotonic() - started, 1),
+        "check_s": round(check_s, 1),
     }
     if options.output is not None:
         options.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -21,7 +21,7 @@ Choose = Callable[[Sequence[Any]], Any]
 KERNELS = ((1, 1), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (2, 4), (5, 2), (1, 7))
 MAPS = (1, 2, 3, 4, 5, 7, 8, 11, 14, 19, 33)
 DENSITIES = (0.1, 0.0, 0.02, 0.3, 0.5, 0.9, 1.0)
-STRUCTURES = ("unstructured", "dead filters", "dead channels", "vectors", "one a filter")
+STRUCTURES = ("unstructured", "dead filters", "dead channels", "vectors", "tiles", "2:4", "one a filter")
 # Weights are small enough for a kernel to build in a fraction of a second.
 MAX_WEIGHTS = 1500
 
@@ -99,7 +99,10 @@ def random_spec(choose: Choose) -> ConvSpec:
 
 
 def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, integers: bool) -> np.ndarray:
-    """A weight (K, C / groups, R, S) float32 of about this density whose zeros have the given structure."""
+    """A weight (K, C / groups, R, S) float32 of about this density whose zeros have the given structure.
+
+    Some zeros are -0.0, as a mask leaves them that was multiplied in.
+    """
     rng = np.random.default_rng(seed)
     shape = spec.weight_shape
     mask = rng.random(shape) < density
@@ -109,11 +112,18 @@ def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, int
         mask[:, rng.random(shape[1]) < 0.5] = False
     elif structure == "vectors":
         mask[:] = mask[:1]
+    elif structure == "tiles":
+        tiles = rng.random((-(-shape[0] // 4), -(-shape[1] // 4), 1, 1)) < density
+        mask[:] = tiles.repeat(4, axis=0).repeat(4, axis=1)[: shape[0], : shape[1]]
+    elif structure == "2:4":
+        for start in range(0, shape[1], 4):
+            order = rng.random(mask[:, start : start + 4].shape)
+            mask[:, start : start + 4] = order.argsort(axis=1).argsort(axis=1) < 2
     elif structure == "one a filter":
         mask[:] = False
         mask.reshape(spec.k, -1)[np.arange(spec.k), rng.integers(0, mask[0].size, spec.k)] = True
     values = rng.integers(1, 5, shape) * rng.choice((-1, 1), shape) if integers else rng.standard_normal(shape)
-    return np.where(mask, values, 0).astype(np.float32)
+    return (values * mask).astype(np.float32)
 
 
 # How often random decisions are chosen anew.

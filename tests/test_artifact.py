@@ -1,16 +1,21 @@
 """A saved model runs in a fresh process without torch, and a damaged or foreign one is refused in one sentence."""
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import tvm
 import zoo
 
 from tvm_sparse import artifact, model
 from tvm_sparse.errors import ArtifactError
+from tvm_sparse.runtime import why_not_here
 
 (X,) = zoo.inputs_of([zoo.X])
 
@@ -35,6 +40,11 @@ def saved(master, tmp_path):
     return copy
 
 
+def library(directory):
+    (path,) = directory.glob("model-*.so")
+    return path
+
+
 def edit(directory, **changes):
     path = directory / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -42,7 +52,7 @@ def edit(directory, **changes):
 
 def test_round_trip(compiled, saved):
     loaded = artifact.load(saved)
-    assert sorted(path.name for path in saved.iterdir()) == ["manifest.json", "model.so"]
+    assert {path.name for path in saved.iterdir()} == {"manifest.json", library(saved).name}
     assert loaded.signature == compiled.signature
     assert loaded.report() == compiled.report()
     assert loaded.target.kind.name == "llvm"
@@ -77,9 +87,13 @@ def test_fresh_process_without_torch(compiled, saved, tmp_path):
 
 
 def test_saving_again_replaces(compiled, saved):
-    before = (saved / "model.so").stat().st_ino
+    (saved / "notes.txt").write_text("the user's own")
+    before = json.loads((saved / "manifest.json").read_text())
+    library(saved).rename(saved / "model-00.so")
+    edit(saved, files={"model-00.so": "0"})
     artifact.save(compiled, saved)
-    assert (saved / "model.so").stat().st_ino != before
+    assert json.loads((saved / "manifest.json").read_text())["signature"] == before["signature"]
+    assert {path.name for path in saved.iterdir()} == {"manifest.json", "notes.txt", library(saved).name}
     artifact.load(saved)
     assert [path.name for path in saved.parent.iterdir()] == ["net"]
 
@@ -112,8 +126,14 @@ def test_a_failed_save_keeps_the_old_artifact(compiled, saved, monkeypatch):
 
 
 def truncate(directory):
-    data = (directory / "model.so").read_bytes()
-    (directory / "model.so").write_bytes(data[: len(data) // 2])
+    data = library(directory).read_bytes()
+    library(directory).write_bytes(data[: len(data) // 2])
+
+
+def alter(directory):
+    data = bytearray(library(directory).read_bytes())
+    data[len(data) // 3] ^= 1
+    library(directory).write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +152,12 @@ def truncate(directory):
             lambda d: edit(d, target={"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+amx-fp16"]}),
             "lacks .*amx-fp16",
         ),
-        (lambda d: edit(d, files={}), "must list model.so"),
-        (lambda d: edit(d, files={"../x": "0"}), "must list model.so"),
-        (lambda d: (d / "model.so").unlink(), "model.so is missing"),
+        (lambda d: edit(d, files={}), "must list one library"),
+        (lambda d: edit(d, files={"../x": "0"}), "must list one library"),
+        (lambda d: edit(d, files={"a.so": "0", "model-1.so": "0"}), "must list one library"),
+        (lambda d: library(d).unlink(), r"model-\w+.so is missing"),
         (truncate, "SHA-256 differs"),
+        (alter, "SHA-256 differs"),
     ],
 )
 def test_damaged_and_foreign_artifacts_are_refused(saved, damage, message):
@@ -144,3 +166,61 @@ def test_damaged_and_foreign_artifacts_are_refused(saved, damage, message):
         artifact.load(saved)
     assert "\n" not in str(raised.value)
     assert str(saved) in str(raised.value)
+
+
+def test_a_library_that_is_none_is_refused(saved):
+    """What the manifest vouches for may still be no library, or lie where nothing may be executed."""
+    library(saved).write_bytes(b"no library")
+    edit(saved, files={library(saved).name: hashlib.sha256(b"no library").hexdigest()})
+    with pytest.raises(ArtifactError, match="cannot be loaded") as raised:
+        artifact.load(saved)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("found", "message"), [("8.0", "built for sm_90, and this GPU is sm_80"), ("9.0", None)])
+def test_code_for_another_gpu_is_refused(saved, found, message, monkeypatch):
+    monkeypatch.setattr(tvm, "cuda", lambda _: SimpleNamespace(exist=True, compute_version=found))
+    edit(saved, target={"kind": "cuda", "arch": "sm_90"})
+    if message is None:
+        assert why_not_here(tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})) == ""
+        return
+    with pytest.raises(ArtifactError, match=message):
+        artifact.load(saved)
+
+
+# Replaces an artifact by turns with two others until it is killed.
+REPLACE = """
+import shutil, sys, time
+from pathlib import Path
+from tvm_sparse import artifact
+place, *others = map(Path, sys.argv[1:])
+print("ready", flush=True)
+while True:
+    for other in others:
+        stage = place.with_name("stage")
+        shutil.rmtree(stage, ignore_errors=True)
+        shutil.copytree(other, stage)
+        artifact._publish(stage, place)
+        time.sleep(0.005)
+"""
+
+
+def test_readers_and_kills_see_a_whole_artifact(saved, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(saved, other)
+    altered = library(other).read_bytes() + bytes(8)
+    library(other).unlink()
+    (other / "model-0123.so").write_bytes(altered)
+    edit(other, files={"model-0123.so": hashlib.sha256(altered).hexdigest()}, decisions=[])
+    place, seen = tmp_path / "place", set()
+    shutil.copytree(saved, place)
+    for _ in range(2):
+        command = [sys.executable, "-c", REPLACE, *map(str, (place, saved, other))]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout.readline() == "ready\n"
+        for _ in range(12):
+            seen.add(len(artifact.load(place).report()))
+        writer.kill()
+        writer.communicate()
+        artifact.load(place)
+    assert len(seen) == 2, "the writer never got to replace anything"

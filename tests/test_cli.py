@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tvm
 import zoo
 from test_records import make_record
 
@@ -20,7 +21,7 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.log import TuningLog
 
-COMMANDS = ("inspect", "tune", "compile", "run", "bench", "demo", "doctor", "logs")
+COMMANDS = ("inspect", "tune", "compile", "check", "run", "bench", "demo", "doctor", "logs")
 SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
 
@@ -228,7 +229,7 @@ def test_inspect(model, capsys):
     assert layer["sparse_mflop"] == SPEC.sparse_flops(layer["nnz"]) / 1e6
     assert {"folded_cpu", "dense_cpu"} <= set(layer["schedules"])
     assert layer["chosen"].startswith("dense_cpu")
-    assert any("1 filters are all zero" in note for note in found["notes"])
+    assert layer["limit"] and any("1 of 16 filters are all zero" in advice for advice in layer["advice"])
     assert call("inspect", model) == 0
     text = capsys.readouterr().out
     assert "1x8x12x12, 16x3x3" in text and "no tuning log was given" in text
@@ -369,19 +370,45 @@ def test_logs(log, capsys):
 
 def test_doctor(capsys):
     found = document(capsys, "doctor")
-    assert found["self_check"] == "ok"
+    assert (found["self_check"], found["build_check"]) == ("ok", "ok")
     assert found["fingerprint"] == environment.fingerprint(environment.resolve_target())
+    works = {each["what"]: each["works"] for each in found["abilities"]}
+    assert works["build and run kernels on this processor"] and works["tune and save models"]
+    assert works["run on a GPU"] == tvm.cuda(0).exist
     assert call("doctor") == 0
-    assert "self_check: ok" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "self_check: ok" in text and "\nworks: read .onnx files" in text
 
 
-def test_doctor_of_a_broken_installation(capsys, monkeypatch):
-    monkeypatch.setattr("tvm_sparse.commands.doctor._SELF_CHECK", "raise SystemExit('no TVM here')")
-    assert call("doctor") == 4
+def test_doctor_of_a_broken_installation(capsys, monkeypatch, tmp_path):
+    """TVM that ends the process: the report comes out all the same, then the failure."""
+    (tmp_path / "broken" / "tvm").mkdir(parents=True)
+    (tmp_path / "broken" / "tvm" / "__init__.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'broken'}:{Path(tvm_sparse.__file__).parents[1]}")
+    assert call("doctor", "--json") == 4
     out, err = capsys.readouterr()
-    assert out == ""
-    assert "self_check: exit code 1: no TVM here" in err
-    assert "apache-tvm-ffi>=" in err.splitlines()[-1]
+    found = json.loads(out)
+    assert found["self_check"].startswith("exit code -6")
+    assert not any(each["works"] for each in found["abilities"] if "kernels" in each["what"])
+    assert "fails its self_check" in err and "apache-tvm-ffi>=" in err.splitlines()[-1]
+
+
+def test_doctor_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("tvm_sparse.commands.doctor._version", lambda name: None if name == "onnx" else "1")
+    monkeypatch.setattr("tvm_sparse.commands.doctor.LINKERS", ())
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("tvm_sparse.commands.doctor._self_check", lambda _: "ok")
+    found = {each["what"]: each for each in document(capsys, "doctor")["abilities"]}
+    assert found["read .onnx files"] == {
+        "what": "read .onnx files",
+        "works": False,
+        "why_not": "onnx is not installed",
+        "install": "pip install 'tvm-sparse[onnx]'",
+    }
+    assert found["tune and save models"]["why_not"] == "no C compiler"
+    assert found["build and run kernels on this processor"]["works"]
+    assert not found["run on a GPU"]["works"]
 
 
 def test_interrupted_tuning_is_saved_and_continues(model, capsys):

@@ -21,10 +21,10 @@ def gpu(monkeypatch, tmp_path):
             tool = tmp_path / "nvidia-smi"
             tool.write_text(f"#!/bin/sh\n{answer}\n")
             tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-        environment._gpu_query.cache_clear()
+        environment.gpu_property.cache_clear()
 
     yield pretend
-    environment._gpu_query.cache_clear()
+    environment.gpu_property.cache_clear()
 
 
 @pytest.mark.parametrize("text", [None, "llvm", '{"kind": "llvm"}', {"kind": "llvm"}])

@@ -232,9 +232,9 @@ def test_nothing_is_timed_beside_a_build_or_another_timing():
 
 
 def test_each_device_has_its_own_lock(monkeypatch):
-    environment._gpu_query.cache_clear()
+    environment.gpu_property.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12/3,1")
     assert device_lock.name("cuda") == "gpu-GPU-12_3"
     assert device_lock.name("llvm") == "cpu"
-    environment._gpu_query.cache_clear()
+    environment.gpu_property.cache_clear()

@@ -9,14 +9,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
-    0: ["errors", "plain", "environment", "timing", "cuda_graph", "memory", "device_lock", "workspace", "channel"],
-    1: ["conv", "pattern", "reference", "pt2", "weights", "demo_data"],
+    0: [
+        *("errors", "optional", "plain", "environment", "timing", "cuda_graph"),
+        *("memory", "device_lock", "workspace", "channel"),
+    ],
+    1: ["conv", "pattern", "reference", "onnx_file", "pt2", "weights", "demo_data"],
     2: ["compute", "runs", "affine", "selection"],
     3: ["gpu_kernel", "copies", "ring", "fold", "lowering", "schedules", "trace", "space", "records"],
     4: ["worker", "measure", "search", "trials", "vetting", "tuner", "metaschedule_db"],
     5: ["log_file", "log", "claims", "exchange"],
-    6: ["importer", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
-    7: ["artifact", "peers"],
+    6: ["importer", "onnx_trace", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
+    7: ["advice", "artifact", "check", "self_check", "peers"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}

@@ -92,6 +92,27 @@ def test_a_bound_of_zero_admits_only_the_exact_value():
     assert exact.worst(np.full(spec.output_shape, 1e-30, np.float32)) == np.inf
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-36, 1e-42])
+def test_subnormal_products_lie_within_the_bound(scale):
+    arguments, weight = arguments_and_weight()
+    small = {name: (value * scale).astype(np.float32) for name, value in arguments.items()}
+    exact = expected(SPEC, small, (weight * 1e-6).astype(np.float32))
+    assert exact.worst(torch_conv2d(SPEC, small, (weight * 1e-6).astype(np.float32), torch.float32)) <= 1
+
+
+def test_where_float32_overflows_there_is_no_bound():
+    arguments, weight = arguments_and_weight()
+    arguments["x"][0, 0, 0, 0] = 3e38
+    exact = expected(SPEC, arguments, weight)
+    y = torch_conv2d(SPEC, arguments, weight, torch.float32)
+    assert np.isinf(y).any() and np.isinf(exact.bound).any()
+    assert exact.worst(y) <= 1
+    # Only the pixels that see the huge element, in the corner of the 6x6 map.
+    assert np.isfinite(exact.bound[:, :, 2:]).all()
+    y[0, 0, 5, 5] = np.inf
+    assert exact.worst(y) == np.inf
+
+
 def test_arguments_follow_the_spec_and_the_seed():
     names = {"x": SPEC.input_shape, "bias": (SPEC.k,), "residual": SPEC.output_shape}
     drawn = random_arguments(SPEC, 3)

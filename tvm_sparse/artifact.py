@@ -1,17 +1,22 @@
-"""A compiled model as a directory: ``model.so`` and ``manifest.json``.
+"""A compiled model as a directory: a library, named after its SHA-256, and ``manifest.json``.
 
-Writing happens in a staging directory beside the target, the manifest last, then one rename: a reader sees a whole
-artifact or none. The manifest holds the SHA-256 of every other file, checked before any of it is loaded; that finds
-damage, not malice. A library is code, so load artifacts only from those you trust.
+A new artifact is written beside its place and moved there whole. An older one is replaced by putting the new library
+beside the old one, then the new manifest in place of the old: at every moment, also after a kill, the directory is the
+old artifact or the new one. The manifest holds the SHA-256 of every other file, checked before any of it is loaded;
+that finds damage, not malice. A library is code, so load artifacts only from those you trust.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +30,8 @@ from tvm_sparse.errors import ArtifactError, BuildError
 from tvm_sparse.runtime import CompiledModel, Signature, why_not_here
 
 SCHEMA = 1
-LIBRARY, MANIFEST = "model.so", "manifest.json"
+MANIFEST = "manifest.json"
+_LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
 _FIELDS = {
     "schema": int,
     "versions": dict,
@@ -35,8 +41,6 @@ _FIELDS = {
     "decisions": list,
     "files": dict,
 }
-# A library calls into TVM by addresses that no other version promises.
-_MUST_MATCH = ("tvm",)
 
 
 def save(model: CompiledModel, directory: str | Path) -> Path:
@@ -60,7 +64,7 @@ def save(model: CompiledModel, directory: str | Path) -> Path:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         stage.mkdir()
-        _export(model, stage / LIBRARY)
+        _export(model, stage)
         manifest = json.dumps(_manifest(model, stage), indent=1, allow_nan=False)
         _write(stage / MANIFEST, manifest.encode())
         _publish(stage, directory)
@@ -82,9 +86,28 @@ def load(directory: str | Path) -> CompiledModel:
         There is no artifact, it is damaged, another version wrote it, or it was built for another machine.
     """
     directory = Path(directory)
-    manifest = _read_manifest(directory)
+    while True:
+        before = _manifest_identity(directory)
+        try:
+            return _load(directory, _read_manifest(directory))
+        except ArtifactError:
+            # Another process may have replaced the artifact since its manifest was read.
+            if _manifest_identity(directory) == before:
+                raise
+
+
+def _manifest_identity(directory: Path) -> tuple[int, int] | None:
+    """Changes whenever the artifact is replaced; None where there is none."""
+    try:
+        found = (directory / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _load(directory: Path, manifest: dict[str, Any]) -> CompiledModel:
     _check_versions(directory, manifest)
-    _check_files(directory, manifest["files"])
+    library = _checked_library(directory, manifest["files"])
     try:
         target = Target(manifest["target"])
         signature = Signature.from_json(manifest["signature"])
@@ -93,16 +116,26 @@ def load(directory: str | Path) -> CompiledModel:
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
-    module = tvm.runtime.load_module(str((directory / LIBRARY).resolve()))
+    try:
+        module = tvm.runtime.load_module(str(library.resolve()))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        hint = "compile the model here, onto a file system that allows execution"
+        raise ArtifactError(str(directory), f"cannot be loaded ({reason})", hint=hint) from error
     return CompiledModel(module, target, signature, manifest["decisions"])
 
 
-def _export(model: CompiledModel, path: Path) -> None:
+def _export(model: CompiledModel, stage: Path) -> None:
+    """Write the library of `model` into `stage`, named after its content."""
+    path = stage / "model.so"
     try:
         model.executable.export_library(str(path))
     except RuntimeError as error:
         hint = "it needs a C compiler: install gcc or clang"
         raise BuildError("model.so", f"cannot be linked ({str(error).splitlines()[0]})", hint=hint) from error
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    path.rename(stage / f"model-{_sha256(path)[:16]}.so")
 
 
 def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
@@ -145,14 +178,38 @@ def _is_replaceable(directory: Path) -> bool:
 
 
 def _publish(stage: Path, directory: Path) -> None:
-    """Move `stage` to `directory`; what was there is removed once the new one is in its place."""
-    if not directory.exists():
+    """Make `stage` the artifact in `directory`; of an older one there, what its manifest lists is removed."""
+    if not directory.exists() or not any(directory.iterdir()):
         stage.rename(directory)
         return
-    old = stage.with_suffix(".old")
-    directory.rename(old)
-    stage.rename(directory)
-    shutil.rmtree(old)
+    with _locked(directory):
+        old = set(_listed_files(directory))
+        new = {path.name for path in stage.iterdir()} - {MANIFEST}
+        for name in new:
+            (stage / name).replace(directory / name)
+        (stage / MANIFEST).replace(directory / MANIFEST)
+        for name in old - new:
+            (directory / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Only one process at a time replaces what is in `directory`."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _listed_files(directory: Path) -> list[str]:
+    """The libraries of the artifact in `directory`; none where it has no manifest, or a damaged one."""
+    try:
+        files = _read_manifest(directory)["files"]
+    except ArtifactError:
+        return []
+    return [name for name in files if _LIBRARY.fullmatch(name)]
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
@@ -174,29 +231,27 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _check_versions(directory: Path, manifest: dict[str, Any]) -> None:
-    here = _versions()
-    for name in _MUST_MATCH:
-        if manifest["versions"].get(name) != here[name]:
-            raise ArtifactError(
-                str(directory),
-                f"was built with another {name}",
-                manifest["versions"].get(name),
-                here[name],
-                "compile again",
-            )
+    # A library calls into TVM by addresses that no other version promises.
+    found, here = manifest["versions"].get("tvm"), _versions()["tvm"]
+    if found != here:
+        raise ArtifactError(str(directory), "was built with another tvm", found, here, "compile again")
     if manifest["system"] != _system():
         raise ArtifactError(str(directory), "was built for another system", manifest["system"], _system())
 
 
-def _check_files(directory: Path, files: dict[str, str]) -> None:
-    if set(files) != {LIBRARY}:
-        raise _damaged(directory, f"{MANIFEST} must list {LIBRARY} and nothing else")
-    for name, expected in files.items():
-        path = directory / name
-        if not path.is_file():
-            raise _damaged(directory, f"{name} is missing")
-        if _sha256(path) != expected:
-            raise _damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
+def _checked_library(directory: Path, files: dict[str, str]) -> Path:
+    """The artifact's library, which is the one that was saved."""
+    if len(files) != 1 or not all(_LIBRARY.fullmatch(name) for name in files):
+        raise _damaged(directory, f"{MANIFEST} must list one library model-*.so and nothing else")
+    ((name, expected),) = files.items()
+    path = directory / name
+    try:
+        found = _sha256(path)
+    except OSError as error:
+        raise _damaged(directory, f"{name} is missing ({error.strerror})") from None
+    if found != expected:
+        raise _damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
+    return path
 
 
 def _damaged(directory: Path, problem: str) -> ArtifactError:

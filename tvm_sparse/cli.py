@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Nothing may be written while Python shuts down.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_BROKEN_PIPE
-        except (KeyboardInterrupt, RuntimeError, TvmSparseError) as error:
+        except (KeyboardInterrupt, Exception) as error:
             if arguments.verbose:
                 traceback.print_exc()
             # TVM turns a KeyboardInterrupt that passes through it into a RuntimeError.
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """An error as one sentence; of TVM's own errors the last line, where it puts the reason."""
+    """An error as one sentence; of others' errors the last line, where TVM puts the reason."""
     if isinstance(error, TvmSparseError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -59,7 +59,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the command; print its document as JSON, or as the command shows it."""
+    """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
     from tvm_sparse import display
 
     command = importlib.import_module(f"tvm_sparse.commands.{arguments.command}")
@@ -72,7 +72,12 @@ def _run(arguments: argparse.Namespace) -> int:
         command.show(document, display.result_console())
     sys.stdout.flush()
     # A command may find out what is wrong, show it, and still end as a failure.
-    return int(command.exit_code(document)) if hasattr(command, "exit_code") else 0
+    if hasattr(command, "exit_code"):
+        return int(command.exit_code(document))
+    failure = command.failure(document) if hasattr(command, "failure") else None
+    if failure is not None:
+        raise failure
+    return 0
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_inspect, _tune, _compile, _command_run, _bench, _demo, _doctor, _logs):
+    for add in (_inspect, _tune, _compile, _check, _command_run, _bench, _demo, _doctor, _logs):
         add(commands)
     return parser
 
@@ -203,6 +203,26 @@ examples:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="artifact to write")
 
 
+def _check(commands: Any) -> None:
+    text = """\
+The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
+against a float64 reference and its error bound; ONNX Runtime, or torch for a .pt2 file, runs the same network beside
+it. The first layer that diverges is named, and the exit code is then 5.
+
+examples:
+  tvm-sparse check model.onnx
+  tvm-sparse check model.onnx --tuning-records my.jsonl --input x.npy
+"""
+    parser = _add(
+        commands,
+        "check",
+        "compare results layer by layer",
+        text,
+        _options("model", "target", "shape", "records", "seed"),
+    )
+    parser.add_argument("--input", type=Path, metavar="FILE", help="also check on this input, as for run")
+
+
 def _command_run(commands: Any) -> None:
     text = """\
 An artifact is code: run only what you trust.
@@ -262,7 +282,8 @@ example:
 
 def _doctor(commands: Any) -> None:
     text = """\
-Versions, target, processor, GPU, compilers, and a check of the installed TVM in a process of its own.
+Versions, target, processor, GPU and compilers; whether the installed TVM saves JSON and builds and runs a kernel, each
+in a process of its own; and what will and will not work here, with what to install.
 
 example:
   tvm-sparse doctor --json > report.json

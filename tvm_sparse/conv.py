@@ -7,10 +7,14 @@ kernel height R and width S. Layouts are NCHW for tensors and KCRS for weights.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from tvm_sparse.errors import ModelError
+
+# Elements of one tensor: compiled code computes addresses in 32-bit integers.
+MAX_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True, order=True)
@@ -82,6 +86,15 @@ class ConvSpec:
             raise ModelError(
                 where, "the kernel is larger than the padded input", f"output {self.out_h}x{self.out_w}", "1x1 or more"
             )
+        for name, shape in (("padded input", self._padded_shape), ("output", self.output_shape)):
+            if math.prod(shape) > MAX_ELEMENTS:
+                found, allowed = f"{math.prod(shape)} elements", f"up to {MAX_ELEMENTS}"
+                raise ModelError(where, f"the {name} is too large", found, allowed, "use a smaller input or batch")
+
+    @property
+    def _padded_shape(self) -> tuple[int, int, int, int]:
+        top, left, bottom, right = self.padding
+        return (self.n, self.c, self.h + top + bottom, self.w + left + right)
 
     @property
     def out_h(self) -> int:

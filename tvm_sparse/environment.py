@@ -83,7 +83,7 @@ def fingerprint(target: Target) -> dict[str, str]:
         "kind": kind,
         "arch": str(target.attrs["arch"] if kind == "cuda" else target.attrs.get("mcpu", "generic")),
         "threads": str(threads(target)),
-        "device": (_gpu_query("name") or "unknown") if kind == "cuda" else _cpu_name(),
+        "device": (gpu_property("name") or "unknown") if kind == "cuda" else _cpu_name(),
         "tvm": metadata.version("apache-tvm"),
         "system": f"{platform.system()}-{platform.machine()}",
     }
@@ -112,13 +112,13 @@ def _cpu_name() -> str:
 
 
 def _gpu_arch() -> str | None:
-    capability = _gpu_query("compute_cap")
+    capability = gpu_property("compute_cap")
     return f"sm_{capability.replace('.', '')}" if capability else None
 
 
 def gpu_id() -> str:
     """The UUID of the GPU that this process uses; what CUDA_VISIBLE_DEVICES says where the driver does not tell."""
-    return _gpu_query("uuid") or f"gpu-{_visible_gpu() or 0}"
+    return gpu_property("uuid") or f"gpu-{_visible_gpu() or 0}"
 
 
 def _visible_gpu() -> str:
@@ -127,8 +127,8 @@ def _visible_gpu() -> str:
 
 
 @lru_cache(maxsize=4)
-def _gpu_query(field: str) -> str | None:
-    """One property of device 0; None where there is none. Asks the driver's tool, so no CUDA context is made."""
+def gpu_property(field: str) -> str | None:
+    """One property of the first GPU; None where there is none. Asks the driver's tool, so no CUDA context is made."""
     try:
         command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
         if _visible_gpu():

@@ -23,7 +23,12 @@ class TvmSparseError(Exception):
             message += f"; allowed: {allowed}"
         if hint:
             message += f"; {hint}"
-        super().__init__(message)
+        super().__init__(_one_line(message))
+
+
+def _one_line(message: str) -> str:
+    """`message` with control characters escaped: names come from files and must not steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in message)
 
 
 class UsageError(TvmSparseError):

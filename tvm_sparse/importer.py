@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,26 +17,19 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tvm_sparse.conv import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError
+from tvm_sparse.onnx_file import check_shapes, fix_shapes, load_onnx, make_padding_explicit
+from tvm_sparse.optional import require
 from tvm_sparse.weights import (
     MODEL_SUFFIXES,
     existing_file,
     is_exported_program,
     is_torch_module,
-    load_onnx,
-    require,
 )
 
-# TVM's front ends report a model they cannot convert by any of these.
-_FRONTEND_ERRORS = (
-    RuntimeError,
-    NotImplementedError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    AssertionError,
-)
+# Characters that are quoted of a message of another library.
+MAX_QUOTE = 300
 # Operators that behave otherwise in training -> position of the argument that says so.
 _TRAINING_ARGUMENT = {"aten.batch_norm.default": 5, "aten.dropout.default": 2}
 
@@ -85,7 +79,8 @@ def _export(module: Any, example_inputs: Any) -> Any:
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(module, inputs)
-    except _FRONTEND_ERRORS as error:
+    # They report what they cannot convert by exceptions of any kind.
+    except Exception as error:
         problem = f"torch.export cannot trace it ({_first_line(error)})"
         raise ModelError("model", problem, hint="see docs.pytorch.org/docs/stable/export.html") from error
 
@@ -100,83 +95,49 @@ def _from_torch(where: str, program: Any) -> tvm.IRModule:
             raise ModelError(where, f"{node.name} was exported in training mode", hint=hint)
     with _frontend(where):
         module = from_exported_program(program, unwrap_unit_return_tuple=True)
-    return _with_known_shapes(where, module)
+    return _checked(where, module)
 
 
 def _from_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
     model = load_onnx(path)
-    _fix_shapes(str(path), model, shapes)
-    _make_padding_explicit(model)
+    fix_shapes(str(path), model, shapes)
+    make_padding_explicit(model, check_shapes(str(path), model))
     with _frontend(str(path)):
         module = from_onnx(model, keep_params_in_input=False)
-    return _with_known_shapes(str(path), module)
+    return _checked(str(path), module)
 
 
-def _fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write `shapes` into the inputs of an `onnx.ModelProto`; every dimension is then a number."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in constants}
-    unknown = sorted(set(shapes) - set(inputs))
-    if unknown:
-        raise ModelError(where, "no such input", ", ".join(unknown), ", ".join(inputs))
-    for name, value in inputs.items():
-        dims = value.type.tensor_type.shape.dim
-        found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
-        given = list(shapes.get(name, found))
-        if not all(isinstance(size, int) and size > 0 for size in given):
-            hint = f"give it as shapes={{{name!r}: (1, ...)}}"
-            raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
-        if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
-            raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
-        for dim, size in zip(dims, given, strict=True):
-            dim.dim_value = size
-    # Shapes inferred before this were inferred from open dimensions.
-    del model.graph.value_info[:]
-
-
-def _shape_text(shape: Sequence[int | str]) -> str:
-    return f"({', '.join(map(str, shape))})"
-
-
-def _make_padding_explicit(model: Any) -> None:
-    """Replace ``auto_pad`` of each Conv by ``pads``: TVM imports the former as a separate padded copy of the input."""
-    onnx = require("onnx", "onnx")
-    inferred = require("onnx.shape_inference", "onnx").infer_shapes(model).graph
-    shapes = {
-        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in (*inferred.input, *inferred.value_info)
-    }
-    weights = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        mode = attributes.get("auto_pad", b"NOTSET")
-        if node.op_type != "Conv" or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
-            continue
-        sizes, kernel = shapes.get(node.input[0], [])[2:], weights.get(node.input[1], [])[2:]
-        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
-            continue
-        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
-        totals = [
-            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
-            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
-        ]
-        small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-        kept = [a for a in node.attribute if a.name != "auto_pad"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-        pads = small + large if mode == b"SAME_UPPER" else large + small
-        node.attribute.append(onnx.helper.make_attribute("pads", pads))
-
-
-def _with_known_shapes(where: str, module: tvm.IRModule) -> tvm.IRModule:
-    for parameter in module["main"].params:
-        shape = getattr(parameter.ty, "shape", None)
-        if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(size, tirx.IntImm) for size in shape.values):
+def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
+    """`module`, whose inputs and outputs all have known shapes and none of whose tensors is too large."""
+    main = module["main"]
+    results = [main.ret_ty] if isinstance(main.ret_ty, relax.TensorType) else list(getattr(main.ret_ty, "fields", []))
+    named = [(f"input {parameter.name}", parameter.ty) for parameter in main.params]
+    named += [(f"output {index}", result) for index, result in enumerate(results)]
+    if not main.params or not results:
+        raise ModelError(where, "the model has no input" if results else "the model has no output")
+    for name, kind in named:
+        if _sizes(kind) is None:
             hint = "export it without dynamic_shapes, once for each batch size"
-            raise ModelError(where, f"input {parameter.name} has no fixed shape", parameter.ty, hint=hint)
+            raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
+    inner = [binding.var for block in main.body.blocks for binding in block.bindings]
+    for name, kind in (*named, *((f"tensor {var.name}", var.ty) for var in inner)):
+        sizes = _sizes(kind) or []
+        if min(sizes, default=0) < 0:
+            raise ModelError(where, f"{name} has an impossible shape", sizes, "sizes of 0 or more")
+        if math.prod(sizes) > MAX_ELEMENTS:
+            found, allowed = f"{math.prod(sizes)} elements", f"up to {MAX_ELEMENTS}"
+            raise ModelError(where, f"{name} is too large", found, allowed, "use a smaller input or batch")
     return module
+
+
+def _sizes(kind: Any) -> list[int] | None:
+    """The shape of a tensor type; None where a size is not known, or for another type."""
+    shape = getattr(kind, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(size, tirx.IntImm) for size in shape.values):
+        return None
+    return [int(size) for size in shape.values]
 
 
 @contextlib.contextmanager
@@ -185,7 +146,8 @@ def _frontend(where: str) -> Iterator[None]:
     try:
         with _quiet():
             yield
-    except _FRONTEND_ERRORS as error:
+    # They report what they cannot convert by exceptions of any kind.
+    except Exception as error:
         problem = f"TVM cannot import it ({_first_line(error)})"
         raise ModelError(where, problem, hint="replace that operator in the model") from error
 
@@ -200,4 +162,5 @@ def _quiet() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    # TVM may put the text of a whole expression into a message.
+    return lines[0][:MAX_QUOTE] if lines else type(error).__name__

@@ -19,6 +19,7 @@ from tvm_sparse.decide import Decision, decide, to_dense
 from tvm_sparse.errors import BuildError, TvmSparseError
 from tvm_sparse.importer import import_model
 from tvm_sparse.log import TuningLog
+from tvm_sparse.passes.check_constants import check_constants
 from tvm_sparse.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.passes.fold_constants import fold_constants
@@ -91,6 +92,7 @@ def prepare(
     module = fold_constants(module)
     # Phase 2: names, while weights still are the layer's own.
     module = name_convolutions(module, weights)
+    check_constants(module)
     # Phase 3: what surrounds a convolution moves into it.
     module = fold_padding(module)
     module = fold_batch_norm(module)

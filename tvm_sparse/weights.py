@@ -7,16 +7,17 @@ copy: the caller's model keeps them. Files are read as data only; a pickle is re
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tvm_sparse.errors import ModelError, UsageError
+from tvm_sparse.errors import ModelError
+from tvm_sparse.onnx_file import load_onnx
+from tvm_sparse.optional import require
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +65,16 @@ def check_weight(layer: str, weight: np.ndarray) -> None:
         raise ModelError(
             f"layer {layer}", "weight has an unsupported element type", weight.dtype, "float32", "convert the model"
         )
-    finite = np.isfinite(weight)
+    check_finite(layer, "weight", weight)
+
+
+def check_finite(layer: str, name: str, array: np.ndarray) -> None:
+    """Raise ModelError where `array`, called `name` in the message, holds NaN or infinity."""
+    finite = np.isfinite(array)
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ModelError(
-            f"layer {layer}", f"weight{list(index)} is not finite", weight[index], "finite numbers", "repair the model"
+            f"layer {layer}", f"{name}{list(index)} is not finite", array[index], "finite numbers", "repair the model"
         )
 
 
@@ -109,35 +115,6 @@ def existing_file(source: Any, suffixes: tuple[str, ...]) -> Path:
     if not path.is_file():
         raise ModelError(str(path), "no such file", hint="check the path")
     return path
-
-
-def require(module: str, extra: str) -> Any:
-    """Import `module`, or raise UsageError that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise UsageError(
-            module, "the package is not installed", hint=f"run: pip install 'tvm-sparse[{extra}]'"
-        ) from None
-
-
-def load_onnx(path: Path) -> Any:
-    """The checked `onnx.ModelProto` in `path`, external data included.
-
-    Raises
-    ------
-    ModelError
-        The file is damaged or breaks a rule of ONNX.
-    """
-    onnx = require("onnx", "onnx")
-    decode_error = require("google.protobuf.message", "onnx").DecodeError
-    try:
-        model = onnx.load(path)
-        onnx.checker.check_model(model)
-    except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModelError(str(path), f"this is no valid ONNX model ({first})", hint="export it again") from None
-    return model
 
 
 def _module_state(module: Any) -> dict[str, Any]:
@@ -204,15 +181,44 @@ def _from_onnx(path: Path) -> dict[str, np.ndarray]:
 
 def onnx_weights(model: Any) -> dict[str, np.ndarray]:
     """Weights of the 2-D ``Conv`` nodes of an `onnx.ModelProto`, by layer name, in the order of the graph."""
-    numpy_helper = require("onnx.numpy_helper", "onnx")
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            tensors[node.output[0]] = node.attribute[0].t
-    weights = {}
+    tensors = _onnx_tensors(model)
+    return {layer: _onnx_array(layer, tensors[node.input[1]]) for layer, node in _named_nodes(model, tensors)}
+
+
+def conv_nodes(model: Any) -> dict[str, Any]:
+    """The 2-D ``Conv`` nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
+
+    A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    """
+    nodes: dict[str, Any] = {}
+    for stem, node in _named_nodes(model, _onnx_tensors(model)):
+        layer, copies = stem, 2
+        while layer in nodes:
+            layer, copies = f"{stem}.{copies}", copies + 1
+        nodes[layer] = node
+    return nodes
+
+
+def _named_nodes(model: Any, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for node in model.graph.node:
         if node.op_type == "Conv" and node.input[1] in tensors and len(tensors[node.input[1]].dims) == 4:
             parameter = node.input[1]
-            name = parameter if parameter.endswith(".weight") else node.name or parameter
-            weights[layer_name(name)] = numpy_helper.to_array(tensors[parameter])
-    return weights
+            yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node
+
+
+def _onnx_tensors(model: Any) -> dict[str, Any]:
+    """Constants of the graph, as `onnx.TensorProto`."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tensors[node.output[0]] = node.attribute[0].t
+    return tensors
+
+
+def _onnx_array(layer: str, tensor: Any) -> np.ndarray:
+    try:
+        return require("onnx.numpy_helper", "onnx").to_array(tensor)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"layer {layer}", f"its weight cannot be read ({error})", hint="export the model again"
+        ) from None

@@ -19,12 +19,10 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError, VerificationError
 from tvm_sparse.log import Match, TuningLog
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.reference import AGREEMENT, relative_difference
 from tvm_sparse.runtime import CompiledModel
 
 DEFAULT_LOG = Path("tuning.jsonl")
-# Two float32 compilations of one network may differ by this fraction of the largest output: rounding grows from layer
-# to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound of `reference`.
-AGREEMENT = 1e-3
 
 
 def shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
@@ -129,10 +127,7 @@ def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[
     VerificationError
         It is more than `AGREEMENT`, or a value is not finite where the expected one is.
     """
-    worst = 0.0
-    for one, other in zip(found, expected, strict=True):
-        scale = float(np.abs(other).max(initial=0.0)) or 1.0
-        worst = max(worst, float(np.abs(one - other).max(initial=0.0)) / scale)
+    worst = max(map(relative_difference, found, expected), default=0.0)
     if not worst <= AGREEMENT:
         raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {AGREEMENT}")
     return worst

@@ -1,4 +1,4 @@
-"""``inspect``: what is sparse in a model, which schedules serve it, and what compiling would choose."""
+"""``inspect``: what is sparse in a model, what limits each layer, what serves it, and what compiling would choose."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse import display, environment, space
+from tvm_sparse.advice import advise, limit_of
 from tvm_sparse.commands import common
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.decide import Decision, decide
@@ -38,6 +39,7 @@ def document(model: str, layers: Sequence[ConvLayer], target: Target, log: Tunin
 def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]:
     pattern = SparsityPattern.of(layer.weight)
     found, reasons = space.spaces(layer.spec, pattern, target)
+    limit = limit_of(layer.spec, pattern, target, reasons)
     return {
         "layer": layer.name,
         "convolution": layer.spec.key,
@@ -52,6 +54,10 @@ def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]
         "sparse_mflop": layer.spec.sparse_flops(pattern.nnz) / 1e6,
         "schedules": dict(Counter(each.schedule for each in found)),
         "not_applicable": reasons,
+        "limit": limit.kind if limit else None,
+        "limit_text": limit.text if limit else None,
+        "predicted_time_us": limit.time_us if limit else None,
+        "advice": advise(layer.spec, pattern, limit),
         "chosen": decision.schedule,
         "dense_time_us": decision.dense_time_us,
         "time_us": decision.time_us,
@@ -76,12 +82,12 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
             f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
             f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
         )
-    dead = sum(row["dead_filters"] for row in rows)
-    if dead:
-        notes.append(
-            f"{dead} filters are all zero. They cost nothing here; taking them out of the model (for example with "
-            "Torch-Pruning) also makes the next layer's input smaller."
-        )
+    heaviest = max(rows, key=lambda row: row["sparse_mflop"], default=None)
+    if heaviest is not None and sparse_mflop:
+        share = heaviest["sparse_mflop"] / sparse_mflop
+        notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
+    if any(row["reason"].startswith("no ") for row in rows):
+        notes.append("Nothing was measured for some layers yet: run tvm-sparse tune.")
     reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
     notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
     return notes
@@ -107,8 +113,16 @@ def show_layers(document: dict[str, Any], console: Console) -> None:
         "dense_mflop": "dense MFLOP",
         "sparse_mflop": "sparse",
         "schedules": "schedules",
+        "limit": "limited by",
+        "predicted_time_us": "predicted us",
     }
+    if all(row["predicted_time_us"] is None for row in rows):
+        del columns["predicted_time_us"]
     console.print(display.table(document["model"], rows, columns))
     console.print()
+    for row in rows:
+        said = [row["limit_text"]] if row["advice"] and row["limit_text"] else []
+        if row["advice"]:
+            console.print(Text(f"{row['layer']}: {'; '.join([*said, *row['advice']])}."))
     for note in document["notes"]:
         console.print(Text(note))

@@ -11,6 +11,7 @@ from tvm.ir import Call, Expr, GenericConst, Var
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.passes.graph import Graph, channel_vector, constant_weight, is_call, is_float32, static_shape
 from tvm_sparse.passes.name_convolutions import layer_name_of
+from tvm_sparse.weights import check_finite
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
 
     A step of the epilogue is fused when nothing else reads what it starts from. Of two convolutions that are added,
     the first to be computed takes the other's result as its residual.
+
+    Raises
+    ------
+    ModelError
+        A bias holds NaN or infinity.
     """
     return [group.layer for group in find_groups(module)]
 
@@ -84,6 +90,8 @@ def _group(graph: Graph, var: Var, taken: set[Var], fallback_name: str) -> Group
         variables.append(following)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
     layer = ConvLayer(layer_name_of(call) or fallback_name, spec, weight, bias)
+    if bias is not None:
+        check_finite(layer.name, "bias", bias)
     return Group(layer, call.args[0], residual, tuple(variables[:-1]), variables[-1])
 
 
