@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from tvm_sparse import gpu_kernel
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules import folded_cpu
@@ -21,6 +22,8 @@ from tvm_sparse.schedules.cpu_rows import layouts, vector_lanes
 BALANCE_FLOP_PER_BYTE = 2.5
 # Above this density a dense kernel, whose arithmetic is faster, overtakes the sparse one.
 DENSE_ABOVE = 0.4
+# A GPU's kernel of fewer microseconds mostly starts and ends.
+FEW_US = 6.0
 # Computed pixels for each useful one; with more, the map's rows fill their vectors badly.
 WASTE = 1.25
 
@@ -37,14 +40,24 @@ class Limit:
     time_us: float | None = None
 
 
-def limit_of(spec: ConvSpec, pattern: SparsityPattern, target: Target, not_served: Mapping[str, str]) -> Limit | None:
-    """What limits a convolution on a CPU; None for other targets.
+def limit_of(
+    spec: ConvSpec,
+    pattern: SparsityPattern,
+    target: Target,
+    not_served: Mapping[str, str],
+    estimate_us: float | None = None,
+) -> Limit | None:
+    """What limits a convolution; None where nothing is known of the target.
 
     Parameters
     ----------
     not_served
         Schedules that do not serve it, with reasons, as `space.spaces` gives them.
+    estimate_us
+        Estimated time of the best schedule's default decisions, where a space gives one.
     """
+    if target.kind.name == "cuda" and estimate_us is not None:
+        return _limit_on_gpu(spec, pattern, estimate_us)
     if target.kind.name != "llvm":
         return None
     flop_per_byte = spec.sparse_flops(pattern.nnz) / traffic_bytes(spec)
@@ -61,6 +74,18 @@ def limit_of(spec: ConvSpec, pattern: SparsityPattern, target: Target, not_serve
         used = f"a {spec.out_h}x{spec.out_w} map fills {1 / waste:.0%} of its vectors"
         return Limit("vectors", f"{used}, and each non-zero costs one multiply-add for each vector")
     return Limit("arithmetic", "one multiply-add for each non-zero and vector of pixels")
+
+
+def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, estimate_us: float) -> Limit:
+    """The estimate beside the roof and beside cuDNN's, all for an H200."""
+    floor_us, rival_us = gpu_kernel.floor_us(spec, pattern), gpu_kernel.cudnn_us(spec)
+    ratio = f"about {rival_us / estimate_us:.2g}x cuDNN with TF32, if this were an H200"
+    times = f"an exact kernel is predicted to take {estimate_us:.3g} us, {ratio}"
+    if estimate_us < FEW_US:
+        return Limit("launch", f"{times}; starting the kernel is most of that", estimate_us)
+    if floor_us > estimate_us / 2:
+        return Limit("memory", f"{times}; moving input and output alone takes {floor_us:.3g} us", estimate_us)
+    return Limit("instructions", f"{times}; one instruction for each non-zero and 32 pixels", estimate_us)
 
 
 def traffic_bytes(spec: ConvSpec) -> int:

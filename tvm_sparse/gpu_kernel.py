@@ -19,6 +19,8 @@ MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
 BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
 # Registers of a multiprocessor's four parts, and its shared memory.
 _REGISTERS, _SHARED_BYTES = 16384, 227 * 1024
+# What cuDNN reaches with TF32 tensor cores on Table 2: flops and bytes a second, and its shortest time.
+_CUDNN_FLOPS_S, _CUDNN_BYTES_S, _CUDNN_US = 340e12, 2.0e12, 5.0
 # Bytes of an instruction; code up to a size -> cycles an instruction.
 _INSTRUCTION = 16
 _FETCH_CYCLES = ((32 * 1024, 1.0), (160 * 1024, 2.7), (math.inf, 6.2))
@@ -205,7 +207,17 @@ class GpuKernel:
 
 def floor_us(spec: ConvSpec, pattern: SparsityPattern) -> float:
     """What no exact kernel undercuts on an H200: flops of the non-zeros, or bytes of input and output once."""
-    n, k, height, width = spec.output_shape
+    n, _, height, width = spec.output_shape
     flops = 2 * pattern.nnz * n * height * width
-    elements = math.prod(spec.input_shape) + n * k * height * width * (2 if spec.residual else 1)
-    return max(flops / FLOPS_S, 4 * elements / BANDWIDTH_BYTES_S) * 1e6
+    return max(flops / FLOPS_S, _traffic_bytes(spec) / BANDWIDTH_BYTES_S) * 1e6
+
+
+def cudnn_us(spec: ConvSpec) -> float:
+    """About what cuDNN takes on an H200 where it may use TF32; within a factor of two on most of Table 2."""
+    busy = max(spec.dense_flops / _CUDNN_FLOPS_S, _traffic_bytes(spec) / _CUDNN_BYTES_S)
+    return busy * 1e6 + _CUDNN_US
+
+
+def _traffic_bytes(spec: ConvSpec) -> int:
+    elements = math.prod(spec.input_shape) + math.prod(spec.output_shape) * (2 if spec.residual else 1)
+    return 4 * elements

@@ -39,7 +39,8 @@ def document(model: str, layers: Sequence[ConvLayer], target: Target, log: Tunin
 def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]:
     pattern = SparsityPattern.of(layer.weight)
     found, reasons = space.spaces(layer.spec, pattern, target)
-    limit = limit_of(layer.spec, pattern, target, reasons)
+    estimate_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
+    limit = limit_of(layer.spec, pattern, target, reasons, estimate_us)
     return {
         "layer": layer.name,
         "convolution": layer.spec.key,
@@ -121,8 +122,8 @@ def show_layers(document: dict[str, Any], console: Console) -> None:
     console.print(display.table(document["model"], rows, columns))
     console.print()
     for row in rows:
-        said = [row["limit_text"]] if row["advice"] and row["limit_text"] else []
-        if row["advice"]:
+        said = [row["limit_text"]] if row["limit_text"] else []
+        if row["advice"] or row["predicted_time_us"] is not None:
             console.print(Text(f"{row['layer']}: {'; '.join([*said, *row['advice']])}."))
     for note in document["notes"]:
         console.print(Text(note))
