@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +158,7 @@ def to_onnx(net: DigitsNet, name: str) -> onnx.ModelProto:
     return graph.model(x, (1, 10), "logits")
 
 
-def check(net: nn.Module, path: Path, x: torch.Tensor) -> float:
+def check(net: nn.Module, model: bytes, x: torch.Tensor) -> float:
     """Largest difference between torch's logits and ONNX Runtime's.
 
     Raises
@@ -165,7 +166,7 @@ def check(net: nn.Module, path: Path, x: torch.Tensor) -> float:
     ValueError
         They differ by more than rounding.
     """
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     ours = np.concatenate([session.run(["logits"], {"x": image[None]})[0] for image in x.numpy()])
     with torch.no_grad():
         difference = float(np.abs(ours - net.eval()(x).numpy()).max())
@@ -223,9 +224,10 @@ def main() -> None:
     np.savez_compressed(arguments.output / "digits_test.npz", images=test_images, labels=test_labels)
     print()
     for which, net in (("dense", dense), ("pruned", pruned)):
-        path = arguments.output / f"digits_{which}.onnx"
-        onnx.save(to_onnx(net, f"digits_{which}"), path)
-        difference = check(net, path, x_test)
+        path = arguments.output / f"digits_{which}.onnx.xz"
+        model = to_onnx(net, f"digits_{which}").SerializeToString()
+        path.write_bytes(lzma.compress(model, preset=9))
+        difference = check(net, model, x_test)
         print(f"{path.name:20}{path.stat().st_size:>10} bytes, within {difference:.1e} of torch in ONNX Runtime")
 
 

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
+import lzma
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +45,8 @@ def labels() -> np.ndarray:
 def model_path(which: str) -> Path:
     """The ONNX file of the ``dense`` or the ``pruned`` network: input ``x`` (1, 1, 32, 32), output ``logits`` (1, 10).
 
+    It is stored compressed; the file lies in a temporary folder that goes with this process.
+
     Raises
     ------
     UsageError
@@ -48,7 +54,17 @@ def model_path(which: str) -> Path:
     """
     if which not in MODELS:
         raise UsageError("demo", "there is no such model", which, " or ".join(MODELS))
-    return DATA / f"digits_{which}.onnx"
+    path = _unpacked() / f"digits_{which}.onnx"
+    if not path.exists():
+        path.write_bytes(lzma.decompress((DATA / f"{path.name}.xz").read_bytes()))
+    return path
+
+
+@cache
+def _unpacked() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="tvm_sparse_demo_")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _load(name: str) -> np.ndarray:
