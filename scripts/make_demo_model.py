@@ -171,7 +171,7 @@ def check(net: nn.Module, model: bytes, x: torch.Tensor) -> float:
     with torch.no_grad():
         difference = float(np.abs(ours - net.eval()(x).numpy()).max())
     if difference > 1e-3:
-        raise ValueError(f"{path}: logits differ from torch's by {difference:.3g}")
+        raise ValueError(f"logits differ from torch's by {difference:.3g}")
     return difference
 
 
