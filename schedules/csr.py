@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
+from tvm_sparse.compute import relu
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.schedules.base import NotApplicable
 
@@ -92,7 +93,7 @@ def epilogue(spec: ConvSpec, arguments: dict[str, tirx.Var], value: tirx.Expr, i
         value = value + arguments["bias"][index[1]]
     if spec.residual:
         value = value + arguments["residual"][tuple(index)]
-    return tirx.max(value, tirx.const(0.0, spec.dtype)) if spec.relu else value
+    return relu(value, spec.dtype) if spec.relu else value
 
 
 def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:

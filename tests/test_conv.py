@@ -86,3 +86,11 @@ def test_the_key_tells_specs_apart():
         {"relu": True},
     ]
     assert len({replace(SPEC, **each).key for each in changes}) == len(changes)
+
+
+@pytest.mark.parametrize(
+    "change", [{"n": 2**24}, {"padding": (2**14, 9, 2**14, 2**20)}, {"k": 2**24, "padding": (9, 9, 9, 9)}]
+)
+def test_tensors_beyond_32_bit_indices_are_refused(change):
+    with pytest.raises(ModelError, match=r"is too large, found \d+ elements; allowed: up to 2147483647"):
+        replace(SPEC, groups=1, **change)

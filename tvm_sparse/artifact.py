@@ -29,7 +29,7 @@ from tvm_sparse import environment
 from tvm_sparse.errors import ArtifactError, BuildError
 from tvm_sparse.runtime import CompiledModel, Signature, why_not_here
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 _LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
 _FIELDS = {
@@ -40,6 +40,7 @@ _FIELDS = {
     "signature": dict,
     "decisions": list,
     "files": dict,
+    "digest": str,
 }
 
 
@@ -139,7 +140,7 @@ def _export(model: CompiledModel, stage: Path) -> None:
 
 
 def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
-    return {
+    manifest = {
         "schema": SCHEMA,
         "versions": _versions(),
         "system": _system(),
@@ -148,6 +149,13 @@ def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
         "decisions": model.report(),
         "files": {path.name: _sha256(path) for path in sorted(stage.iterdir())},
     }
+    return {**manifest, "digest": digest(manifest)}
+
+
+def digest(manifest: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's other fields."""
+    others = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 def _versions() -> dict[str, str]:
@@ -220,13 +228,16 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         raise _damaged(directory, f"{MANIFEST} is not JSON: {error}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
+    if isinstance(schema, int) and schema != SCHEMA:
+        age, hint = ("newer", "upgrade") if schema > SCHEMA else ("older", "compile the model again")
         raise ArtifactError(
-            str(directory), "was written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade"
+            str(directory), f"was written by a {age} tvm-sparse", f"schema {schema}", f"schema {SCHEMA}", hint
         )
     for name, kind in _FIELDS.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise _damaged(directory, f"{MANIFEST} has no usable field {name!r}")
+    if manifest["digest"] != digest(manifest):
+        raise _damaged(directory, f"{MANIFEST} was changed after it was saved")
     return manifest
 
 

@@ -201,6 +201,9 @@ examples:
     parents = _options("model", "target", "shape", "records")
     parser = _add(commands, "compile", "compile a model with the kernels that a tuning log knows", text, parents)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="artifact to write")
+    parser.add_argument(
+        "--strict-nonfinite", action="store_true", help="let NaN and infinity pass zero weights: all layers dense"
+    )
 
 
 def _check(commands: Any) -> None:

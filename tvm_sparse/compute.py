@@ -60,7 +60,13 @@ def epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr, 
         value = value + arguments["bias"][index[1]]
     if spec.residual:
         value = value + arguments["residual"][index]
-    return tirx.max(value, tirx.const(0.0, spec.dtype)) if spec.relu else value
+    return relu(value, spec.dtype) if spec.relu else value
+
+
+def relu(value: tirx.Expr, dtype: str) -> tirx.Expr:
+    """``max(value, 0)`` that keeps NaN, as torch and ONNX Runtime do; a plain maximum gives 0 for it."""
+    zero = tirx.const(0.0, dtype)
+    return tirx.Select(value < zero, zero, value)
 
 
 def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:

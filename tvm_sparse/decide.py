@@ -140,3 +140,10 @@ def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
 
 def _is_unverified(record: TuningRecord | None) -> bool:
     return record is not None and record.error is None
+
+
+def without_skipping(decision: Decision, target: Target) -> Decision:
+    """`decision` with a kernel that also multiplies by zeros, as ``strict_nonfinite`` asks for."""
+    if decision.schedule.startswith("dense"):
+        return decision
+    return to_dense(decision, target, "strict_nonfinite asks for the products with zeros")

@@ -15,7 +15,7 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse import environment, lowering, reference, space
-from tvm_sparse.decide import Decision, decide, to_dense
+from tvm_sparse.decide import Decision, decide, to_dense, without_skipping
 from tvm_sparse.errors import BuildError, TvmSparseError
 from tvm_sparse.importer import import_model
 from tvm_sparse.log import TuningLog
@@ -24,6 +24,7 @@ from tvm_sparse.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.passes.fold_constants import fold_constants
 from tvm_sparse.passes.fold_padding import fold_padding
+from tvm_sparse.passes.keep_nan import keep_nan
 from tvm_sparse.passes.name_convolutions import name_convolutions
 from tvm_sparse.passes.replace_convolutions import function_names, replace_convolutions
 from tvm_sparse.passes.schedule_matmul import schedule_matmul
@@ -50,6 +51,7 @@ def compile(
     target: str | dict[str, Any] | Target | None = None,
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    strict_nonfinite: bool = False,
 ) -> CompiledModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
@@ -61,6 +63,9 @@ def compile(
         See `environment.resolve_target`.
     log
         A tuning log or its path; without one every convolution runs dense.
+    strict_nonfinite
+        Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
+        reaches in a dense convolution. Every convolution then runs dense.
 
     Raises
     ------
@@ -78,7 +83,10 @@ def compile(
     if log is not None:
         log.require_known_schema()
     prepared = prepare(source, example_inputs, shapes)
-    return build(prepared, decide(prepared.layers, resolved, log), resolved)
+    decisions = decide(prepared.layers, resolved, log)
+    if strict_nonfinite:
+        decisions = [without_skipping(decision, resolved) for decision in decisions]
+    return build(prepared, decisions, resolved)
 
 
 def prepare(
@@ -104,7 +112,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
     decisions = list(decisions)
     while True:
         kernels = _kernels(prepared.layers, decisions, target)
-        executable = _compile(replace_convolutions(prepared.mod, kernels), target)
+        executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), target)
         wrong = _verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break

@@ -133,6 +133,9 @@ class CompiledModel:
 
     def _argument(self, library: Library, value: Any, spec: TensorSpec) -> Any:
         layout = library.layout(value)
+        if layout.obstacle:
+            hint = "pass an ordinary dense tensor"
+            raise InputError(f"input {spec.name}", f"this tensor cannot be read, {layout.obstacle}", hint=hint)
         if layout.device != self._device_name:
             hint = f"move it to {self._device_name}"
             raise InputError(f"input {spec.name}", "wrong device", layout.device, self._device_name, hint)

@@ -17,13 +17,17 @@ ALIGNMENT = 64
 
 
 class Layout(NamedTuple):
-    """Shape, element type and place of a tensor; `device` reads like ``cpu:0``."""
+    """Shape, element type and place of a tensor; `device` reads like ``cpu:0``.
+
+    `obstacle` says why its memory cannot be read at all; the rest means nothing then.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     device: str
     is_contiguous: bool
     is_aligned: bool
+    obstacle: str = ""
 
 
 class Library(Protocol):
@@ -46,14 +50,15 @@ class Torch:
     """`torch.Tensor`. TVM takes it as it is, runs on torch's current stream and returns torch tensors."""
 
     def layout(self, value: Any) -> Layout:
+        obstacle, address = _torch_memory(value)
+        if obstacle:
+            return Layout((), "", "", False, False, obstacle)
         device = value.device
-        strided = str(value.layout) == "torch.strided"
-        shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
-        if not strided or device.type == "meta":
-            return Layout(shape, dtype if strided else str(value.layout), device.type, True, True)
         # A tensor with the lazy negative bit holds other bytes than it stands for.
         contiguous = value.is_contiguous() and not value.is_neg()
-        return Layout(shape, dtype, f"{device.type}:{device.index or 0}", contiguous, value.data_ptr() % ALIGNMENT == 0)
+        dtype = str(value.dtype).removeprefix("torch.")
+        name = f"{device.type}:{device.index or 0}"
+        return Layout(tuple(value.shape), dtype, name, contiguous, address % ALIGNMENT == 0)
 
     def aligned_copy(self, value: Any) -> Any:
         return value.detach().resolve_neg().clone(memory_format=sys.modules["torch"].contiguous_format)
@@ -64,6 +69,20 @@ class Torch:
     def give_back(self, result: Any) -> Any:
         torch = sys.modules["torch"]
         return result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+
+
+def _torch_memory(value: Any) -> tuple[str, int]:
+    """Why the elements of a torch tensor do not lie in memory, and where they begin."""
+    if value.is_nested or value.layout is not sys.modules["torch"].strided:
+        return f"it is {'nested' if value.is_nested else str(value.layout).removeprefix('torch.')}, not strided", 0
+    if value.is_meta:
+        return "it is on the meta device", 0
+    try:
+        address = value.data_ptr()
+    except RuntimeError:
+        address = 0
+    # Fake, functional and vmapped tensors stand for others; a storage may also have been freed.
+    return "" if address or not value.numel() else "it has no memory of its own", address
 
 
 class NumPy:
