@@ -15,6 +15,7 @@ import zoo
 
 from tvm_sparse import artifact, model
 from tvm_sparse.errors import ArtifactError
+from tvm_sparse.manifest import digest
 from tvm_sparse.runtime import why_not_here
 
 (X,) = zoo.inputs_of([zoo.X])
@@ -46,8 +47,10 @@ def library(directory):
 
 
 def edit(directory, **changes):
+    """Change the manifest as if it had been saved like that."""
     path = directory / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    manifest = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({**manifest, "digest": digest(manifest)}))
 
 
 def test_round_trip(compiled, saved):
@@ -125,6 +128,11 @@ def test_a_failed_save_keeps_the_old_artifact(compiled, saved, monkeypatch):
     assert [path.name for path in saved.parent.iterdir()] == ["net"]
 
 
+def reword(directory):
+    path = directory / "manifest.json"
+    path.write_text(path.read_text().replace("float32", "float16"))
+
+
 def truncate(directory):
     data = library(directory).read_bytes()
     library(directory).write_bytes(data[: len(data) // 2])
@@ -142,7 +150,8 @@ def alter(directory):
         (lambda d: (d / "manifest.json").unlink(), "is no artifact"),
         (lambda d: (d / "manifest.json").write_text('{"schema"'), "is not JSON"),
         (lambda d: (d / "manifest.json").write_text("[]"), "no usable field 'schema'"),
-        (lambda d: edit(d, schema=99), "newer tvm-sparse, found schema 99; allowed: up to 1"),
+        (lambda d: edit(d, schema=99), "newer tvm-sparse, found schema 99; allowed: schema 2"),
+        (lambda d: edit(d, schema=1), "older tvm-sparse, found schema 1; allowed: schema 2; compile the model again"),
         (lambda d: edit(d, decisions=None), "no usable field 'decisions'"),
         (lambda d: edit(d, signature={}), "target or signature is not usable"),
         (lambda d: edit(d, versions={"tvm": "0.1"}), "another tvm, found 0.1; allowed: 0.27"),
@@ -158,6 +167,7 @@ def alter(directory):
         (lambda d: library(d).unlink(), r"model-\w+.so is missing"),
         (truncate, "SHA-256 differs"),
         (alter, "SHA-256 differs"),
+        (reword, "manifest.json was changed after it was saved"),
     ],
 )
 def test_damaged_and_foreign_artifacts_are_refused(saved, damage, message):

@@ -16,7 +16,7 @@ LAYERS = {
     4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],
     6: ["importer", "onnx_trace", "passes", "decide", "tensors", "runtime", "model", "session"],
-    7: ["advice", "artifact", "check", "self_check"],
+    7: ["advice", "artifact", "check", "manifest", "self_check"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}

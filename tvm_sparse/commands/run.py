@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +54,31 @@ def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
     if not path.is_file():
         raise InputError(str(path), "no such file", hint="check the path")
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            arrays = {specs[0].name: loaded}
+        if zipfile.is_zipfile(path):
+            arrays = _read_archive(path, compiled.signature.inputs)
         else:
-            with loaded:
-                arrays = {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            # Mapped first: a header may claim any size, and the file must be as long as that.
+            arrays = {specs[0].name: np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(str(path), f"cannot be read ({error})", allowed="a .npy or .npz file of numbers") from None
     missing = [spec.name for spec in specs if spec.name not in arrays]
     if missing:
         wanted = ", ".join(map(_spec_text, specs))
         raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
     return [arrays[spec.name] for spec in specs]
+
+
+def _read_archive(path: Path, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, which must not unpack to more than the model's inputs can be."""
+    # Of any element type, and with room for headers, so that a wrong type or shape is named as such.
+    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in specs)
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > allowed:
+        found, limit = f"{size} bytes unpacked", f"up to {allowed} bytes"
+        raise InputError(str(path), "holds more than the model's inputs", found, limit, "keep only these in it")
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in loaded.files}
 
 
 def _spec_text(spec: TensorSpec) -> str:
