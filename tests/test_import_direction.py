@@ -19,7 +19,7 @@ LAYERS = {
     4: ["worker", "measure", "search", "trials", "vetting", "tuner", "metaschedule_db"],
     5: ["log_file", "log", "claims", "exchange"],
     6: ["importer", "onnx_trace", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
-    7: ["advice", "artifact", "check", "self_check", "peers"],
+    7: ["advice", "artifact", "check", "manifest", "self_check", "peers"],
     8: ["display", "commands", "cli_parser", "cli", "__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
