@@ -196,11 +196,11 @@ def test_causes_reach_the_log_and_the_summary(tmp_path, monkeypatch, capsys):
     log = TuningLog(tmp_path / "log.jsonl")
     task = session.Task(("conv1",), SPEC, WEIGHT, SparsityPattern.of(WEIGHT))
     progress = display.Progress(display.progress_console())
-    progress.start([task], 10)
-    session.tune_task(task, TARGET, log, TuneOptions(trials=10, batch=4, measure=OPTIONS), progress)
+    progress.start([task], 9)
+    session.tune_task(task, TARGET, log, TuneOptions(trials=9, batch=2, measure=OPTIONS), progress)
     progress.end()
     records = TuningLog(log.path).records
-    assert len(records) == 10
+    assert len(records) == 9
     for record in records:
         _, status, cause = FAULTS.get(record.schedule.partition(":")[0], ("", "ok", ""))
         assert record.status == status

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from tvm_sparse import validate
 from tvm_sparse.log import TuningLog
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -23,11 +25,11 @@ def experiment(script, *words):
 
 
 def test_damaged_logs_lose_nothing():
-    found = experiment("fuzz_logs", "--cases", 300, "--traces", 60, "--writers", 2, "--records", 20)
-    assert found["files"]["cases"] == 300
-    assert found["files"]["sound_lines"] > 1500 and found["files"]["bad_lines"] > 300
+    found = experiment("fuzz_logs", "--cases", 100, "--traces", 20, "--writers", 2, "--records", 20)
+    assert found["files"]["cases"] == 100
+    assert found["files"]["sound_lines"] > 500 and found["files"]["bad_lines"] > 100
     assert [found["files"][name] for name in ("lost", "believed", "bad_lines_not_moved")] == [0, 0, 0]
-    assert found["traces"]["refused"] + found["traces"]["replayed"] == 60
+    assert found["traces"]["refused"] + found["traces"]["replayed"] == 20
     assert found["writers"]["too_many"] == found["writers"]["lost"] == 0
 
 
@@ -37,7 +39,7 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
 
     records = fuzz_logs.shared_records()
     monkeypatch.setattr("tvm_sparse.records._check_schema", lambda data: data.pop("zlib_crc32", None))
-    found = sum((fuzz_logs.file_case(str(number), records, tmp_path) for number in range(60)), fuzz_logs.Counter())
+    found = sum((fuzz_logs.file_case(str(number), records, tmp_path) for number in range(40)), fuzz_logs.Counter())
     assert found["believed"] > 0
 
 
@@ -51,20 +53,17 @@ def test_a_killed_tuner_ends_like_one_that_nobody_killed():
 
 def test_the_same_log_gives_the_same_kernels():
     """In another process: no seed, address or order of a set decides what is compiled."""
-    log = Path(str(resources.files("tvm_sparse.tuning_logs"))) / "znver5" / "demo.jsonl.xz"
-    code = f"""
-import json
-from tvm_sparse import validate
-from tvm_sparse.log import TuningLog
-print(json.dumps([v.kernel for v in validate.validate(r for r in TuningLog({str(log)!r}).best() if r.trace)]))
-"""
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **seed}
-        ).stdout
-        for seed in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
-    ]
-    assert runs[0] == runs[1]
-    kernels = json.loads(runs[0].splitlines()[-1])
-    assert len(kernels) == len(TuningLog(log).best()) > 5
+    code = "import json, test_hardening; print(json.dumps(test_hardening.kernels_of_the_demo()))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    kernels = kernels_of_the_demo()
+    assert json.loads(done.stdout.splitlines()[-1]) == kernels
+    assert len(kernels) > 5
     assert all(len(kernel) == 16 for kernel in kernels), "a shared record does not fit its schedule any more"
+
+
+def kernels_of_the_demo():
+    """Hashes of the best kernels in the log that the demo ships with."""
+    log = TuningLog(Path(str(resources.files("tvm_sparse.tuning_logs"))) / "znver5" / "demo.jsonl.xz")
+    foreign = [replace(record, fingerprint={**record.fingerprint, "tvm": "not run"}) for record in log.best()]
+    return [verdict.kernel for verdict in validate.validate(foreign)]

@@ -3,32 +3,33 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-import zoo
 from test_records import newer_line
 
-from tvm_sparse import claims, session
+from tvm_sparse import claims, environment, model, session
+from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.log import TuningLog
 from tvm_sparse.measure import Worker
+from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.records import decisions_key
+from tvm_sparse.tuner import TuneOptions
 
 FAULTY = str(Path(__file__).with_name("faulty_worker.py"))
+TARGET = environment.resolve_target('{"kind":"llvm","num-cores":1}')
 TRIALS = 3
-# Tunes argv[1] into argv[2] with kernels that are not built; says which layers had to wait.
-TUNER = f"""
+OPTIONS = TuneOptions(trials=TRIALS, schedules=("csr_cpu",))
+# Tunes `TASKS` into argv[1] with kernels that are not built.
+TUNER = """
 import sys
-from tvm_sparse import session
-from tvm_sparse.measure import Worker
+from test_session import *
 
-Worker.command = (sys.executable, {FAULTY!r})
-progress = session.Silent()
-progress.note = print
-session.tune(sys.argv[1], None, '{{"kind":"llvm","num-cores":1}}', sys.argv[2], {TRIALS}, progress=progress)
+Worker.command = (sys.executable, FAULTY)
+session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Silent())
 """
 # Claims argv[2] beside argv[1], says so, and keeps it until a line comes.
 HOLDER = """
@@ -42,33 +43,29 @@ for item in claims.in_turn(Path(sys.argv[1]), [sys.argv[2]], str, lambda item: p
 """
 
 
+def make_task(k):
+    spec = ConvSpec(1, 4, 6, 6, k, 3, 3, padding=(1, 1, 1, 1))
+    weight = np.where(np.random.default_rng(k).random(spec.weight_shape) < 0.3, 1.5, 0).astype(np.float32)
+    return session.Task((f"conv{k}",), spec, weight, SparsityPattern.of(weight))
+
+
+TASKS = [make_task(8), make_task(16)]
+
+
 def start(code, *words):
     command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The path of a model with two convolutions, each of another shape."""
-    rng = np.random.default_rng(0)
-    weights = {
-        f"w{k}": np.where(rng.random((k, 4, 3, 3)) < 0.3, rng.standard_normal((k, 4, 3, 3)), 0).astype(np.float32)
-        for k in (8, 16)
-    }
-    nodes = [("Conv", ["x", name], [f"y{name}"], {"pads": [1, 1, 1, 1]}) for name in weights]
-    outputs = {f"y{name}": (1, weight.shape[0], 6, 6) for name, weight in weights.items()}
-    path = tmp_path_factory.mktemp("model") / "two.onnx"
-    onnx.save(zoo.onnx_model(nodes, weights, {"x": (1, 4, 6, 6)}, outputs), path)
-    return path
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    )
 
 
 def candidates(log):
     return Counter((record.spec.key, record.schedule, decisions_key(record.decisions)) for record in log.records)
 
 
-def test_two_processes_share_the_layers_of_a_model(model, tmp_path):
+def test_two_processes_share_the_layers_of_a_model(tmp_path):
     path = tmp_path / "log.jsonl"
-    tuners = [start(TUNER, model, path) for _ in range(2)]
+    tuners = [start(TUNER, path) for _ in range(2)]
     for tuner in tuners:
         tuner.communicate(timeout=300)
         assert tuner.returncode == 0
@@ -79,29 +76,27 @@ def test_two_processes_share_the_layers_of_a_model(model, tmp_path):
     assert {record.status for record in log.records} == {"ok"}
 
 
-def test_bad_lines_are_moved_away_and_trials_of_other_weights_are_told(model, tmp_path, monkeypatch):
+def test_bad_lines_are_moved_away_and_trials_of_other_weights_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
     path, notes = tmp_path / "log.jsonl", []
     monkeypatch.setattr(session.Silent, "note", lambda _self, text: notes.append(text))
-    (first, *_) = tasks = session.tasks_of(session.prepare(model).layers)
-    for weight in (first.weight, 2 * first.weight):
-        task = session.Task(first.names, first.spec, weight, session.SparsityPattern.of(weight))
-        options = session.TuneOptions(trials=TRIALS)
-        session.tune_task(task, session.environment.resolve_target(), TuningLog(path), options, session.Silent())
+    for weight in (TASKS[0].weight, 2 * TASKS[0].weight):
+        task = replace(TASKS[0], weight=weight, pattern=SparsityPattern.of(weight))
+        session.tune_task(task, TARGET, TuningLog(path), OPTIONS, session.Silent())
         with path.open("a") as file:
             file.write("garbage\n")
-    assert len(tasks) == 2
     moved, ignored = notes
     assert moved == f"{path}: 1 bad line(s) moved to {path}.rejected"
     assert ignored.strip().endswith("ignored: made for other weights")
-    assert '"line": 4' in path.with_name("log.jsonl.rejected").read_text()
+    assert f'"line": {TRIALS + 1}' in path.with_name("log.jsonl.rejected").read_text()
 
 
-def test_records_of_a_newer_tvm_sparse_stop_the_tuning(model, tmp_path):
+def test_records_of_a_newer_tvm_sparse_stop_everything(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text(newer_line() + "\n")
-    with pytest.raises(LogError, match=r"line 1: .*upgrade tvm-sparse"):
-        session.tune(model, log=path, trials=1)
+    for use in (session.tune, model.compile):
+        with pytest.raises(LogError, match=r"line 1: .*upgrade tvm-sparse"):
+            use("a model that is not read", log=path)
     assert path.read_text() == newer_line() + "\n"
 
 

@@ -64,7 +64,7 @@ def test_a_schedule_s_own_trace_needs_no_other_process(vetting, name):
 @pytest.mark.parametrize("name", ["folded_cpu", "generated_cpu"])
 def test_proposals_of_a_search_are_accepted(vetting, name):
     each = space.find(name, SPEC, PATTERN, TARGET)
-    for found in SpaceSearch(each, TARGET, SharedModel(0), 1, trials=3, batch=3).propose():
+    for found in SpaceSearch(each, TARGET, SharedModel(0), 1, trials=1, batch=1).propose():
         vetting.check(each, SPEC, PATTERN, TARGET, found)
     assert (vetting._worker._channel is None) == (name == "folded_cpu")
 
@@ -121,13 +121,13 @@ def test_damaged_traces_never_reach_tvm_here():
     sound = 0
     for name in NAMES:
         each = space.find(name, SPEC, PATTERN, TARGET)
-        for _ in range(100):
+        for _ in range(50):
             found = damaged(lambda found: damage_list(rng.choice(found), rng), each)
             if not trace.problem(found) and trace.is_own(each, found):
                 with contextlib.suppress(BuildError):
                     space.replay(each, found)
                     sound += 1
-    assert sound >= 5
+    assert sound >= 2
 
 
 def test_a_trace_that_looks_at_what_is_not_there_is_refused(vetting):

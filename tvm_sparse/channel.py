@@ -24,7 +24,7 @@ POLL_S = 0.1
 # Of what a worker and its compilers print, the end is kept.
 KEPT_BYTES = 8192
 # A longer answer is none.
-MAX_ANSWER_BYTES = 1 << 24
+MAX_ANSWER_BYTES = 1 << 20
 
 
 class Channel:

@@ -161,20 +161,24 @@ def tune(
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
     tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
-    progress = progress or Silent()
-    progress.start(tasks, trials)
-    machine = json.dumps([environment.fingerprint(resolved)[key] for key in FINGERPRINT_KEYS])
+    tune_tasks(tasks, resolved, log, options, progress or Silent())
+    return log
+
+
+def tune_tasks(tasks: Sequence[Task], target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
+    """Tune `tasks` into `log`, those that no other process tunes first."""
+    machine = json.dumps([environment.fingerprint(target)[key] for key in FINGERPRINT_KEYS])
 
     def waits(task: Task) -> None:
         progress.note(f"{task.names[0]}: another process is tuning it, waiting")
 
+    progress.start(tasks, options.trials)
     try:
         # Tasks of one convolution share their dense trials, so one process at a time has them all.
         for task in claims.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
-            tune_task(task, resolved, log, options, progress)
+            tune_task(task, target, log, options, progress)
     finally:
         progress.end()
-    return log
 
 
 def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
