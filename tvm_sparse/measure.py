@@ -122,8 +122,8 @@ class Measurer:
                     # The files of a whole search would fill a small disk.
                     for path in (library, constants_path(library)):
                         Path(path).unlink(missing_ok=True)
-            except BaseException:
-                # Ctrl-C: leaving the pool waits for its threads, and they for these.
+            except KeyboardInterrupt:
+                # Leaving the pool waits for its threads, and they for these.
                 for worker in self._workers:
                     worker.kill()
                 raise
