@@ -114,8 +114,8 @@ class Measurer:
         with ThreadPoolExecutor(self.options.builders) as pool:
             try:
                 failures = list(pool.map(lambda job: self._build(*job), jobs))
-            except BaseException:
-                # Ctrl-C: leaving the pool waits for its threads, and they for these.
+            except KeyboardInterrupt:
+                # Leaving the pool waits for its threads, and they for these.
                 for worker in self._workers:
                     worker.kill()
                 raise
