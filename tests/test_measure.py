@@ -186,7 +186,7 @@ def test_real_kernels_are_built_verified_and_timed():
     assert min(*sparse.times_us, *sparse.rival_times_us) > 0
     assert (unknown.status, misfit.status) == ("build_failed", "build_failed")
     assert "unknown for target llvm" in unknown.cause
-    assert "the trace does not fit" in misfit.cause
+    assert "the trace is damaged" in misfit.cause
 
 
 @pytest.mark.parametrize("change", [lambda value, bound: value + 2 * bound, lambda value, bound: value * np.nan])
