@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     0: ["errors", "optional", "plain", "environment", "timing"],
     1: ["conv", "pattern", "reference", "onnx_file", "pt2", "weights", "demo_data"],
-    2: ["compute", "affine", "selection", "traces"],
+    2: ["compute", "affine", "selection"],
     3: ["fold", "lowering", "schedules", "space", "records"],
     4: ["worker", "measure", "search", "tuner"],
     5: ["log_file", "log"],

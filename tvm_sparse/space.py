@@ -19,7 +19,6 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.plain import plain
 from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu
 from tvm_sparse.schedules.base import NotApplicable, Space
-from tvm_sparse.traces import check_trace
 
 # In the order in which they are tried. Sparse schedules first, then the dense rival.
 SCHEDULES: tuple[ModuleType, ...] = (
@@ -133,21 +132,10 @@ def replay(space: Space, trace: Any) -> s_tir.Schedule:
     schedule = s_tir.Schedule(space.func, debug_mask="none")
     hint = "its record is of no use here: tune this layer again"
     try:
-        check_trace(trace, _layouts(space, trace))
         Trace.apply_json_to_schedule(trace, schedule)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
         raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}", hint=hint) from None
     return schedule
-
-
-def _layouts(space: Space, trace: Any) -> set[str]:
-    """Index maps that the schedule of `space` itself uses; looked for only where `trace` has some."""
-    if space.apply is None or "TransformLayout" not in str(trace):
-        return set()
-    schedule = s_tir.Schedule(space.func, debug_mask="none")
-    space.apply(schedule)
-    instructions, _ = trace_to_json(schedule.trace)
-    return {inputs[1] for name, inputs, _, _ in instructions if name == "TransformLayout"}
 
 
 def trace_to_json(trace: Trace) -> Any:
