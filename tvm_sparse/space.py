@@ -80,8 +80,8 @@ def find(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) ->
     for space in found:
         if variant in ("", space.variant):
             return space
-    hint = "see tvm-sparse inspect for those that do"
     reason = reasons.get(schedule, f"it has no variant {variant!r}")
+    hint = "see tvm-sparse inspect for those that do"
     raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}", hint=hint)
 
 
@@ -130,11 +130,10 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
 def replay(space: Space, trace: Any) -> s_tir.Schedule:
     """The schedule that a JSON trace makes of `space`; BuildError where it does not fit."""
     schedule = s_tir.Schedule(space.func, debug_mask="none")
-    hint = "its record is of no use here: tune this layer again"
     try:
         Trace.apply_json_to_schedule(trace, schedule)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}", hint=hint) from None
+        raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
     return schedule
 
 
