@@ -24,6 +24,32 @@ def test_a_short_run_reports_every_schedule(tmp_path):
         assert 0 <= row["worst"] <= 1
 
 
+def test_a_stopped_run_continues(tmp_path, monkeypatch, capsys):
+    """Of three chunks two are done and a third was being written: only that one is checked again."""
+    asked = []
+
+    def fake(seed, first, count, schedules):
+        asked.append(first)
+        return [{"schedule": "csr_cpu", "index": i, "worst": (i + 1) / 1000} for i in range(first, first + count)]
+
+    monkeypatch.setattr(check_cpu, "check_in_child", fake)
+    done, report = tmp_path / "done.jsonl", tmp_path / "report.json"
+    words = ["check_cpu.py", "--workers", "1", "--schedules", "csr_cpu", "--done", done, "-o", report]
+    monkeypatch.setattr(sys, "argv", [*map(str, words), "--cases", "120"])
+    assert check_cpu.main() == 0
+    assert asked == [0, 50, 100]
+    first = json.loads(report.read_text())["schedules"]
+    assert first == {"csr_cpu": {"kernels": 120, "worst": 0.12, "not_served": 0, "failures": []}}
+    lines = done.read_bytes().splitlines(keepends=True)
+    done.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
+    assert check_cpu.main() == 0
+    assert asked == [0, 50, 100, 100]
+    assert json.loads(report.read_text())["schedules"] == first
+    monkeypatch.setattr(sys, "argv", [*map(str, words), "--cases", "120", "--seed", "9"])
+    with pytest.raises(SystemExit, match="belongs to another run"):
+        check_cpu.main()
+
+
 def test_wrong_results_are_failures(monkeypatch):
     monkeypatch.setattr(Case, "worst", lambda *_: 3.0)
     (result,) = check_cpu.check_case(0, 0, ["dense_cpu"])

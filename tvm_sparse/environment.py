@@ -46,7 +46,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
         try:
             config = json.loads(text)
         except ValueError as error:
-            raise UsageError(where, f"not valid JSON: {error}") from None
+            raise UsageError(where, f"not valid JSON: {error}", hint='write it like \'{"kind":"llvm"}\'') from None
     kind = config.get("kind")
     if kind == "llvm":
         defaults: dict[str, Any] = _host_config()
@@ -63,7 +63,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
         return Target({**defaults, **config})
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
-        raise UsageError(where, f"TVM does not accept it: {reason}") from None
+        raise UsageError(where, f"TVM does not accept it: {reason}", hint="see tvm-sparse doctor for one") from None
 
 
 def target_json(target: Target) -> dict[str, Any]:

@@ -8,6 +8,11 @@ failed build.
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """`text` with control characters escaped, on one line: names come from files and must not steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
 class TvmSparseError(Exception):
     """Base of all errors a user can meet; `exit_code` is what the command line returns."""
 
@@ -23,12 +28,7 @@ class TvmSparseError(Exception):
             message += f"; allowed: {allowed}"
         if hint:
             message += f"; {hint}"
-        super().__init__(_one_line(message))
-
-
-def _one_line(message: str) -> str:
-    """`message` with control characters escaped: names come from files and must not steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in message)
+        super().__init__(printable(message))
 
 
 class UsageError(TvmSparseError):

@@ -116,7 +116,7 @@ def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
     named = [(f"input {parameter.name}", parameter.ty) for parameter in main.params]
     named += [(f"output {index}", result) for index, result in enumerate(results)]
     if not main.params or not results:
-        raise ModelError(where, "the model has no input" if results else "the model has no output")
+        raise ModelError(where, f"the model has no {'input' if results else 'output'}", hint="export it again")
     for name, kind in named:
         if _sizes(kind) is None:
             hint = "export it without dynamic_shapes, once for each batch size"

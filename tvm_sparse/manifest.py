@@ -67,7 +67,8 @@ def read(directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((directory / NAME).read_text())
     except OSError as error:
-        raise ArtifactError(str(directory), f"is no artifact ({error.strerror}: {NAME})") from None
+        hint = "make one with: tvm-sparse compile MODEL -o DIR"
+        raise ArtifactError(str(directory), f"is no artifact ({error.strerror}: {NAME})", hint=hint) from None
     except (ValueError, RecursionError) as error:
         raise damaged(directory, f"{NAME} is not JSON: {error}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None

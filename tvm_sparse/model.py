@@ -163,7 +163,8 @@ def _compile(module: tvm.IRModule, target: Target) -> Any:
             return tvm.compile(module, target, relax_pipeline=_pipeline(target), tir_pipeline=lowering.PIPELINE)
     except (RuntimeError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise BuildError("model", f"TVM cannot compile it: {lines[-1].strip()}") from error
+        hint = "report it with the model and what -v shows"
+        raise BuildError("model", f"TVM cannot compile it: {lines[-1].strip()}", hint=hint) from error
 
 
 def _pipeline(target: Target) -> tvm.transform.Pass:

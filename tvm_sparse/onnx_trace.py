@@ -61,7 +61,8 @@ class OnnxRuntime:
             self.session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         # ONNX Runtime's errors share no class but this.
         except Exception as error:
-            raise BuildError(str(path), f"ONNX Runtime cannot run it ({_first_line(error)})") from error
+            hint = "uninstall onnxruntime to check without it"
+            raise BuildError(str(path), f"ONNX Runtime cannot run it ({_first_line(error)})", hint=hint) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
 
     def run(self, inputs: Sequence[np.ndarray]) -> Trace:

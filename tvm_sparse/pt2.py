@@ -35,6 +35,7 @@ _NAME = re.compile(r"[\w.+-]*")
 _FREE_TEXT = {"as_string", "as_strings", "stack_trace", "nn_module_stack", "torch_fn", "from_node", "custom"}
 _SPEC_TYPES = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 _UNSAFE_HINT = "export it again with torch.export.save and ordinary dense tensors"
+_DAMAGE_HINT = "write it again with torch.export.save"
 _STATIC_HINT = "export it without dynamic_shapes, once for each batch size"
 
 
@@ -57,7 +58,7 @@ def load_exported_program(path: Path) -> Any:
 
     data = path.read_bytes()
     try:
-        _check_size(path, "the archive", data)
+        _check_archive(path, "the archive", data)
         with PT2ArchiveReader(io.BytesIO(data)) as archive:
             for name in archive.get_file_names():
                 _check_file(path, name, archive.read_bytes(name) if name.endswith((".json", ".pt")) else b"")
@@ -67,7 +68,7 @@ def load_exported_program(path: Path) -> Any:
     # Of a damaged archive torch may trip over anything.
     except Exception as error:
         problem = f"the .pt2 file cannot be read ({_first_sentence(error)})"
-        raise ModelError(str(path), problem, hint="write it again with torch.export.save") from error
+        raise ModelError(str(path), problem, hint=_DAMAGE_HINT) from error
     if len(programs) != 1:
         raise ModelError(str(path), "the file must hold one model", f"{len(programs)}", "1")
     return next(iter(programs.values()))
@@ -77,8 +78,11 @@ def _first_sentence(error: Exception) -> str:
     return str(error).split("\n")[0].split(". ")[0][:300] or type(error).__name__
 
 
-def _check_size(path: Path, what: str, data: bytes) -> None:
-    """Raise ModelError for a compressed archive: torch writes none, and a small one may unpack to terabytes."""
+def _check_archive(path: Path, what: str, data: bytes) -> None:
+    """Raise ModelError for an archive that is compressed or damaged.
+
+    torch compresses none, and a small one may unpack to terabytes. torch does not look at checksums either.
+    """
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -86,6 +90,9 @@ def _check_size(path: Path, what: str, data: bytes) -> None:
             if member.compress_type != zipfile.ZIP_STORED or member.file_size > len(data):
                 found = f"{member.filename}, {member.file_size} bytes unpacked"
                 raise ModelError(str(path), f"{what} is compressed", found, "files stored as they are", _UNSAFE_HINT)
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ModelError(str(path), f"{what} is damaged, {damaged} does not have its checksum", hint=_DAMAGE_HINT)
 
 
 def _check_file(path: Path, name: str, content: bytes) -> None:
@@ -98,7 +105,7 @@ def _check_file(path: Path, name: str, content: bytes) -> None:
         for key, value in _items("", json.loads(content)):
             _check_item(path, name, key, value)
     elif name.endswith(".pt"):
-        _check_size(path, name, content)
+        _check_archive(path, name, content)
         try:
             # Only tensors and plain containers pass, so torch's own fallback to pickle is never taken for these bytes.
             torch.load(io.BytesIO(content), weights_only=True)

@@ -82,7 +82,8 @@ def find(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) ->
         if variant in ("", space.variant):
             return space
     reason = reasons.get(schedule, f"it has no variant {variant!r}")
-    raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}")
+    hint = "see tvm-sparse inspect for those that do"
+    raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}", hint=hint)
 
 
 def kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, trace: Any = None) -> Kernel:

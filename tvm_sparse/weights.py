@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.errors import ModelError
+from tvm_sparse.errors import ModelError, printable
 from tvm_sparse.onnx_file import load_onnx
 from tvm_sparse.optional import require
 
@@ -143,8 +143,8 @@ def _from_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def layer_name(parameter: str) -> str:
-    """The layer that owns `parameter`: its name without ``.weight``."""
-    return parameter.removesuffix(".weight")
+    """The layer that owns `parameter`: its name without ``.weight`` and without control characters."""
+    return printable(parameter.removesuffix(".weight"))
 
 
 def _to_numpy(value: Any) -> np.ndarray:
