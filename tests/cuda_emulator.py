@@ -195,9 +195,12 @@ def _copies(source: str) -> list[str]:
         )
     for name, count in set(re.findall(r"\b(tvm_sparse_copy_(\d+))\(", source)):
         defined.append(
-            f"static void {name}(void* to, const void* from, int bytes) "
-            f"{{ copy({count}, to, 0, (void*)from, 0, bytes == {count}); }}"
+            f"static void {name}(unsigned to, const void* from, bool inside) "
+            f"{{ copy({count}, shared_memory + to, 0, (void*)from, 0, inside); }}"
         )
+    address = "(unsigned)((const unsigned char*)pointer - shared_memory)"
+    defined.append(f"static unsigned tvm_sparse_shared_address(const void* pointer) {{ return {address}; }}")
+    defined += re.findall(r"^#define tvm_sparse_.*$", source, re.MULTILINE)
     for name in set(re.findall(r"\btvm_builtin_ptx_cp_async_\w+", source)):
         defined.append(f"static void {name}() {{}}")
     return defined

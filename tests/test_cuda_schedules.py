@@ -83,8 +83,27 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     tiles, chunks = spec.k // filters, spec.c // channels
     assert source.count("__syncthreads()") == tiles * chunks
     assert len(re.findall(r"commit_group\w*\(\);", source)) == tiles * chunks
-    assert "tvm_sparse_copy_16((&(pack_shared_dyn_ptr[" in source
+    assert source.count("tvm_sparse_copy_16(") >= tiles * chunks
+    assert source.count("tvm_sparse_shared_address(") * chunks == source.count("tvm_sparse_copy_16(")
     assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
+
+
+def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> None:
+    """Each chunk is there once, behind a label; nothing is passed over chunk by chunk."""
+    spec = ConvSpec(64, 64, 28, 28, 8, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec, 0.5)
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
+    schedule = s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    turned = next(i for i in schedule.trace.insts if i.kind.name == "SampleCategorical" and list(i.attrs[0]) == [0, 1])
+    trace = space.trace_to_json(schedule.trace.with_decision(turned, 1, remove_postproc=False))
+    source = kernels(build_source(space.apply_trace(each, weight, trace).func, CUDA)[0])
+    filters, channels, *_ = decided(schedule)
+    tiles, chunks = spec.k // filters, spec.c // channels
+    assert chunks > 3, "the test needs a ring with more chunks than buffers"
+    for macro, count in {"enter": tiles, "case": tiles * chunks, "leave": tiles * chunks, "end": tiles}.items():
+        assert source.count(f"tvm_sparse_{macro}(") == count
+    assert source.count("__syncthreads()") == tiles * chunks
 
 
 def test_the_register_cap_reaches_the_kernel() -> None:

@@ -23,12 +23,19 @@ from tvm_sparse.errors import BuildError
 # Bytes of one copy -> caching: 16 bytes may go past the level-1 cache, which has no use for what is staged.
 _CACHE = {16: "cg", 8: "ca", 4: "ca"}
 _FUNCTION = "tvm_sparse_copy_{bytes}"
+# A predicate for the padding, not a number of bytes: for a number that is not known the address is made anew each time.
 _SOURCE = """
-__forceinline__ __device__ void tvm_sparse_copy_{bytes}(void* to, const void* from, int bytes) {{
-  unsigned int address = __cvta_generic_to_shared(to);
-  __asm__ __volatile__("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
-                       :: "r"(address), "l"(from), "r"(bytes) : "memory");
+__forceinline__ __device__ void tvm_sparse_copy_{bytes}(unsigned int to, const void* from, bool inside) {{
+  __asm__ __volatile__("{{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
+                       " cp.async.{cache}.shared.global [%0], [%1], {bytes}, outside;}}"
+                       :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
 }}
+"""
+_ADDRESS = "tvm_sparse_shared_address"
+_ADDRESS_SOURCE = """
+__forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* pointer) {
+  return (unsigned int)__cvta_generic_to_shared(pointer);
+}
 """
 
 
@@ -36,7 +43,8 @@ __forceinline__ __device__ void tvm_sparse_copy_{bytes}(void* to, const void* fr
 class _Copy:
     """One thread's copy of `lanes` floats in every chunk: ``buffer[to + slot] = source[start + chunk * step]``.
 
-    `size` is the number of bytes, 0 in the padding; `guard` is None where every thread takes part.
+    `to` is an address in shared memory; zeros are copied where `inside` is false; `guard` is None where every thread
+    takes part.
     """
 
     buffer: Var
@@ -44,7 +52,7 @@ class _Copy:
     source: Var
     start: Var
     step: int
-    size: Var
+    inside: Var | None
     lanes: int
     guard: Var | None
 
@@ -76,12 +84,13 @@ class ChunkCopies:
         return SeqStmt(copies) if len(copies) > 1 else copies[0]
 
     def _emit(self, copy: _Copy, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
-        to = tirx.address_of(tirx.BufferLoad(copy.buffer, [copy.to + shift]))
+        to = copy.to + tirx.Cast("uint32", shift * IntImm("int32", 4))
         start = copy.start + chunk * IntImm("int32", copy.step)
         source = tirx.address_of(tirx.BufferLoad(copy.source, [start]))
         size = 4 * copy.lanes
         code = _SOURCE.format(bytes=size, cache=_CACHE[size])
-        call = Evaluate(cuda_func_call(_FUNCTION.format(bytes=size), to, source, copy.size, source_code=code))
+        inside = tirx.const(True, "bool") if copy.inside is None else copy.inside
+        call = Evaluate(cuda_func_call(_FUNCTION.format(bytes=size), to, source, inside, source_code=code))
         return call if copy.guard is None else IfThenElse(copy.guard, call, None)
 
     def _collect(self, stmt: Stmt, guard: tirx.Expr | None) -> None:
@@ -112,18 +121,19 @@ class ChunkCopies:
         step = offsets[-1] - offsets[-2] if self.count > 1 else 0
         if offsets != [offsets[0] + step * i for i in range(self.count)]:
             raise self._refusal("its chunks are not equally far apart")
-        start, size = form.at(offsets[0]), IntImm("int32", 4 * lanes)
+        start = form.at(offsets[0])
         for condition in (inside, guard):
             if condition is not None:
-                zero = IntImm("int32", 0)
-                start, size = tirx.Select(condition, start, zero), tirx.Select(condition, size, zero)
+                start = tirx.Select(condition, start, IntImm("int32", 0))
+        element = tirx.address_of(tirx.BufferLoad(store.buffer, [to]))
+        address = cuda_func_call(_ADDRESS, element, source_code=_ADDRESS_SOURCE, return_type="uint32")
         return _Copy(
             store.buffer,
-            self._bind("to", to),
+            self._bind("to", address),
             value.source,
             self._bind("start", start),
             step,
-            self._bind("size", size),
+            None if inside is None else self._bind("inside", inside),
             lanes,
             None if guard is None else self._bind("guard", guard),
         )

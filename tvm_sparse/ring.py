@@ -39,6 +39,7 @@ from tvm.tirx import (
     Var,
 )
 
+from tvm_sparse import switch
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 
@@ -80,18 +81,17 @@ class _Chunk:
     compute: Stmt
     length: int
 
-    def copied(self, index: tirx.Expr, slot: tirx.Expr) -> Stmt:
-        """The copy of chunk `index` into buffer `slot`, committed as one group."""
-        return _committed(self.copies.at(index, slot * _integer(self.length)))
+    def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
+        """The copy of chunk `index` into the buffer that begins at element `start`, committed as one group."""
+        return _committed(self.copies.at(index, start))
 
-    def computed(self, index: tirx.Expr, slot: tirx.Expr) -> Stmt:
-        """The arithmetic on chunk `index`, which lies in buffer `slot`."""
-        shift = slot * _integer(self.length)
+    def computed(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
+        """The arithmetic on chunk `index`, which lies in the buffer that begins at element `start`."""
 
         def load(node: TensorLoad) -> tirx.Expr:
             if not node.source.same_as(self.copies.buffer):
                 return node
-            return tirx.BufferLoad(node.source, [each + shift for each in node.indices])
+            return tirx.BufferLoad(node.source, [each + start for each in node.indices])
 
         return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
 
@@ -149,7 +149,7 @@ class _Kernel:
         chunk, ahead = self.chunk, self.ahead
 
         def slot(index: int) -> IntImm:
-            return _integer(index % self.buffers)
+            return _integer(index % self.buffers * chunk.length)
 
         parts: list[Stmt] = list(chunk.copies.prologue)
         parts += [chunk.copied(_integer(i), slot(i)) for i in range(ahead)]
@@ -163,31 +163,37 @@ class _Kernel:
     def _turned(self) -> Stmt:
         """Two rounds over the chunks: from the block's first chunk to the end, then from the beginning up to it.
 
+        A round enters the chunks' straight line by a ``switch``, which TIR does not have: each chunk passed over with a
+        branch of its own costs a miss of the instruction cache, a microsecond a block in all.
+
         What is copied next and where to, where the next chunk is read, and how many are left is counted in registers.
         Computed from a chunk's number it would not depend on the round, so compilers would compute it for all chunks
         before the loop: that fills all registers, and no shared load is issued ahead of its use any more.
         """
         chunk, ahead, count = self.chunk, self.ahead, self.chunk.count
-        block = self._block()
-        first, turn = Var("first", block.ty), Var("turn", block.ty)
-        fill, read, left, later = (_Counter(name) for name in ("fill", "read", "left", "later"))
-        parts: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
+        first, turn = Var("first", self._block().ty), Var("turn", self._block().ty)
+        fill, read, left, later, entry = (_Counter(name) for name in ("fill", "read", "left", "later", "entry"))
+        parts: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(self._block(), _integer(count)))]
         for i in range(ahead):
-            parts.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i)))
-        parts += [fill.set(_integer(ahead)), read.set(_integer(0)), left.set(_integer(count))]
-        parts.append(later.set(tirx.truncmod(first + ahead, _integer(count))))
-        rounds: list[Stmt] = []
+            parts.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i * chunk.length)))
+        parts += [fill.set(_integer(ahead * chunk.length)), read.set(_integer(0)), left.set(_integer(count))]
+        parts += [later.set(tirx.truncmod(first + ahead, _integer(count))), entry.set(first)]
+        end = _integer(chunk.length * (self.buffers - 1))
+        line: list[Stmt] = []
         for index in range(count):
             copy = chunk.copied(later.value, fill.value)
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
-            more = SeqStmt([copy, fill.next(self.buffers), later.next(count)])
+            more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, _integer(count - 1))])
             copies = IfThenElse(left.value > ahead, more, _committed(_nothing()))
-            steps = [_barrier(), copies, chunk.computed(_integer(index), read.value), read.next(self.buffers)]
+            steps = [_barrier(), copies, chunk.computed(_integer(index), read.value), read.next(chunk.length, end)]
             body = _waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
-            in_round = tirx.Select(turn < 1, first <= index, first > index)
-            rounds.append(IfThenElse(in_round, body, None))
-        loop = For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(rounds))
-        return SeqStmt([*(AllocBuffer(each.buffer) for each in (fill, read, left, later)), *parts, loop])
+            line += [switch.case(index), body, switch.leave(left.value < 1)]
+        # No chunk is left where the first is number 0: its first round is whole.
+        entered = switch.enter(tirx.Select(left.value > 0, entry.value, _integer(count)))
+        steps = [entered, *line, switch.end(), entry.set(_integer(0))]
+        rounds = For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
+        counters = (fill, read, left, later, entry)
+        return SeqStmt([*(AllocBuffer(each.buffer) for each in counters), *parts, rounds])
 
     def _block(self) -> Var:
         found: list[Var] = []
@@ -216,9 +222,9 @@ class _Counter:
         """The statement that assigns `value`."""
         return BufferStore(self.buffer, value, [_integer(0)])
 
-    def next(self, count: int) -> Stmt:
-        """The statement that moves on by one, modulo `count`."""
-        return self.set(tirx.Select(self.value < count - 1, self.value + 1, _integer(0)))
+    def next(self, step: int, last: IntImm) -> Stmt:
+        """The statement that moves on by `step`, and from `last` to 0."""
+        return self.set(tirx.Select(self.value < last, self.value + step, _integer(0)))
 
 
 def _integer(value: int) -> IntImm:
