@@ -179,7 +179,7 @@ def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, threads: list, row
 
 def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list) -> None:
     """Let all threads copy a chunk of the weight to shared memory, where output channels lie side by side."""
-    # Dynamic like the input: TVM asks for more than 48 KiB by the dynamic part alone, and static beside it comes on top.
+    # Dynamic like the input: TVM asks for more than 48 KiB by the dynamic part alone, and a static part adds to it.
     weight = sch.cache_read(conv, 1, "shared.dyn")
     sch.transform_layout(weight, ("write", 0), lambda k, c, r, s: (c, r, s, k))
     sch.compute_at(weight, chunk, preserve_unit_loops=True)

@@ -12,11 +12,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from tvm_sparse import environment
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
 from tvm_sparse.ring import make_rings_pass
@@ -142,6 +144,31 @@ def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
                 os.environ[name] = value
 
 
+# What LLVM says of code that its own optimiser broke.
+_BROKEN = "Instruction does not dominate all uses"
+
+
+def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: Any = None) -> Any:
+    """`tvm.compile` with `PIPELINE`; at LLVM's level 2 where its level 3 breaks the code.
+
+    LLVM 22's SLP vectoriser moves a use before its definition in some dense kernels of strided rows; LLVM's verifier
+    finds that, so that nothing wrong is run.
+    """
+    register()
+    options = {} if relax_pipeline is None else {"relax_pipeline": relax_pipeline}
+
+    def attempt(target: tvm.target.Target) -> Any:
+        with target, cuda_compiler(target):
+            return tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+
+    try:
+        return attempt(target)
+    except RuntimeError as error:
+        if target.kind.name != "llvm" or _BROKEN not in str(error):
+            raise
+    return attempt(tvm.target.Target({**environment.target_json(target), "opt-level": 2}))
+
+
 def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
     """Compile one scheduled function into a module whose function ``main`` it is.
 
@@ -150,14 +177,12 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
     BuildError
         There is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
-    register()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    with target, cuda_compiler(target):
-        try:
-            return tvm.compile(module, target, tir_pipeline=PIPELINE).mod
-        except RuntimeError as error:
-            # TVM's message is the whole source, megabytes of it, before what the compiler says.
-            _, marker, complaint = str(error).partition("Compilation error:")
-            if not marker:
-                raise
-            raise BuildError("CUDA kernel", f"the compiler rejects it: {complaint.strip()[:500]}") from None
+    try:
+        return compiled(module, target).mod
+    except RuntimeError as error:
+        # TVM's message is the whole source, megabytes of it, before what the compiler says.
+        _, marker, complaint = str(error).partition("Compilation error:")
+        if not marker:
+            raise
+        raise BuildError("CUDA kernel", f"the compiler rejects it: {complaint.strip()[:500]}") from None

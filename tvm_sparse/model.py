@@ -157,10 +157,8 @@ def _kernel(
 
 
 def _compile(module: tvm.IRModule, target: Target) -> Any:
-    lowering.register()
     try:
-        with target, lowering.cuda_compiler(target):
-            return tvm.compile(module, target, relax_pipeline=_pipeline(target), tir_pipeline=lowering.PIPELINE)
+        return lowering.compiled(module, target, _pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         hint = "report it with the model and what -v shows"
