@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from report_cells import NOTHING, Table, kib
-from table2_compare import best, non_zeros, pick
+from table2_compare import CUDNN_TF32, best, non_zeros, pick
 from table2_results import OURS, Case, Contender, Document
 
+from tvm_sparse.gpu_kernel import cudnn_us
 from tvm_sparse.timing import Spread
 
 # Trials after which a search is called done: its best time is within this of the best of all.
@@ -55,17 +56,34 @@ def tuning(document: Document) -> Table:
 
 
 def predictions(document: Document) -> Table:
-    """Predicted against measured times."""
-    note = "What the model of the machine predicts for our kernels, against the measured median, cold."
-    rows = []
-    for case, each in _contenders(document):
-        if each.predicted_us is not None and each.cold_us:
-            measured = Spread.of(each.cold_us).median
-            head = (str(case.operator), str(case.batch), f"{each.density or 1:g}", each.family)
-            cells = (f"{each.predicted_us:.4g}", f"{measured:.4g}", f"{each.predicted_us / measured:.2f}")
-            rows.append((*head, *cells))
-    header = ("op", "batch", "density", "kernel", "predicted us", "measured us", "predicted / measured")
-    return Table("Prediction", note, header, tuple(rows))
+    """Predicted against measured times of our kernels and of cuDNN, and whether the winner was foreseen."""
+    rows, right = [], 0
+    cases = pick((case for run in document.runs for case in run.cases), lambda case: len(case.densities))
+    for (operator, batch), case in cases.items():
+        for density in case.densities:
+            own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
+            if own is None or rival is None or own.predicted_us is None:
+                continue
+            measured = [Spread.of(each.cold_us).median for each in (own, rival)]
+            predicted = [own.predicted_us, cudnn_us(case.spec)]
+            ratios = [times[1] / times[0] for times in (predicted, measured)]
+            right += (ratios[0] > 1) == (ratios[1] > 1)
+            times = (predicted[0], measured[0], predicted[1], measured[1])
+            cells = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
+            rows.append((str(operator), str(batch), f"{density:g}", *cells))
+    note = (
+        "What `inspect --target cuda` predicts from the pattern alone, for the best of the default decisions, against "
+        f"the measured medians, cold, of tuned kernels; the winner is predicted in {right} of {len(rows)} cases."
+    )
+    names = (
+        "ours, predicted us",
+        "measured",
+        "cuDNN with TF32, predicted us",
+        "measured",
+        "ratio predicted",
+        "measured",
+    )
+    return Table("Prediction", note, ("op", "batch", "density", *names), tuple(rows))
 
 
 def failures(document: Document) -> Table:

@@ -198,10 +198,18 @@ def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: fl
             answer = {"failure": str(error)}
         if not answer:
             detail = f"{choice.schedule}, {choice.why}"
-            return Ours(kernel.family, library, "", detail, kernel.sparse, cubin.code_bytes(Path(library)))
+            code_bytes = cubin.code_bytes(Path(library))
+            predicted_us = _predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None
+            return Ours(kernel.family, library, "", detail, kernel.sparse, code_bytes, predicted_us)
         took_too_long = f"{choice.schedule} took longer than {timeout_s:g} s to build"
         failure = answer.get("failure", took_too_long)
     return Ours(kernel.family, "", failure, kernel.choices[-1].schedule, kernel.sparse)
+
+
+def _predicted_us(spec: ConvSpec, weight: np.ndarray, target: Any) -> float | None:
+    """What `inspect` predicts for the best default decisions; None where there is no model of the machine."""
+    found, _ = space.spaces(spec, SparsityPattern.of(weight), target)
+    return min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
 
 
 def builders() -> int:
