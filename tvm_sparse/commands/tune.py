@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         shapes=common.shapes(arguments),
         progress=progress,
     )
-    tasks = [task.to_json() for task in progress.tasks]
-    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": tasks}
+    rows = [task.to_json() for task in progress.tasks]
+    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:
@@ -117,10 +117,8 @@ def show(document: dict[str, Any], console: Console) -> None:
     ended = [row["layers"] for row in rows if row["out_of_time"]]
     if ended:
         console.print()
-        span = display.duration(document["seconds"])
-        console.print(
-            Text(f"The time, {span} a layer, and not the trials ended: {', '.join(ended)}. Run again to go on.")
-        )
+        limit = f"The time, {document['seconds']:g} s a layer, and not the trials"
+        console.print(Text(f"{limit} ended the search of: {', '.join(ended)}. Run again to go on."))
 
 
 def _show_plan(document: dict[str, Any], console: Console) -> None:
@@ -144,5 +142,5 @@ def _show_plan(document: dict[str, Any], console: Console) -> None:
     console.print(display.table("What would be tuned", rows, columns))
     console.print()
     span = display.duration(document["seconds_estimate"])
-    limit = f", {display.duration(document['seconds'])} a layer at most" if document["seconds"] else ""
+    limit = f", {document['seconds']:g} s a layer at most" if document["seconds"] else ""
     console.print(Text(f"{document['trials']} trials to run, about {span} at {SECONDS_PER_TRIAL:g} s each{limit}."))
