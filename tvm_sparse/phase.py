@@ -41,6 +41,14 @@ class Phase:
         return self.end - len(self.tuner.known)
 
     def _goes_on(self) -> bool:
+        """Whether there are trials and time for another batch.
+
+        Meeting an earlier run's trials again takes time, but is not counted: else reruns of a long search would be over
+        before they measure anything.
+        """
+        names = {each.name for each in self.spaces}
+        if any(record.schedule in names for record in self.tuner.known.pending.values()):
+            self.tuner.start_clock()
         return self.left > 0 and self.tuner.has_time()
 
     def _measure(self, proposals: Sequence[Proposal], searches: Sequence[SpaceSearch] = ()) -> Iterator[TuningRecord]:

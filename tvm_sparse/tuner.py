@@ -40,8 +40,9 @@ class TuneOptions:
     """How to tune a layer.
 
     `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
-    once); no batch is begun after `seconds` (None: no limit); `schedules` limits the search to schedules of these names
-    (the dense rival is always measured).
+    once); no batch is begun after `seconds` (None: no limit), not counting the time in which an interrupted run's
+    trials are met again; `schedules` limits the search to schedules of these names (the dense rival is always
+    measured).
 
     `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
     where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
@@ -107,8 +108,8 @@ class LayerTuner:
         self.fingerprint = environment.fingerprint(self.target)
         self.rival: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
-        self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
         self.is_out_of_time = False
+        self.start_clock()
         self.known = Trials(filter(self._fits, known), options.seed)
 
     def _fits(self, record: TuningRecord) -> bool:
@@ -154,6 +155,10 @@ class LayerTuner:
     def searches(self, each: Space) -> bool:
         """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
         return each.generated is None or self.options.trials >= MIN_TRIALS_GENERATED
+
+    def start_clock(self) -> None:
+        """Give the search all of its seconds from now on."""
+        self.deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
 
     def has_time(self) -> bool:
         """Whether another batch may be begun; asked only where there is one to begin."""
