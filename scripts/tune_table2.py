@@ -2,6 +2,7 @@
 
     python scripts/tune_table2.py --target '{"kind":"llvm","num-cores":1}' --trials 128 -o table2.jsonl
     python scripts/tune_table2.py --target cuda --batch 1,64 --density 0.05,0.1,0.2 --operators 6-10 -o table2.jsonl
+    python scripts/tune_table2.py --target cuda --schedules folded_cuda --search random --search-seed 1 -o random1.jsonl
 
 Threads are part of what a record holds for: one thread and all threads are tuned apart.
 """
@@ -49,18 +50,28 @@ def main() -> int:
     parser.add_argument(
         "--timeout", type=float, default=90, help="seconds a candidate may build (default: %(default)s)"
     )
+    parser.add_argument("--seconds", type=float, metavar="S", help="time for a case: no batch is begun after it")
+    parser.add_argument(
+        "--search",
+        choices=("guided", "random"),
+        default="guided",
+        help="random: a baseline to compare with, in a log of its own (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and search (default: %(default)s)")
+    parser.add_argument("--search-seed", type=int, metavar="SEED", help="of the search alone (default: that of --seed)")
     arguments = parser.parse_args()
 
-    progress = Progress(progress_console())
-    options = TuneOptions(
-        trials=arguments.trials,
-        seed=arguments.seed,
-        schedules=arguments.schedules,
-        measure=MeasureOptions(build_timeout_s=arguments.timeout),
-    )
+    progress = Progress(progress_console(), limit_s=arguments.seconds)
     todo = tasks(arguments)
     try:
+        options = TuneOptions(
+            trials=arguments.trials,
+            seed=arguments.seed if arguments.search_seed is None else arguments.search_seed,
+            seconds=arguments.seconds,
+            schedules=arguments.schedules,
+            search=arguments.search,
+            measure=MeasureOptions(build_timeout_s=arguments.timeout),
+        )
         target, log = environment.resolve_target(arguments.target), TuningLog(arguments.output)
         progress.start(todo, arguments.trials)
         try:

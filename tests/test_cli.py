@@ -1,11 +1,13 @@
 """The command line: exit codes, one sentence for each mistake, one JSON document, and work that survives Ctrl-C."""
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,7 +17,7 @@ import zoo
 from test_records import make_record
 
 import tvm_sparse
-from tvm_sparse import cli, demo_data, environment, reference
+from tvm_sparse import cli, demo_data, environment, reference, tuner
 from tvm_sparse.commands import common
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError
@@ -133,6 +135,8 @@ def test_help_teaches(words, capsys):
         ["tune"],
         ["tune", "m.onnx", "--trials", "0"],
         ["tune", "m.onnx", "--timeout", "inf"],
+        ["tune", "m.onnx", "--seconds", "0"],
+        ["tune", "m.onnx", "--search", "genetic"],
         ["tune", "m.onnx", "--trial", "3"],
         ["tune", "m.onnx", "--seed", "-1"],
         ["tune", "m.onnx", "--seed", "4294967296"],
@@ -257,6 +261,29 @@ def test_a_dry_run_changes_nothing(model, log, tmp_path, capsys):
     assert log.read_bytes() == before
     assert call("tune", model, "--dry-run") == 0
     assert "64 trials to run, about" in capsys.readouterr().out
+
+
+def test_a_dry_run_keeps_to_the_time_of_a_layer(model, capsys):
+    plan = document(capsys, "tune", model, "--dry-run", "--seconds", "7")
+    assert (plan["trials"], plan["seconds"], plan["seconds_estimate"]) == (64, 7, 7)
+    assert call("tune", model, "--dry-run", "--seconds", "7") == 0
+    assert "64 trials to run, about 7 s at 2 s each, 7 s a layer at most." in capsys.readouterr().out
+
+
+def test_the_time_ends_a_layer_and_a_rerun_goes_on(model, monkeypatch, capsys):
+    """The clock jumps whenever it is read, so that the first batch is the last one."""
+    clock = itertools.count(0, 100)
+    words = ["tune", model, "--trials", "4", "--seconds", "150", "--search", "random", "-o", "time.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(tuner, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        assert call(*words) == 0
+    text = capsys.readouterr()
+    assert "The time, 150 s a layer, and not the trials ended the search of: conv. Run again to go on." in text.out
+    assert "out of time" in text.err
+    made = len(TuningLog("time.jsonl").records)
+    assert 0 < made < 4
+    (task,) = document(capsys, *words)["tasks"]
+    assert (task["out_of_time"], task["trials"], task["new_trials"]) == (False, 4, 4 - made)
 
 
 def test_tuning_again_tries_nothing(model, log, capsys):

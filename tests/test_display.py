@@ -58,7 +58,7 @@ def failed(status):
 
 def test_progress_fits_what_a_session_calls():
     methods = [name for name in vars(session.Progress) if not name.startswith("_")]
-    assert sorted(methods) == ["end", "note", "start", "task", "trial"]
+    assert sorted(methods) == ["end", "note", "out_of_time", "start", "task", "trial"]
     assert all(callable(getattr(display.Progress, name)) for name in methods)
 
 
@@ -72,6 +72,7 @@ def test_a_task_knows_its_best_kernel_beside_the_dense_kernel_of_the_same_run():
         "layers": ["conv"],
         "trials": 8,
         "new_trials": 6,
+        "out_of_time": False,
         "time_us": 12,
         "dense_time_us": 35,
         "speedup": 35 / 12,
@@ -163,6 +164,29 @@ def test_time_left_counts_new_trials_only(plain, clock):
     progress.trial(ok(12, 33))
     progress.trial(ok(12, 33))
     assert progress.eta_s() == 2 * (2 + 10)
+
+
+def test_a_layer_that_ran_out_of_time_says_so(plain):
+    progress = display.Progress(plain)
+    progress.start([Layers(("a",)), Layers(("b",))], 4)
+    progress.task(Layers(("a",)), [])
+    progress.trial(ok(12, 33))
+    progress.out_of_time()
+    progress.task(Layers(("b",)), [])
+    progress.end()
+    assert lines(plain) == ["[1/2] a  1/4  12 us, dense 33 us, 2.75x  out of time", "[2/2] b  0/4"]
+    assert [task.to_json()["out_of_time"] for task in progress.tasks] == [True, False]
+
+
+def test_time_left_keeps_to_the_limit_of_a_layer(plain, clock):
+    progress = display.Progress(plain, clock, limit_s=10)
+    progress.start([Layers(("a",)), Layers(("b",))], 100)
+    progress.task(Layers(("a",)), [])
+    clock.now_s = 4
+    progress.trial(ok(12, 33))
+    assert progress.eta_s() == (10 - 4) + 10
+    clock.now_s = 12
+    assert progress.eta_s() == 10
 
 
 @pytest.mark.parametrize(

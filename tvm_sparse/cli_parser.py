@@ -164,6 +164,7 @@ examples:
   tvm-sparse tune model.onnx --dry-run
   tvm-sparse tune model.onnx --trials 64 -o my.jsonl
   tvm-sparse tune model.onnx --layers layer1.0.conv1,layer1.0.conv2 --trials 200
+  tvm-sparse tune model.onnx --trials 1000 --seconds 300
   tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
 """
     parents = _options("model", "target", "shape", "records", "trials", "timeout", "seed")
@@ -175,9 +176,22 @@ examples:
         metavar="LOG",
         help="log to write (default: the first of --tuning-records, or tuning.jsonl)",
     )
+    parser.add_argument(
+        "--seconds",
+        type=_above_0,
+        metavar="S",
+        help="time for a layer: no batch of candidates is begun after it; run again for the rest (default: no limit)",
+    )
     parser.add_argument("--layers", type=_names, metavar="NAME,NAME", help="tune only these (names as inspect shows)")
     parser.add_argument(
         "--schedules", type=_names, metavar="NAME,NAME", help="search only these; dense is always timed"
+    )
+    parser.add_argument(
+        "--search",
+        choices=("guided", "random"),
+        default="guided",
+        help="random draws candidates without a model: a baseline to compare with, in a log of its own "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--worker-memory",

@@ -5,6 +5,7 @@ Everything here takes plain values or the objects that they come from, and decid
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,6 +131,7 @@ class TaskProgress:
         self.names = tuple(names)
         self.done = 0
         self.new = 0
+        self.is_out_of_time = False
         self.failures: Counter[str] = Counter()
         self.causes = Causes()
         self.new_causes = Causes()
@@ -175,6 +177,7 @@ class TaskProgress:
             "layers": list(self.names),
             "trials": self.done,
             "new_trials": self.new,
+            "out_of_time": self.is_out_of_time,
             "time_us": self.time_us,
             "dense_time_us": self.dense_time_us,
             "speedup": self.speedup,
@@ -192,6 +195,8 @@ class TaskProgress:
             parts.append(f"dense {cell(self.dense_time_us)} us")
         if self.failures:
             parts.append(", ".join(f"{count} {_FAILURES[status]}" for status, count in sorted(self.failures.items())))
+        if self.is_out_of_time:
+            parts.append("out of time")
         return "  ".join(parts)
 
 
@@ -199,13 +204,14 @@ class Progress:
     """Shows how tuning goes on: one line a layer, the last one live; see `session.Progress`.
 
     Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
+    `limit_s` is how long a layer may take, for the time that is left.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
-        self._console, self._clock = console, clock
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, limit_s: float | None = None):
+        self._console, self._clock, self._limit_s = console, clock, math.inf if limit_s is None else limit_s
         self.tasks: list[TaskProgress] = []
         self._count = self._trials = 0
-        self._start_s = self._shown_s = clock()
+        self._start_s = self._task_start_s = self._shown_s = clock()
         self._live: Live | None = None
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
@@ -220,7 +226,7 @@ class Progress:
         """A task begins; `known` records of it are in the log already."""
         self._finish_task()
         self.tasks.append(TaskProgress(task.names, known))
-        self._shown_s = self._clock()
+        self._task_start_s = self._shown_s = self._clock()
 
     def trial(self, record: TuningRecord) -> None:
         """A trial of the current task has ended and is in the log."""
@@ -228,6 +234,10 @@ class Progress:
         if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
             self._shown_s = self._clock()
             self._console.print(Text(self._current_line()))
+
+    def out_of_time(self) -> None:
+        """The current task has ended because its time is over, before its trials were made."""
+        self.tasks[-1].is_out_of_time = True
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -245,9 +255,10 @@ class Progress:
         new = sum(task.new for task in self.tasks)
         if not new:
             return None
-        current = max(self._trials - self.tasks[-1].done, 0)
-        left = current + (self._count - len(self.tasks)) * self._trials
-        return (self._clock() - self._start_s) / new * left
+        trial_s = (self._clock() - self._start_s) / new
+        task_left_s = max(self._limit_s - (self._clock() - self._task_start_s), 0)
+        current_s = min(max(self._trials - self.tasks[-1].done, 0) * trial_s, task_left_s)
+        return current_s + (self._count - len(self.tasks)) * min(self._trials * trial_s, self._limit_s)
 
     def _finish_task(self) -> None:
         if self.tasks:

@@ -81,20 +81,9 @@ class SpaceSearch:
         # Why candidates were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
         model.know(space)
-        module = IRModule({"main": space.func})
-        with _without_tensor_intrinsics():
-            self._context = ms.TuneContext(
-                module,
-                target=target,
-                space_generator=_generator(space, seed, self.refused),
-                search_strategy=_strategy(),
-                task_name=space.name,
-                rand_state=seed,
-                num_threads=1,
-                logger=_quiet_logger(),
-            )
+        self._context = tune_context(space, target, _strategy(), seed, self.refused)
         self._database = ms.database.MemoryDatabase()
-        self._workload = self._database.commit_workload(module)
+        self._workload = self._database.commit_workload(self._context.mod)
         self._designs = self._context.generate_design_space()
         self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
 
@@ -143,6 +132,23 @@ class SpaceSearch:
                 candidate.sch.trace, self._workload, seconds, self.target, candidate.args_info
             )
             self._database.commit_tuning_record(record)
+
+
+def tune_context(
+    space: Space, target: Target, strategy: ms.search_strategy.SearchStrategy, seed: int, refused: Counter[str]
+) -> ms.TuneContext:
+    """MetaSchedule's context of one space for a search strategy; reasons of rejected candidates go to `refused`."""
+    with _without_tensor_intrinsics():
+        return ms.TuneContext(
+            IRModule({"main": space.func}),
+            target=target,
+            space_generator=_generator(space, seed, refused),
+            search_strategy=strategy,
+            task_name=space.name,
+            rand_state=seed,
+            num_threads=1,
+            logger=_quiet_logger(),
+        )
 
 
 def _result(time_us: float | None) -> ms.runner.RunnerResult:

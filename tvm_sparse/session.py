@@ -50,6 +50,9 @@ class Progress(Protocol):
     def trial(self, record: TuningRecord) -> None:
         """A trial of the current task has ended and is in the log."""
 
+    def out_of_time(self) -> None:
+        """The current task has ended because its time is over, before its trials were made."""
+
     def note(self, text: str) -> None:
         """Something that the user should know."""
 
@@ -67,6 +70,9 @@ class Silent:
         """See `Progress`."""
 
     def trial(self, record: TuningRecord) -> None:
+        """See `Progress`."""
+
+    def out_of_time(self) -> None:
         """See `Progress`."""
 
     def note(self, text: str) -> None:
@@ -191,6 +197,6 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")
-    for record in tune_layer(task.spec, task.weight, target, options, known):
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time):
         log.append(record)
         progress.trial(record)

@@ -9,8 +9,11 @@ seeds were known from the start, and are now.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from tvm_sparse import space
 from tvm_sparse.records import TuningRecord, decisions_key
+from tvm_sparse.schedules.base import Space
 
 # A schedule's name and `decisions_key` of its decisions.
 Key = tuple[str, str]
@@ -61,3 +64,8 @@ class Trials(dict[Key, TuningRecord]):
 def key_of(record: TuningRecord) -> Key:
     """The candidate that a record is a trial of."""
     return record.schedule, decisions_key(record.decisions)
+
+
+def key_of_trace(each: Space, trace: Any) -> Key:
+    """The candidate that a JSON trace of a space is."""
+    return each.name, decisions_key(space.decisions(trace))

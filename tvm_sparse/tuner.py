@@ -1,38 +1,38 @@
 """Tune one layer: search its schedule spaces, yield a record per trial.
 
-The order of trials: dense kernels first, whose best becomes the rival that every sparse candidate is timed in turns
-with; then every sparse space's default decisions; then rounds of MetaSchedule's evolutionary search, given in turn to
-the spaces with the best times so far. Nothing is written here: the caller appends each record to its log as it comes,
-and hands the log's records back as `known` to continue an interrupted run.
+Dense kernels come first; the best becomes the rival that every sparse candidate is timed in turns with. Then the sparse
+spaces are searched, guided or at random (`phase`). Nothing is written here: the caller appends each record to its log
+as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from tvm.target import Target
 
 from tvm_sparse import environment, space
 from tvm_sparse.conv import ConvSpec
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Outcome
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord, decisions_key
+from tvm_sparse.phase import GuidedPhase, Phase, Proposal, RandomPhase
+from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.schedules.base import Space
-from tvm_sparse.search import SharedModel, SpaceSearch
-from tvm_sparse.trials import Key, Trials
+from tvm_sparse.search import SharedModel
+from tvm_sparse.trials import Key, Trials, key_of_trace
 from tvm_sparse.vetting import Vetting
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
 TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
 # Fewer trials than this are all spent on hand-made schedules.
 MIN_TRIALS_GENERATED = 32
+Search = Literal["guided", "random"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,20 @@ class TuneOptions:
     """How to tune a layer.
 
     `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
-    once); no batch is begun after `seconds`; `schedules` limits the search to schedules of these names (the dense rival
-    is always measured).
+    once); no batch is begun after `seconds` (None: no limit), not counting the time in which an interrupted run's
+    trials are met again; `schedules` limits the search to schedules of these names (the dense rival is always
+    measured).
+
+    `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
+    where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
+    draws valid candidates, all spaces equally likely, with neither starts nor model. It is not for tuning: it is the
+    baseline that shows, at equal trials, what guiding is worth. The dense rival is searched for alike in both. A record
+    does not say which search made it, and known records count for both: give each a log of its own.
+
+    Raises
+    ------
+    UsageError
+        `seconds` is not above 0, or `search` is neither of the two.
     """
 
     trials: int = 64
@@ -49,7 +61,14 @@ class TuneOptions:
     batch: int | None = None
     seconds: float | None = None
     schedules: tuple[str, ...] | None = None
+    search: Search = "guided"
     measure: MeasureOptions = field(default_factory=MeasureOptions)
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError("seconds", "is no time limit", self.seconds, "a number above 0, or None for no limit")
+        if self.search not in get_args(Search):
+            raise UsageError("search", "is unknown", self.search, ", ".join(get_args(Search)))
 
 
 def tune_layer(
@@ -58,11 +77,13 @@ def tune_layer(
     target: Target,
     options: TuneOptions | None = None,
     known: Iterable[TuningRecord] = (),
+    out_of_time: Callable[[], None] = lambda: None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
-    towards the budget and are not measured again.
+    towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
+    the trials, ended the search.
 
     Raises
     ------
@@ -71,15 +92,15 @@ def tune_layer(
     """
     options = options or TuneOptions()
     with Measurer(spec, weight, target, options.measure) as measurer:
-        yield from _LayerTuner(measurer, weight, options, known).run()
+        tuner = LayerTuner(measurer, weight, options, known)
+        yield from tuner.run()
+        if tuner.is_out_of_time:
+            out_of_time()
 
 
-def trial_key(each: Space, trace: Any) -> Key:
-    """The candidate that a trace of a space is."""
-    return each.name, decisions_key(space.decisions(trace))
+class LayerTuner:
+    """What the phases of a layer's search share: the trials so far, the measurer, the budget; see `tune_layer`."""
 
-
-class _LayerTuner:
     def __init__(self, measurer: Measurer, weight: np.ndarray, options: TuneOptions, known: Iterable[TuningRecord]):
         self.measurer, self.options = measurer, options
         self.spec, self.target = measurer.spec, measurer.target
@@ -87,7 +108,8 @@ class _LayerTuner:
         self.fingerprint = environment.fingerprint(self.target)
         self.rival: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
-        self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+        self.is_out_of_time = False
+        self.start_clock()
         self.known = Trials(filter(self._fits, known), options.seed)
 
     def _fits(self, record: TuningRecord) -> bool:
@@ -108,11 +130,12 @@ class _LayerTuner:
             return
         share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
-        yield from _Phase(self, dense, min(share - tried, self._left())).run()
-        if self._left() <= 0:
+        yield from GuidedPhase(self, dense, min(share - tried, self._left())).run()
+        if self._left() <= 0 or self.is_out_of_time:
             return
         self._choose_rival()
-        yield from _Phase(self, sparse, self._left()).run()
+        phase: type[Phase] = RandomPhase if self.options.search == "random" else GuidedPhase
+        yield from phase(self, sparse, self._left()).run()
 
     def _forget_stale(self, spaces: list[Space]) -> None:
         """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""
@@ -132,6 +155,15 @@ class _LayerTuner:
     def searches(self, each: Space) -> bool:
         """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
         return each.generated is None or self.options.trials >= MIN_TRIALS_GENERATED
+
+    def start_clock(self) -> None:
+        """Give the search all of its seconds from now on."""
+        self.deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
+
+    def has_time(self) -> bool:
+        """Whether another batch may be begun; asked only where there is one to begin."""
+        self.is_out_of_time = time.monotonic() >= self.deadline
+        return not self.is_out_of_time
 
     @property
     def batch(self) -> int:
@@ -160,11 +192,11 @@ class _LayerTuner:
         self.rival = min(usable, key=lambda record: record.time_us)
         self.measurer.set_rival(Candidate(self.rival.schedule, self.rival.trace))
 
-    def measure(self, spaces: list[Space], traces: list[Any]) -> Iterator[TuningRecord]:
-        """Measure the traces that are not known yet; yields only what is new."""
-        fresh: dict[tuple[str, str], Candidate] = {}
-        for each, trace in zip(spaces, traces, strict=True):
-            key = trial_key(each, trace)
+    def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
+        """Measure the proposals that are not known yet; yields only what is new."""
+        fresh: dict[Key, Candidate] = {}
+        for each, trace in proposals:
+            key = key_of_trace(each, trace)
             if not self.known.meet(key):
                 fresh[key] = Candidate(each.name, trace)
         outcomes = self.measurer.measure(list(fresh.values()))
@@ -174,7 +206,7 @@ class _LayerTuner:
 
     def time_us(self, each: Space, trace: Any) -> float | None:
         """Time of a trace; None where it failed or was not measured."""
-        record = self.known.get(trial_key(each, trace))
+        record = self.known.get(key_of_trace(each, trace))
         return record.time_us if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
@@ -194,82 +226,3 @@ class _LayerTuner:
             fingerprint=self.fingerprint,
             seed=self.options.seed,
         )
-
-
-class _Phase:
-    """The search over some spaces of a layer with a budget of trials."""
-
-    def __init__(self, tuner: _LayerTuner, spaces: list[Space], budget: int):
-        self.tuner = tuner
-        self.spaces = list(filter(tuner.searches, spaces))
-        self.end = len(tuner.known) + budget
-
-    @property
-    def left(self) -> int:
-        """Trials that may still be made, those of an earlier run that are met again included."""
-        return self.end - len(self.tuner.known)
-
-    def run(self) -> Iterator[TuningRecord]:
-        """Starts of all spaces, then rounds of search over the best ones."""
-        if self.left <= 0 or not self.spaces:
-            return
-        searches = self._searches()
-        starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
-        # Defaults of all spaces before second starts of any.
-        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
-        yield from self._measure([each for each, _ in pairs], [trace for _, trace in pairs])
-        for search in searches:
-            self._remember(search)
-        turn = 0
-        while self.left > 0 and searches and time.monotonic() < self.tuner.deadline:
-            ranked = sorted(searches, key=lambda search: self._best_us(search.space))
-            # Two turns of three to the best space, one to the next: the second best default may hold the best kernel.
-            search = ranked[1 if turn % 3 == 2 and len(ranked) > 1 else 0]
-            turn += 1
-            traces = search.propose()
-            if traces is None:
-                searches.remove(search)
-                continue
-            yield from self._measure([search.space] * len(traces), traces, searches)
-            search.tell([self.tuner.time_us(search.space, trace) for trace in traces])
-
-    def _searches(self) -> list[SpaceSearch]:
-        tuner = self.tuner
-        options = tuner.options
-        # A space may be asked for all trials that are left, and proposes known candidates again.
-        most = options.trials * 2 + len(tuner.known)
-        return [
-            SpaceSearch(each, tuner.target, tuner.model_of(each), options.seed + 1 + index, most, tuner.batch)
-            for index, each in enumerate(self.spaces)
-        ]
-
-    def _measure(
-        self, spaces: list[Space], traces: list[Any], searches: Sequence[SpaceSearch] = ()
-    ) -> Iterator[TuningRecord]:
-        """Measure what is new of as many traces as the budget allows.
-
-        Where an earlier run did not measure one of them, it went another way: its other trials are learnt now.
-        """
-        known = self.tuner.known
-        pairs = list(zip(spaces, traces, strict=True))[: max(self.left, 0)]
-        fresh = [(each, trace) for each, trace in pairs if not known.meet(trial_key(each, trace))]
-        if fresh:
-            lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
-            for search in searches:
-                search.remember(*self._times(search.space, lost))
-        fresh = fresh[: max(self.left, 0)]
-        yield from self.tuner.measure([each for each, _ in fresh], [trace for _, trace in fresh])
-
-    def _remember(self, search: SpaceSearch) -> None:
-        """Teach the search what is known of its space: its default, just measured, and an earlier run's trials."""
-        search.remember(*self._times(search.space, self.tuner.known.values()))
-
-    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Any], list[float | None]]:
-        """Traces of those `records` that are of a space, and their times."""
-        traces = [record.trace for record in records if record.schedule == each.name]
-        return traces, [self.tuner.time_us(each, trace) for trace in traces]
-
-    def _best_us(self, each: Space) -> float:
-        """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
-        times = [record.time_us for (name, _), record in self.tuner.known.items() if name == each.name]
-        return min(times, default=0.0)

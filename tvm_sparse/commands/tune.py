@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
         tasks = session.select(session.tasks_of(layers), arguments.layers)
         return _plan(tasks, target, log, arguments)
-    progress = display.Progress(console)
+    progress = display.Progress(console, limit_s=arguments.seconds)
     session.tune(
         arguments.model,
         None,
@@ -44,7 +45,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         shapes=common.shapes(arguments),
         progress=progress,
     )
-    return {"log": str(log.path), "tasks": [task.to_json() for task in progress.tasks]}
+    rows = [task.to_json() for task in progress.tasks]
+    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:
@@ -54,7 +56,13 @@ def _options(arguments: argparse.Namespace) -> TuneOptions:
     if arguments.worker_memory:
         limits["memory_bytes"] = int(arguments.worker_memory * 2**30)
     schedules = tuple(arguments.schedules) if arguments.schedules else None
-    return TuneOptions(seed=arguments.seed, schedules=schedules, measure=MeasureOptions(**limits))
+    return TuneOptions(
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        schedules=schedules,
+        search=arguments.search,
+        measure=MeasureOptions(**limits),
+    )
 
 
 def _plan(tasks: Sequence[session.Task], target: Any, log: Any, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -76,13 +84,14 @@ def _plan(tasks: Sequence[session.Task], target: Any, log: Any, arguments: argpa
                 "trials": max(arguments.trials - known, 0),
             }
         )
-    trials = sum(row["trials"] for row in rows)
+    limit_s = math.inf if arguments.seconds is None else arguments.seconds
     return {
         "log": str(log.path),
         "dry_run": True,
         "tasks": rows,
-        "trials": trials,
-        "seconds_estimate": trials * SECONDS_PER_TRIAL,
+        "trials": sum(row["trials"] for row in rows),
+        "seconds": arguments.seconds,
+        "seconds_estimate": sum(min(row["trials"] * SECONDS_PER_TRIAL, limit_s) for row in rows),
     }
 
 
@@ -105,6 +114,11 @@ def show(document: dict[str, Any], console: Console) -> None:
         "speedup": "speed-up",
     }
     console.print(display.table(document["log"], rows, columns))
+    ended = [row["layers"] for row in rows if row["out_of_time"]]
+    if ended:
+        console.print()
+        limit = f"The time, {document['seconds']:g} s a layer, and not the trials"
+        console.print(Text(f"{limit} ended the search of: {', '.join(ended)}. Run again to go on."))
 
 
 def _show_plan(document: dict[str, Any], console: Console) -> None:
@@ -128,4 +142,5 @@ def _show_plan(document: dict[str, Any], console: Console) -> None:
     console.print(display.table("What would be tuned", rows, columns))
     console.print()
     span = display.duration(document["seconds_estimate"])
-    console.print(Text(f"{document['trials']} trials to run, about {span} at {SECONDS_PER_TRIAL:g} s each."))
+    limit = f", {document['seconds']:g} s a layer at most" if document["seconds"] else ""
+    console.print(Text(f"{document['trials']} trials to run, about {span} at {SECONDS_PER_TRIAL:g} s each{limit}."))
