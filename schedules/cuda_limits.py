@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from tvm import tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.gpu_kernel import GpuKernel
+from tvm_sparse.schedules.base import Space, decided
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -61,9 +64,9 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
 
 def refused(kernel: GpuKernel, shared_limit: int) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
-    pieces = kernel.tiles * kernel.chunks * (1 + kernel.copies)
+    pieces = kernel.tiles * kernel.parts * kernel.chunks * (1 + kernel.copies)
     if pieces > MAX_PIECES:
-        return f"{pieces} chunks and copies of all tiles, at most {MAX_PIECES}"
+        return f"{pieces} chunks and copies of all tiles and parts, at most {MAX_PIECES}"
     if kernel.copies > MAX_COPIES:
         return f"{kernel.copies} copies of a thread in one chunk, at most {MAX_COPIES}"
     accumulators = kernel.filters * kernel.pixels
@@ -85,3 +88,32 @@ def choose(
             kind, estimate = (values[0], each.turned), (each.time_us(), values)
             best[kind] = min(best.get(kind, estimate), estimate)
     return [values for _, values in sorted(best.values())[:STARTS]]
+
+
+def folded_space(
+    name: str,
+    variant: str,
+    func: tirx.PrimFunc,
+    candidates: Sequence[Sequence[int]],
+    kernel: Callable[[Sequence[int]], GpuKernel],
+    scheduler: Callable[[tuple[int, ...]], Callable[[Schedule], None]],
+    shared_limit: int,
+) -> Space | None:
+    """The space of one structure, or None where no decisions fit.
+
+    Of decisions, one of each of `candidates`, `kernel` gives the counts, and `scheduler` the schedule that samples them
+    with these defaults.
+    """
+    starts = choose(candidates, kernel, shared_limit)
+    if not starts:
+        return None
+    return Space(
+        schedule=name,
+        variant=variant,
+        func=func,
+        apply=scheduler(starts[0]),
+        others=tuple(map(scheduler, starts[1:])),
+        refuse=lambda sch: refused(kernel(decided(sch)), shared_limit),
+        features=lambda sch: kernel(decided(sch)).features(),
+        estimate_us=kernel(starts[0]).time_us(),
+    )

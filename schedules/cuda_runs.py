@@ -25,8 +25,8 @@ from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.ring import RING, TURN
 from tvm_sparse.runs import Runs, conv2d_runs
-from tvm_sparse.schedules.base import Space, decided, divisors, sample
-from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, choose, refused
+from tvm_sparse.schedules.base import Space, divisors, sample
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
 from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 
@@ -101,23 +101,11 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
             turned=bool(turn),
         )
 
-    starts = choose(candidates, kernel, folding.shared_limit)
-    if not starts:
-        return None
-
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
 
-    return Space(
-        schedule=name,
-        variant=f"run{plan.runs.length}",
-        func=conv2d_runs(spec, plan.runs),
-        apply=scheduler(starts[0]),
-        others=tuple(map(scheduler, starts[1:])),
-        refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
-        features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(starts[0]).time_us(),
-    )
+    func, variant = conv2d_runs(spec, plan.runs), f"run{plan.runs.length}"
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
 def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:

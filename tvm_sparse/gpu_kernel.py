@@ -34,6 +34,9 @@ _TURNED = 1.25
 # Cycles of a barrier with the wait for copies, and of a block's start and end.
 _BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 4000.0
 _LAUNCH_US = 2.0
+# Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them; what the
+# start of a cluster, its two barriers and the way to another multiprocessor's shared memory cost, about.
+_IN_CLUSTERS, _CLUSTER_CYCLES = 128, 2000.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class GpuKernel:
     ----------
     threads, filters, pixels
         Threads of a block; output channels and outputs below each other of a thread.
-    blocks, tiles
-        Thread blocks for one tile of output channels, and tiles.
+    blocks, tiles, parts
+        Thread blocks for one tile of output channels and one part of the input channels, tiles, and parts.
     channels, chunks
         Input channels a chunk, and chunks.
     multiply_adds, loads
@@ -80,6 +83,7 @@ class GpuKernel:
     resident: int
     turned: bool
     floor_us: float
+    parts: int = 1
 
     @classmethod
     def of(
@@ -97,16 +101,19 @@ class GpuKernel:
         depth: int,
         resident: int,
         turned: bool,
+        parts: int = 1,
     ) -> GpuKernel:
         """Counts from a schedule's decisions.
 
-        `chunk_bytes` are those of one buffer, copied `lanes` floats at once; `depth` is the number of buffers.
+        `chunk_bytes` are those of one buffer, copied `lanes` floats at once; `depth` is the number of buffers; `parts`
+        thread blocks share the input channels and add their sums up.
         """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
         # A thread reads an input where some of its filters has a non-zero; rows are shared by its pixels.
-        read = per_group * s * ((pixels - 1) * min(spec.stride[0], r) + r)
-        chunks = per_group // channels
+        read = per_group // parts * s * ((pixels - 1) * min(spec.stride[0], r) + r)
+        chunks = per_group // parts // channels
+        sums = 4 * filters * threads if parts > 1 else 0
         return cls(
             threads=threads,
             filters=filters,
@@ -115,22 +122,25 @@ class GpuKernel:
             tiles=tiles,
             channels=channels,
             chunks=chunks,
-            multiply_adds=pattern.nnz * pixels / tiles,
+            multiply_adds=pattern.nnz * pixels / (tiles * parts),
             loads=read * (1 - (1 - density) ** filters),
             copied_bytes=float(chunk_bytes * chunks),
             copies=-(-chunk_bytes // (4 * lanes * threads)),
-            shared_bytes=float(chunk_bytes * min(depth, chunks)),
+            shared_bytes=float(chunk_bytes * min(depth, chunks) + sums),
             depth=depth,
             resident=resident,
             turned=turned,
             floor_us=floor_us(spec, pattern),
+            parts=parts,
         )
 
     @property
     def instructions(self) -> float:
         """Of a thread, about."""
         copies = self.copies * self.chunks
-        return self.multiply_adds + self.loads + 2 * copies + 8 * self.chunks + self.filters * self.pixels + 60
+        # Partial sums are stored, read and added up.
+        joining = 3 * self.filters * self.pixels + 2 * self.parts + 20 if self.parts > 1 else 0
+        return self.multiply_adds + self.loads + 2 * copies + 8 * self.chunks + self.filters * self.pixels + 60 + joining
 
     @property
     def registers(self) -> int:
@@ -152,7 +162,8 @@ class GpuKernel:
     @property
     def waves(self) -> float:
         """How often every multiprocessor is filled."""
-        return self.blocks * self.tiles / (MULTIPROCESSORS * self.resident_blocks)
+        available = MULTIPROCESSORS if self.parts <= 2 else _IN_CLUSTERS
+        return self.blocks * self.tiles * self.parts / (available * self.resident_blocks)
 
     def time_us(self) -> float:
         """Estimated time on an H200."""
@@ -163,6 +174,7 @@ class GpuKernel:
         cycles = max(self.instructions * max(issue, fetch), shared)
         # Behind each barrier warps wait for copies, less where these run further ahead.
         cycles += self.chunks * _BARRIER_CYCLES * 3 / self.depth / resident + _BLOCK_CYCLES
+        cycles += _CLUSTER_CYCLES if self.parts > 1 else 0
         if self.turned:
             cycles *= _TURNED
         if self.registers > self.available_registers:
@@ -171,10 +183,10 @@ class GpuKernel:
         together = min(1.0, self.blocks / _TOGETHER) * (0 if self.turned and code <= _FETCH_CYCLES[1][0] else 1)
         cold = self.instructions * (_COLD_CYCLES + together * (_COLD_TOGETHER_CYCLES - _COLD_CYCLES))
         # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
-        cold_passes = min(self.tiles, math.ceil(self.waves))
+        cold_passes = min(self.tiles * self.parts, math.ceil(self.waves))
         total = math.ceil(self.waves) * cycles + cold_passes * max(0.0, cold - cycles)
         # Of two kernels that fill the card alike the one with less work in all is faster.
-        work = self.instructions * -(-self.threads // 32) * self.blocks * self.tiles / (4 * MULTIPROCESSORS)
+        work = self.instructions * -(-self.threads // 32) * self.blocks * self.tiles * self.parts / (4 * MULTIPROCESSORS)
         total += _WORK * work
         return max(total / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US
 
@@ -187,6 +199,7 @@ class GpuKernel:
             self.filters,
             self.blocks,
             self.tiles,
+            self.parts,
             self.channels,
             self.chunks,
             self.instructions,

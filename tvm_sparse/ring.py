@@ -5,7 +5,8 @@ of output channels. Chosen inside the chunk loop, that code is entered by a bran
 runs ahead only along straight lines, starts anew each time. `MakeRings` rewrites the chunk loop that the annotation
 `RING` marks:
 
-* the tile is chosen once, around the whole kernel, and the chunks of a tile follow each other without a branch;
+* the tile, and the part of the input channels where these are divided between blocks (`cluster`), is chosen once,
+  around the whole kernel, and its chunks follow each other without a branch;
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
@@ -39,6 +40,7 @@ from tvm.tirx import (
     Var,
 )
 
+from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 
@@ -46,8 +48,8 @@ from tvm_sparse.errors import BuildError
 RING = "tvm_sparse.ring"
 # Annotation of a chunk loop beside `RING`: 1 where blocks start at different chunks.
 TURN = "tvm_sparse.turn"
-# The thread axis over tiles of output channels, which selects code.
-TILE_AXIS = "blockIdx.y"
+# The thread axes that select code: over tiles of output channels, and over parts of the input channels.
+SELECTING = ("blockIdx.y", PART_AXIS)
 
 
 def make_rings_pass() -> tvm.transform.Pass:
@@ -128,19 +130,18 @@ class _Kernel:
         body = tvm_ffi.structural_map(body, (AllocBuffer, allocation), order="post")
         return substituted(body, self.chunk.copies.buffer, grown)
 
-    def _at_threads(self, body: Stmt, tile: tuple[Var, int] | None = None) -> Stmt:
-        """`body` with what lies inside its innermost thread axis made one copy for each tile."""
+    def _at_threads(self, body: Stmt, chosen: tuple[tuple[Var, int], ...] = ()) -> Stmt:
+        """`body` with what lies inside its innermost thread axis made one copy for each tile and part."""
         if isinstance(body, AttrStmt):
-            if body.attr_key == "thread_extent" and body.node.thread_tag == TILE_AXIS:
-                tile = (body.node.var, int(body.value))
-            return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, tile))
-        if isinstance(body, SeqStmt) and _has_threads(body.seq[-1]):
-            return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], tile)])
+            if is_thread_axis(body) and body.node.thread_tag in SELECTING:
+                chosen = (*chosen, (body.node.var, int(body.value)))
+            return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, chosen))
+        if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
+            return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
         ring = tvm_ffi.structural_map(body, (For, lambda loop: self._ring() if RING in loop.annotations else loop))
-        if tile is None or tile[1] == 1:
-            return ring
-        var, count = tile
-        return _tree(var, 0, count, lambda index: substituted(ring, var, _integer(index)))
+        if isinstance(ring, SeqStmt) and isinstance(ring.seq[-1], AttrStmt) and ring.seq[-1].attr_key == COMMON:
+            return SeqStmt([_selected(SeqStmt(ring.seq[:-1]), chosen), ring.seq[-1].body])
+        return _selected(ring, chosen)
 
     def _ring(self) -> Stmt:
         return self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
@@ -229,10 +230,6 @@ def _nothing() -> Stmt:
     return Evaluate(_integer(0))
 
 
-def _has_threads(stmt: Stmt) -> bool:
-    return isinstance(stmt, AttrStmt) and stmt.attr_key == "thread_extent"
-
-
 def _is_barrier(stmt: Stmt) -> bool:
     return (
         isinstance(stmt, Evaluate)
@@ -260,6 +257,16 @@ def _grown(buffer: Var, buffers: int) -> Var:
     """A buffer like `buffer`, as many times as long."""
     (length,) = buffer.ty.shape
     return tirx.decl_buffer((int(length) * buffers,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
+
+
+def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...]) -> Stmt:
+    """A copy of `body` for every value of the variables `chosen`, (variable, extent) each."""
+    if not chosen:
+        return body
+    (var, count), *others = chosen
+    if count == 1:
+        return _selected(body, tuple(others))
+    return _tree(var, 0, count, lambda index: _selected(substituted(body, var, _integer(index)), tuple(others)))
 
 
 def _tree(var: Var, start: int, stop: int, make: Callable[[int], Stmt]) -> Stmt:
