@@ -40,11 +40,12 @@ MAX_WIDTH = 64
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Geometry of a run: its length and the elements of one input channel of it in shared memory."""
+    """Geometry of a run: its length, the elements of one input channel of it in shared memory, and those copied."""
 
     runs: Runs
     row_stride: int
     channel: int
+    copied: int
 
 
 def lengths(spec: ConvSpec) -> list[Runs]:
@@ -69,7 +70,7 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     stride = Structure(tiles, 1, "ring").row_stride(spec)
     width = tiles.width(spec)
     row = width + (stride - width) % 32
-    return RunPlan(runs, stride, runs.rows(spec) * row)
+    return RunPlan(runs, stride, runs.rows(spec) * row, runs.rows(spec) * width)
 
 
 def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
@@ -95,6 +96,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
             blocks=plan.runs.count(spec),
             channels=channels,
             chunk_bytes=4 * channels * plan.channel,
+            chunk_floats=channels * plan.copied,
             lanes=lanes,
             depth=depth,
             resident=resident,

@@ -18,6 +18,7 @@ The blocks of all parts are a cluster (`tvm_sparse.cluster`); each adds up as ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from tvm.s_tir import Schedule
 from tvm.target import Target
@@ -33,14 +34,16 @@ from tvm_sparse.schedules.cuda_runs import RunPlan, lengths, run_plan
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 from tvm_sparse.split import conv2d_split
 
-# Parts of the input channels: sizes of clusters that every GPU with clusters runs.
-SPLITS = (2, 4, 8)
+# Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
+SPLITS, OFFERED = (8, 4, 2), 2
 # Pixels of all images together from which on there are enough thread blocks without sharing.
 MAX_PIXELS = 4096
-# Spaces offered to the search at most.
-OFFERED = 2
-# Lengths of runs that are considered.
-LENGTHS = 3
+# About how many threads a block has.
+THREADS = 224
+# Weights that a part has of each filter, zeros included, at least: with fewer, joining the parts takes longest.
+MIN_WEIGHTS = 64
+# Estimates are off by a third: a space is offered where its own is at most this much longer than the best other one.
+WORTH = 1.2
 # Static shared memory of a block at most, bytes: what partial sums may take.
 _MAX_SUMS = 48 * 1024
 
@@ -52,13 +55,18 @@ def has_clusters(target: Target) -> bool:
     return number.isdigit() and int(number) >= 90
 
 
-def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target) -> list[Space]:
-    """Spaces of a small map, those estimated fastest first; none where nothing is gained or `target` has no clusters."""
-    if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS:
+def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_us: float) -> list[Space]:
+    """Spaces of a small map; none where they are not worth it, or where `target` has no clusters.
+
+    `best_us` is the estimate of the best kernel without parts.
+    """
+    sizes = [each for each in SPLITS if spec.weight_shape[1] // each * spec.r * spec.s >= MIN_WEIGHTS]
+    runs = sorted(lengths(spec), key=lambda each: abs(each.length - THREADS))
+    if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
         return []
-    plans = [run_plan(spec, runs) for runs in lengths(spec)[:LENGTHS]]
-    found = [split_space(name, spec, plan, parts, folding) for plan in plans for parts in SPLITS]
-    return sorted((each for each in found if each is not None), key=lambda each: each.estimate_us or 0)[:OFFERED]
+    found = (split_space(name, spec, run_plan(spec, runs[0]), parts, folding) for parts in sizes)
+    offered = islice((each for each in found if each is not None), OFFERED)
+    return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
 def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> Space | None:
@@ -85,6 +93,7 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
             blocks=plan.runs.count(spec),
             channels=per_chunk,
             chunk_bytes=4 * per_chunk * plan.channel,
+            chunk_floats=per_chunk * plan.copied,
             lanes=lanes,
             depth=depth,
             resident=resident,

@@ -139,6 +139,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         blocks=spec.n // images * structure.tiles.count(spec) * height,
         channels=channels,
         chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+        chunk_floats=structure.copied_floats(spec, rows, images, channels),
         lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,

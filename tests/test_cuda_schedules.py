@@ -78,11 +78,13 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
     schedule = s_tir.Schedule(each.func, debug_mask="none")
     each.apply(schedule)
-    filters, _, _, channels, *_ = decided(schedule)
+    filters, _, _, channels, depth, *_ = decided(schedule)
     source = kernels(build_source(space.apply_trace(each, weight).func, CUDA)[0])
     tiles, chunks = spec.k // filters, spec.c // channels
     assert source.count("__syncthreads()") == tiles * chunks
-    assert len(re.findall(r"commit_group\w*\(\);", source)) == tiles * chunks
+    # The first copies are the same for all tiles.
+    ahead = min(depth - 1, chunks)
+    assert len(re.findall(r"commit_group\w*\(\);", source)) == ahead + tiles * (chunks - ahead)
     assert "tvm_sparse_copy_16((&(pack_shared_dyn_ptr[" in source
     assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
 

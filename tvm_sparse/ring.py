@@ -6,7 +6,7 @@ runs ahead only along straight lines, starts anew each time. `MakeRings` rewrite
 `RING` marks:
 
 * the tile, and the part of the input channels where these are divided between blocks (`cluster`), is chosen once,
-  around the whole kernel, and its chunks follow each other without a branch;
+  and its chunks follow each other without a branch; the first copies, the same for all tiles, come before that;
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
@@ -138,31 +138,39 @@ class _Kernel:
             return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, chosen))
         if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
             return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
-        ring = tvm_ffi.structural_map(body, (For, lambda loop: self._ring() if RING in loop.annotations else loop))
-        if isinstance(ring, SeqStmt) and isinstance(ring.seq[-1], AttrStmt) and ring.seq[-1].attr_key == COMMON:
-            return SeqStmt([_selected(SeqStmt(ring.seq[:-1]), chosen), ring.seq[-1].body])
-        return _selected(ring, chosen)
+        before, ring, after = self._around(body)
+        return _sequence([*before, _selected(ring, chosen), *after])
 
-    def _ring(self) -> Stmt:
-        return self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
+    def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
+        """What a thread does: before it knows its tile, for its tile, and after that."""
+        statements = list(body.seq) if isinstance(body, SeqStmt) else [body]
+        after: list[Stmt] = []
+        if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON:
+            after = [statements.pop().body]
+        before, ring = self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
+        for index, each in enumerate(statements):
+            if isinstance(each, For) and RING in each.annotations:
+                return before, _sequence([*statements[:index], ring, *statements[index + 1 :]]), after
+        raise BuildError(self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule")
 
-    def _straight(self) -> Stmt:
+    def _straight(self) -> tuple[list[Stmt], Stmt]:
+        """The first copies, and the chunks in their order."""
         chunk, ahead = self.chunk, self.ahead
 
         def slot(index: int) -> IntImm:
             return _integer(index % self.buffers)
 
-        parts: list[Stmt] = list(chunk.copies.prologue)
-        parts += [chunk.copied(_integer(i), slot(i)) for i in range(ahead)]
+        before = [*chunk.copies.prologue, *(chunk.copied(_integer(i), slot(i)) for i in range(ahead))]
+        parts: list[Stmt] = []
         for index in range(chunk.count):
             later = index + ahead
             copies = [chunk.copied(_integer(later), slot(later))] if later < chunk.count else []
             arithmetic = chunk.computed(_integer(index), slot(index))
             parts.append(_waited(min(ahead, chunk.count - index) - 1, SeqStmt([_barrier(), *copies, arithmetic])))
-        return SeqStmt(parts)
+        return before, _sequence(parts)
 
-    def _turned(self) -> Stmt:
-        """Two rounds over the chunks: from the block's first chunk to the end, then from the beginning up to it.
+    def _turned(self) -> tuple[list[Stmt], Stmt]:
+        """The first copies, and two rounds over the chunks: from the block's first one to the end, then up to it.
 
         What is copied next and where to, where the next chunk is read, and how many are left is counted in registers.
         Computed from a chunk's number it would not depend on the round, so compilers would compute it for all chunks
@@ -172,11 +180,11 @@ class _Kernel:
         block = self._block()
         first, turn = Var("first", block.ty), Var("turn", block.ty)
         fill, read, left, later = (_Counter(name) for name in ("fill", "read", "left", "later"))
-        parts: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
+        before: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
         for i in range(ahead):
-            parts.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i)))
-        parts += [fill.set(_integer(ahead)), read.set(_integer(0)), left.set(_integer(count))]
-        parts.append(later.set(tirx.truncmod(first + ahead, _integer(count))))
+            before.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i)))
+        before += [fill.set(_integer(ahead)), read.set(_integer(0)), left.set(_integer(count))]
+        before.append(later.set(tirx.truncmod(first + ahead, _integer(count))))
         rounds: list[Stmt] = []
         for index in range(count):
             copy = chunk.copied(later.value, fill.value)
@@ -188,7 +196,7 @@ class _Kernel:
             in_round = tirx.Select(turn < 1, first <= index, first > index)
             rounds.append(IfThenElse(in_round, body, None))
         loop = For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(rounds))
-        return SeqStmt([*(AllocBuffer(each.buffer) for each in (fill, read, left, later)), *parts, loop])
+        return [*(AllocBuffer(each.buffer) for each in (fill, read, left, later)), *before], loop
 
     def _block(self) -> Var:
         found: list[Var] = []
@@ -224,6 +232,10 @@ class _Counter:
 
 def _integer(value: int) -> IntImm:
     return IntImm("int32", value)
+
+
+def _sequence(statements: list[Stmt]) -> Stmt:
+    return SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
 def _nothing() -> Stmt:
