@@ -26,8 +26,9 @@ REGISTERS, MAX_REGISTERS = 16384, 255
 _SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
 # Decisions of a space that a search begins with.
 STARTS = 3
-# Chunks and their copies of all tiles of output channels, at most: each costs milliseconds to write and to compile.
-MAX_PIECES = 4096
+# Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
+# compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
+MAX_PIECES, SHARE = 4096, 8
 # Copies of a thread in one chunk, at most: each keeps its addresses in registers.
 MAX_COPIES = 12
 # What the driver keeps for itself of each block's shared memory, bytes.
@@ -64,9 +65,13 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
 
 def refused(kernel: GpuKernel, shared_limit: int) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
-    pieces = kernel.tiles * kernel.parts * kernel.chunks * (1 + kernel.copies)
-    if pieces > MAX_PIECES:
-        return f"{pieces} chunks and copies of all tiles and parts, at most {MAX_PIECES}"
+    tiles, later = kernel.tiles * kernel.parts, max(0, kernel.chunks - kernel.depth + 1)
+    pieces, most = (
+        tiles * (kernel.chunks + later * kernel.copies),
+        max(MAX_PIECES, tiles * kernel.multiply_adds / SHARE),
+    )
+    if pieces > most:
+        return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
     if kernel.copies > MAX_COPIES:
         return f"{kernel.copies} copies of a thread in one chunk, at most {MAX_COPIES}"
     accumulators = kernel.filters * kernel.pixels

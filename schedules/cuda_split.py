@@ -2,7 +2,7 @@
 
 Outermost first::
 
-    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of the input channels
+    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of input channels
       threadIdx.x over the pixels of the run
         registers = 0
         for each chunk of `channels` of the part's input channels, as a ring (`ring`)

@@ -18,10 +18,12 @@ from pathlib import Path
 import numpy as np
 import tvm
 import tvm_ffi
+from random_cases import Case
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
-from tvm_sparse import lowering
+from tvm_sparse import lowering, reference
+from tvm_sparse.space import Kernel
 
 # Threads of a block and blocks of a cluster at most.
 MAX_THREADS, MAX_CLUSTER = 1024, 8
@@ -150,6 +152,18 @@ def kernels(source: str) -> str:
     return source[source.index('extern "C" __global__') :]
 
 
+def run_emulated(case: Case, kernel: Kernel, target: Target, folder: Path) -> np.ndarray:
+    """A kernel's output; elements that it does not write are NaN."""
+    source, launches = build_source(kernel.func, target)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
+    y = np.full(case.spec.output_shape, np.nan, np.float32)
+    names = [parameter.name for parameter in kernel.func.params]
+    values = (arguments["x"], *kernel.constants, *epilogue, y)
+    emulate(source, launches, dict(zip(names, values, strict=True)), folder)
+    return y
+
+
 def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.ndarray], folder: Path) -> None:
     """Run `launches` of `source` on `arguments`, by parameter name; other parameters are scratch memory."""
     for launch in launches:
@@ -188,7 +202,8 @@ def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[
             f"{globals_}\nstatic void body_{number}() {{ {launch.kernel}({passed}); finished[current] = true; "
             f"__syncthreads(); }}\n"
             f'extern "C" void launch_{number}({declared}) {{ {assigned} '
-            f"int grid[] = {{{grid}}}, block[] = {{{block}}}; run_grid(body_{number}, grid, block, {launch.cluster}); }}\n"
+            f"int grid[] = {{{grid}}}, block[] = {{{block}}}; "
+            f"run_grid(body_{number}, grid, block, {launch.cluster}); }}\n"
         )
     return "\n".join(code), parameters
 

@@ -80,7 +80,8 @@ class _Nest:
 
     @classmethod
     def of(cls, stmt: Stmt) -> _Nest:
-        axes, allocations = {}, []
+        axes: dict[str, tuple[Var, int]] = {}
+        allocations: list[Stmt] = []
         while True:
             *before, stmt = _statements(stmt)
             if not is_thread_axis(stmt):
@@ -95,10 +96,12 @@ class _Join:
 
     def __init__(self, name: str, body: Stmt, parts: int):
         self.name, self.parts = name, parts
-        *self.before, first, second = _statements(body)
+        statements = _statements(body)
+        self.before, kernels = statements[:-2], statements[-2:]
         found = [each for each in self.before if isinstance(each, AllocBuffer)]
-        if not is_thread_axis(first) or not is_thread_axis(second) or len(found) != 1:
+        if len(kernels) != 2 or not all(map(is_thread_axis, kernels)) or len(found) != 1:
             raise self._refusal("the function is not two kernels with one buffer between them")
+        first, second = kernels
         self.first, self.first_nest, self.second = first, _Nest.of(first), _Nest.of(second)
         self.before.remove(found[0])
         self.global_sums = found[0].buffer
@@ -115,7 +118,8 @@ class _Join:
         """The function's body as one kernel."""
         kernel = self._first(self.first)
         axis = IterVar(Range(0, self.parts), Var(CLUSTER_AXIS, "int32"), IterVar.ThreadIndex, CLUSTER_AXIS)
-        return SeqStmt([*self.before, AttrStmt(axis, "thread_extent", IntImm("int32", self.parts), kernel)])
+        cluster = AttrStmt(axis, "thread_extent", IntImm("int32", self.parts), kernel)
+        return SeqStmt([*self.before, cluster]) if self.before else cluster
 
     def _first(self, stmt: Stmt) -> Stmt:
         """The first kernel from a thread axis on, with the second at its end."""
@@ -145,12 +149,10 @@ class _Join:
 
     def _second(self) -> list[Stmt]:
         """The second kernel's statements on the first one's threads, partial sums read from shared memory."""
-        body: list[Stmt] = []
-        for stmt in self.second.body:
-            for tag, (var, _) in self.second.axes.items():
-                stmt = substituted(stmt, var, self.first_nest.axes[tag][0])
-            body.append(tvm_ffi.structural_map(stmt, (For, self._added), order="post"))
-        return body
+        body = SeqStmt(self.second.body)
+        for tag, (var, _) in self.second.axes.items():
+            body = substituted(body, var, self.first_nest.axes[tag][0])
+        return _statements(tvm_ffi.structural_map(body, (For, self._added), order="post"))
 
     def _added(self, loop: For) -> Stmt:
         """The loop that adds partial sums up as straight-line code, so that its loads overlap, and the arrival."""

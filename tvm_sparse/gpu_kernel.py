@@ -203,7 +203,9 @@ class GpuKernel:
         cold_passes = min(self.tiles * self.parts, math.ceil(self.waves))
         total = math.ceil(self.waves) * cycles + cold_passes * max(0.0, cold - cycles)
         # Of two kernels that fill the card alike the one with less work in all is faster.
-        work = self.instructions * -(-self.threads // 32) * self.blocks * self.tiles * self.parts / (4 * MULTIPROCESSORS)
+        work = (
+            self.instructions * -(-self.threads // 32) * self.blocks * self.tiles * self.parts / (4 * MULTIPROCESSORS)
+        )
         total += _WORK * work
         return max(total / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US
 

@@ -151,7 +151,9 @@ class _Kernel:
         for index, each in enumerate(statements):
             if isinstance(each, For) and RING in each.annotations:
                 return before, _sequence([*statements[:index], ring, *statements[index + 1 :]]), after
-        raise BuildError(self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule")
+        raise BuildError(
+            self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule"
+        )
 
     def _straight(self) -> tuple[list[Stmt], Stmt]:
         """The first copies, and the chunks in their order."""

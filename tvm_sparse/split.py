@@ -36,7 +36,7 @@ def conv2d_split(spec: ConvSpec, runs: Runs, parts: int) -> tirx.PrimFunc:
         return te.sum(product(spec, runs, packed, arguments[WEIGHT], at, tap), axis=[c, r, s])
 
     def total_at(*at: tirx.Expr) -> tirx.Expr:
-        return reduce(operator.add, (partial[(part, *at)] for part in range(parts)))
+        return reduce(operator.add, (partial(part, *at) for part in range(parts)))
 
     conv = te.compute((parts, *shape), conv_at, name="conv")
     partial = te.compute((parts, *shape), lambda *at: conv[at], name="partial")
