@@ -41,11 +41,9 @@ MAX_PIXELS = 4096
 # About how many threads a block has.
 THREADS = 224
 # Weights that a part has of each filter, zeros included, at least: with fewer, joining the parts takes longest.
-MIN_WEIGHTS = 64
+MIN_WEIGHTS = 32
 # Estimates are off by a third: a space is offered where its own is at most this much longer than the best other one.
 WORTH = 1.2
-# Static shared memory of a block at most, bytes: what partial sums may take.
-_MAX_SUMS = 48 * 1024
 
 
 def has_clusters(target: Target) -> bool:
@@ -71,11 +69,7 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_
 
 def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> Space | None:
     """The space of one number of parts and one length of runs, or None where it does not fit."""
-    filters = [
-        each
-        for each in divisors(spec.k // spec.groups, ACCUMULATORS)
-        if each % parts == 0 and 4 * each * plan.runs.length <= _MAX_SUMS
-    ]
+    filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
     channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None

@@ -103,12 +103,16 @@ static void tvm_sparse_wait() {{ ++awaited[current]; __syncthreads(); }}
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: the kernel's name, its grid and its block, both (x, y, z), and blocks of a cluster along z."""
+    """One kernel launch: the kernel's name, its grid and its block, both (x, y, z).
+
+    `cluster` are the blocks of a cluster along z, `shared` the bytes of dynamic shared memory.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: int = 1
+    shared: int = 0
 
 
 @pass_instrument
@@ -132,7 +136,9 @@ class _Launches:
                 grid, block = (
                     tuple(int(extents.get(f"{kind}.{axis}", 1)) for axis in "xyz") for kind in ("blockIdx", "threadIdx")
                 )
-                self.found.append(Launch(name, grid, block, int(extents.get("clusterCtaIdx.z", 1))))
+                others = (int(extents.get(tag, 0)) for tag in ("clusterCtaIdx.z", "tirx.use_dyn_shared_memory"))
+                cluster, shared = others
+                self.found.append(Launch(name, grid, block, max(cluster, 1), shared))
 
         for name, func in module.functions.items():
             if name.name_hint not in tags:

@@ -112,7 +112,9 @@ class _Join:
         # Elements of one part in all, and of one block.
         self.part_size = int(size) // parts
         self.size = self.part_size // (extents["blockIdx.x"] * extents["blockIdx.y"])
-        self.sums = tirx.decl_buffer((self.size,), str(self.global_sums.ty.dtype), "sums", scope="shared")
+        # Dynamic, as what TVM asks the driver for is dynamic memory alone. It never takes the ring's place, which other
+        # threads may still read: both are in use where code is selected by parts, and that is what lifetimes are by.
+        self.sums = tirx.decl_buffer((self.size,), str(self.global_sums.ty.dtype), "sums", scope="shared.dyn")
 
     def joined(self) -> Stmt:
         """The function's body as one kernel."""
@@ -139,10 +141,10 @@ class _Join:
                 return node
             return BufferStore(self.sums, node.value, [self._local(node.indices[0], tuple(self._blocks()))])
 
-        kept = tvm_ffi.structural_map(SeqStmt([*before, last]), (BufferStore, store), order="post")
+        statements = [tvm_ffi.structural_map(each, (BufferStore, store), order="post") for each in (*before, last)]
         # Behind the second barrier no block reads another's shared memory, so it may end.
         end = SeqStmt([_half(_ARRIVE), _half(_WAIT), *self._second(), _half(_WAIT)])
-        return SeqStmt([*_statements(kept), AttrStmt(IntImm("int32", 0), COMMON, IntImm("int32", 0), end)])
+        return SeqStmt([*statements, AttrStmt(IntImm("int32", 0), COMMON, IntImm("int32", 0), end)])
 
     def _blocks(self) -> list[Var]:
         return [var for tag, (var, _) in self.first_nest.axes.items() if tag.startswith("blockIdx")]
