@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from tvm import tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.gpu_kernel import GpuKernel
+from tvm_sparse.schedules.base import Space, decided
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -23,8 +26,9 @@ REGISTERS, MAX_REGISTERS = 16384, 255
 _SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
 # Decisions of a space that a search begins with.
 STARTS = 3
-# Chunks and their copies of all tiles of output channels, at most: each costs milliseconds to write and to compile.
-MAX_PIECES = 4096
+# Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
+# compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
+MAX_PIECES, SHARE = 4096, 8
 # Copies of a thread in one chunk, at most: each keeps its addresses in registers.
 MAX_COPIES = 12
 # What the driver keeps for itself of each block's shared memory, bytes.
@@ -61,9 +65,13 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
 
 def refused(kernel: GpuKernel, shared_limit: int) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
-    pieces = kernel.tiles * kernel.chunks * (1 + kernel.copies)
-    if pieces > MAX_PIECES:
-        return f"{pieces} chunks and copies of all tiles, at most {MAX_PIECES}"
+    tiles, later = kernel.tiles * kernel.parts, max(0, kernel.chunks - kernel.depth + 1)
+    pieces, most = (
+        tiles * (kernel.chunks + later * kernel.copies),
+        max(MAX_PIECES, tiles * kernel.multiply_adds / SHARE),
+    )
+    if pieces > most:
+        return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
     if kernel.copies > MAX_COPIES:
         return f"{kernel.copies} copies of a thread in one chunk, at most {MAX_COPIES}"
     accumulators = kernel.filters * kernel.pixels
@@ -85,3 +93,32 @@ def choose(
             kind, estimate = (values[0], each.turned), (each.time_us(), values)
             best[kind] = min(best.get(kind, estimate), estimate)
     return [values for _, values in sorted(best.values())[:STARTS]]
+
+
+def folded_space(
+    name: str,
+    variant: str,
+    func: tirx.PrimFunc,
+    candidates: Sequence[Sequence[int]],
+    kernel: Callable[[Sequence[int]], GpuKernel],
+    scheduler: Callable[[tuple[int, ...]], Callable[[Schedule], None]],
+    shared_limit: int,
+) -> Space | None:
+    """The space of one structure, or None where no decisions fit.
+
+    Of decisions, one of each of `candidates`, `kernel` gives the counts, and `scheduler` the schedule that samples them
+    with these defaults.
+    """
+    starts = choose(candidates, kernel, shared_limit)
+    if not starts:
+        return None
+    return Space(
+        schedule=name,
+        variant=variant,
+        func=func,
+        apply=scheduler(starts[0]),
+        others=tuple(map(scheduler, starts[1:])),
+        refuse=lambda sch: refused(kernel(decided(sch)), shared_limit),
+        features=lambda sch: kernel(decided(sch)).features(),
+        estimate_us=kernel(starts[0]).time_us(),
+    )

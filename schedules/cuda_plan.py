@@ -67,11 +67,17 @@ class Structure:
 
     def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
         """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
-        height = (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
         width = self.tiles.width(spec)
         stride = width + (self.row_stride(spec) - width) % 32
         weights = MAX_WEIGHTS if self.stages_weights else 0
-        return 4 * (buffers or self.buffers) * images * channels * height * stride + weights
+        return 4 * (buffers or self.buffers) * images * channels * self._height(spec, rows) * stride + weights
+
+    def copied_floats(self, spec: ConvSpec, rows: int, images: int, channels: int) -> int:
+        """Floats of the input that a block copies for a chunk."""
+        return images * channels * self._height(spec, rows) * self.tiles.width(spec)
+
+    def _height(self, spec: ConvSpec, rows: int) -> int:
+        return (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""

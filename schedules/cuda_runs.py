@@ -25,8 +25,8 @@ from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.ring import RING, TURN
 from tvm_sparse.runs import Runs, conv2d_runs
-from tvm_sparse.schedules.base import Space, decided, divisors, sample
-from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, choose, refused
+from tvm_sparse.schedules.base import Space, divisors, sample
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
 from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 
@@ -40,11 +40,12 @@ MAX_WIDTH = 64
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Geometry of a run: its length and the elements of one input channel of it in shared memory."""
+    """Geometry of a run: its length, the elements of one input channel of it in shared memory, and those copied."""
 
     runs: Runs
     row_stride: int
     channel: int
+    copied: int
 
 
 def lengths(spec: ConvSpec) -> list[Runs]:
@@ -69,7 +70,7 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     stride = Structure(tiles, 1, "ring").row_stride(spec)
     width = tiles.width(spec)
     row = width + (stride - width) % 32
-    return RunPlan(runs, stride, runs.rows(spec) * row)
+    return RunPlan(runs, stride, runs.rows(spec) * row, runs.rows(spec) * width)
 
 
 def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
@@ -95,29 +96,18 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
             blocks=plan.runs.count(spec),
             channels=channels,
             chunk_bytes=4 * channels * plan.channel,
+            chunk_floats=channels * plan.copied,
             lanes=lanes,
             depth=depth,
             resident=resident,
             turned=bool(turn),
         )
 
-    starts = choose(candidates, kernel, folding.shared_limit)
-    if not starts:
-        return None
-
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
 
-    return Space(
-        schedule=name,
-        variant=f"run{plan.runs.length}",
-        func=conv2d_runs(spec, plan.runs),
-        apply=scheduler(starts[0]),
-        others=tuple(map(scheduler, starts[1:])),
-        refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
-        features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(starts[0]).time_us(),
-    )
+    func, variant = conv2d_runs(spec, plan.runs), f"run{plan.runs.length}"
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
 def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:

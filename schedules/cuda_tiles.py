@@ -30,8 +30,8 @@ from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.ring import RING, TURN
-from tvm_sparse.schedules.base import Space, decided, sample, weight_itself
-from tvm_sparse.schedules.cuda_limits import choose, refused
+from tvm_sparse.schedules.base import Space, sample, weight_itself
+from tvm_sparse.schedules.cuda_limits import folded_space
 from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan
 
 
@@ -74,24 +74,12 @@ def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> S
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)
 
-    starts = choose(candidates, kernel, folding.shared_limit)
-    if not starts:
-        return None
-
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         choices = [Choice(*each) for each in zip(candidates, values, strict=True)]
         return lambda sch: _schedule(sch, plan, spec, choices)
 
-    return Space(
-        schedule=name,
-        variant=plan.structure.variant,
-        func=conv2d_tiles(spec, plan.structure.tiles),
-        apply=scheduler(starts[0]),
-        others=tuple(map(scheduler, starts[1:])),
-        refuse=lambda sch: refused(kernel(decided(sch)), folding.shared_limit),
-        features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(starts[0]).time_us(),
-    )
+    func, variant = conv2d_tiles(spec, plan.structure.tiles), plan.structure.variant
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
 def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) -> None:
@@ -151,6 +139,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         blocks=spec.n // images * structure.tiles.count(spec) * height,
         channels=channels,
         chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+        chunk_floats=structure.copied_floats(spec, rows, images, channels),
         lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,

@@ -2,11 +2,13 @@
 
 One non-zero costs one ``FFMA R, R, imm32, R`` a pixel: 16 bytes of code, no weight load and no index. The kernel is
 bound by its instructions, so the decisions that set their number, output channels and pixels a thread and input
-channels a chunk, matter most (`cuda_tiles`, `cuda_runs`).
+channels a chunk, matter most (`cuda_tiles`, `cuda_runs`). Where
+a small batch of small maps makes too few thread blocks, these share the input channels (`cuda_split`).
 """
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 
 from tvm.target import Target
@@ -17,6 +19,7 @@ from tvm_sparse.schedules.base import NotApplicable, Space
 from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
 from tvm_sparse.schedules.cuda_runs import lengths, run_plan, run_space
+from tvm_sparse.schedules.cuda_split import split_spaces
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
 
 NAME = "folded_cuda"
@@ -49,6 +52,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
             found += list(islice((each for each in tiled if each is not None), count))
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec)[:RUNS])
     found += [each for each in runs if each is not None]
+    best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
+    found += split_spaces(NAME, spec, folding, target, best_us)
     if not found:
         # Small blocks with large windows: too many copies a thread for a ring.
         plans = (

@@ -1,7 +1,8 @@
 """Run generated CUDA kernels on the CPU, to check their numerics without a GPU.
 
 The source is compiled as C++. Threads of a block are fibres that run one after the other up to the next barrier, and
-asynchronous copies happen at once: wrong indices and missing elements show, data races do not.
+asynchronous copies happen at once: wrong indices and missing elements show, data races do not. The blocks of a cluster
+run at the same time, each with its own shared memory.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from pathlib import Path
 import numpy as np
 import tvm
 import tvm_ffi
+from random_cases import Case
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
-from tvm_sparse import lowering
+from tvm_sparse import lowering, reference
+from tvm_sparse.space import Kernel
 
-# Threads of a block at most.
-MAX_THREADS = 1024
+# Threads of a block and blocks of a cluster at most.
+MAX_THREADS, MAX_CLUSTER = 1024, 8
 # Bytes of the largest block's shared memory and of a fibre's stack.
 SHARED, STACK = 232448, 65536
 
@@ -51,22 +54,28 @@ static inline float max(float a, float b) {{ return a > b ? a : b; }}
 static inline int max(int a, int b) {{ return a > b ? a : b; }}
 static inline int min(int a, int b) {{ return a < b ? a : b; }}
 static struct {{ int x, y, z; }} threadIdx, blockIdx;
-alignas(64) static unsigned char shared_memory[{SHARED}];
-static ucontext_t fibres[{MAX_THREADS}], scheduler;
-static int current;
-static bool finished[{MAX_THREADS}];
+alignas(64) static unsigned char shared_memory[{MAX_CLUSTER}][{SHARED}];
+static ucontext_t fibres[{MAX_THREADS} * {MAX_CLUSTER}], scheduler;
+static int current, rank, arrived;
+static int awaited[{MAX_THREADS} * {MAX_CLUSTER}];
+static bool finished[{MAX_THREADS} * {MAX_CLUSTER}];
+static void tvm_sparse_arrive() {{ ++arrived; }}
+static float tvm_sparse_part(const float* base, int other, int offset) {{
+    return ((const float*)((const char*)base + (long)(other - rank) * {SHARED}))[offset];
+}}
 static void copy(int bytes, void* to, long to_byte, void* from, long from_byte, bool inside) {{
     if (inside) memcpy((char*)to + to_byte, (char*)from + from_byte, bytes);
     else memset((char*)to + to_byte, 0, bytes);
 }}
-static void run_grid(void (*body)(), const int* grid, const int* block) {{
-    int threads = block[0] * block[1] * block[2];
-    static char* stacks = (char*)malloc({MAX_THREADS} * {STACK});
-    for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {{
-        blockIdx = {{x, y, z}};
-        memset(shared_memory, 255, {SHARED});  // NaN
-        for (int i = 0; i < threads; ++i) {{
+static void run_grid(void (*body)(), const int* grid, const int* block, int cluster) {{
+    int threads = block[0] * block[1] * block[2], all = threads * cluster;
+    static char* stacks = (char*)malloc((long){MAX_THREADS} * {MAX_CLUSTER} * {STACK});
+    for (int z = 0; z < grid[2]; z += cluster) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {{
+        memset(shared_memory, 255, {SHARED} * cluster);  // NaN
+        arrived = 0;
+        for (int i = 0; i < all; ++i) {{
             finished[i] = false;
+            awaited[i] = 0;
             getcontext(&fibres[i]);
             fibres[i].uc_stack = {{stacks + (long)i * {STACK}, 0, {STACK}}};
             fibres[i].uc_link = nullptr;
@@ -74,26 +83,36 @@ static void run_grid(void (*body)(), const int* grid, const int* block) {{
         }}
         for (bool running = true; running;) {{
             running = false;
-            for (int i = 0; i < threads; ++i) {{
-                if (finished[i]) continue;
+            for (int i = 0; i < all; ++i) {{
+                // A thread at the cluster's barrier goes on when all have arrived as often as it waits.
+                if (finished[i] || awaited[i] * all > arrived) {{ running = running || !finished[i]; continue; }}
                 current = i;
-                threadIdx = {{i % block[0], i / block[0] % block[1], i / (block[0] * block[1])}};
+                rank = i / threads;
+                int t = i % threads;
+                blockIdx = {{x, y, z + rank}};
+                threadIdx = {{t % block[0], t / block[0] % block[1], t / (block[0] * block[1])}};
                 swapcontext(&scheduler, &fibres[i]);
                 running = running || !finished[i];
             }}
         }}
     }}
 }}
+static void tvm_sparse_wait() {{ ++awaited[current]; __syncthreads(); }}
 """
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: the kernel's name, its grid and its block, both (x, y, z)."""
+    """One kernel launch: the kernel's name, its grid and its block, both (x, y, z).
+
+    `cluster` are the blocks of a cluster along z, `shared` the bytes of dynamic shared memory.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    cluster: int = 1
+    shared: int = 0
 
 
 @pass_instrument
@@ -117,7 +136,9 @@ class _Launches:
                 grid, block = (
                     tuple(int(extents.get(f"{kind}.{axis}", 1)) for axis in "xyz") for kind in ("blockIdx", "threadIdx")
                 )
-                self.found.append(Launch(name, grid, block))
+                others = (int(extents.get(tag, 0)) for tag in ("clusterCtaIdx.z", "tirx.use_dyn_shared_memory"))
+                cluster, shared = others
+                self.found.append(Launch(name, grid, block, max(cluster, 1), shared))
 
         for name, func in module.functions.items():
             if name.name_hint not in tags:
@@ -137,10 +158,23 @@ def kernels(source: str) -> str:
     return source[source.index('extern "C" __global__') :]
 
 
+def run_emulated(case: Case, kernel: Kernel, target: Target, folder: Path) -> np.ndarray:
+    """A kernel's output; elements that it does not write are NaN."""
+    source, launches = build_source(kernel.func, target)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
+    y = np.full(case.spec.output_shape, np.nan, np.float32)
+    names = [parameter.name for parameter in kernel.func.params]
+    values = (arguments["x"], *kernel.constants, *epilogue, y)
+    emulate(source, launches, dict(zip(names, values, strict=True)), folder)
+    return y
+
+
 def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.ndarray], folder: Path) -> None:
     """Run `launches` of `source` on `arguments`, by parameter name; other parameters are scratch memory."""
     for launch in launches:
-        if math.prod(launch.block) > MAX_THREADS or max(launch.grid[1:]) > 65535:
+        fits = math.prod(launch.block) <= MAX_THREADS and max(launch.grid[1:]) <= 65535
+        if not fits or launch.cluster > MAX_CLUSTER or launch.grid[2] % launch.cluster:
             raise ValueError(f"no GPU can launch {launch}")
     code, parameters = _translate(source, launches)
     path = folder / "kernels.cc"
@@ -158,8 +192,8 @@ def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.nda
 def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[str]]]:
     """C++ with a function ``launch_<i>`` for each launch, and the names of their parameters."""
     body = re.sub(r'extern "C" __global__ void __launch_bounds__\([\d, ]+\)', "static void", kernels(source))
-    body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory;", body)
-    body = body.replace("__shared__ alignas(64)", "alignas(64) static")
+    body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory[rank];", body)
+    body = _static_arrays(body)
     code = [PRELUDE, *_copies(source), body]
     parameters = []
     for number, launch in enumerate(launches):
@@ -174,9 +208,23 @@ def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[
             f"{globals_}\nstatic void body_{number}() {{ {launch.kernel}({passed}); finished[current] = true; "
             f"__syncthreads(); }}\n"
             f'extern "C" void launch_{number}({declared}) {{ {assigned} '
-            f"int grid[] = {{{grid}}}, block[] = {{{block}}}; run_grid(body_{number}, grid, block); }}\n"
+            f"int grid[] = {{{grid}}}, block[] = {{{block}}}; "
+            f"run_grid(body_{number}, grid, block, {launch.cluster}); }}\n"
         )
     return "\n".join(code), parameters
+
+
+def _static_arrays(body: str) -> str:
+    """Static shared arrays at the end of the block's shared memory, one before the other."""
+    end = SHARED
+
+    def place(found: re.Match[str]) -> str:
+        nonlocal end
+        kind, name, length = found.groups()
+        end -= -(-8 * int(length) // 64) * 64
+        return f"{kind}* {name} = ({kind}*)(shared_memory[rank] + {end});"
+
+    return re.sub(r"__shared__ alignas\(64\) (\w+) (\w+)\[(\d+)\];", place, body)
 
 
 def _copies(source: str) -> list[str]:
@@ -196,9 +244,9 @@ def _copies(source: str) -> list[str]:
     for name, count in set(re.findall(r"\b(tvm_sparse_copy_(\d+))\(", source)):
         defined.append(
             f"static void {name}(unsigned to, const void* from, bool inside) "
-            f"{{ copy({count}, shared_memory + to, 0, (void*)from, 0, inside); }}"
+            f"{{ copy({count}, (unsigned char*)shared_memory + to, 0, (void*)from, 0, inside); }}"
         )
-    address = "(unsigned)((const unsigned char*)pointer - shared_memory)"
+    address = "(unsigned)((const unsigned char*)pointer - (unsigned char*)shared_memory)"
     defined.append(f"static unsigned tvm_sparse_shared_address(const void* pointer) {{ return {address}; }}")
     defined += re.findall(r"^#define tvm_sparse_.*$", source, re.MULTILINE)
     for name in set(re.findall(r"\btvm_builtin_ptx_cp_async_\w+", source)):

@@ -32,8 +32,15 @@ _CRAMPED = 1.25
 # How much longer warm code takes where blocks are at different chunks and so share less of what is fetched.
 _TURNED = 1.25
 # Cycles of a barrier with the wait for copies, and of a block's start and end.
-_BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 4000.0
-_LAUNCH_US = 2.0
+_BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 1500.0
+# Bytes that reach a multiprocessor's shared memory in a cycle while all of them copy: 6 TB/s from the level-2 cache.
+_COPIED_BYTES = 25.0
+# Instructions that compute where one of a thread's copies in a chunk comes from and goes to.
+_ADDRESS = 20
+_LAUNCH_US = 1.0
+# Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them; what the
+# start of a cluster, its two barriers and the way to another multiprocessor's shared memory cost, about.
+_IN_CLUSTERS, _CLUSTER_CYCLES = 128, 2000.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ class GpuKernel:
     ----------
     threads, filters, pixels
         Threads of a block; output channels and outputs below each other of a thread.
-    blocks, tiles
-        Thread blocks for one tile of output channels, and tiles.
+    blocks, tiles, parts
+        Thread blocks for one tile of output channels and one part of the input channels, tiles, and parts.
     channels, chunks
         Input channels a chunk, and chunks.
     multiply_adds, loads
@@ -80,6 +87,7 @@ class GpuKernel:
     resident: int
     turned: bool
     floor_us: float
+    parts: int = 1
 
     @classmethod
     def of(
@@ -93,20 +101,25 @@ class GpuKernel:
         blocks: int,
         channels: int,
         chunk_bytes: int,
+        chunk_floats: int,
         lanes: int,
         depth: int,
         resident: int,
         turned: bool,
+        parts: int = 1,
     ) -> GpuKernel:
         """Counts from a schedule's decisions.
 
-        `chunk_bytes` are those of one buffer, copied `lanes` floats at once; `depth` is the number of buffers.
+        A chunk takes `chunk_bytes` of shared memory, gaps between rows included, and `chunk_floats` are copied for it,
+        `lanes` at once; `depth` is the number of buffers; `parts` thread blocks share the input channels and add their
+        sums up.
         """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
         # A thread reads an input where some of its filters has a non-zero; rows are shared by its pixels.
-        read = per_group * s * ((pixels - 1) * min(spec.stride[0], r) + r)
-        chunks = per_group // channels
+        read = per_group // parts * s * ((pixels - 1) * min(spec.stride[0], r) + r)
+        chunks = per_group // parts // channels
+        sums = 4 * filters * threads if parts > 1 else 0
         return cls(
             threads=threads,
             filters=filters,
@@ -115,22 +128,26 @@ class GpuKernel:
             tiles=tiles,
             channels=channels,
             chunks=chunks,
-            multiply_adds=pattern.nnz * pixels / tiles,
+            multiply_adds=pattern.nnz * pixels / (tiles * parts),
             loads=read * (1 - (1 - density) ** filters),
-            copied_bytes=float(chunk_bytes * chunks),
-            copies=-(-chunk_bytes // (4 * lanes * threads)),
-            shared_bytes=float(chunk_bytes * min(depth, chunks)),
+            copied_bytes=4.0 * chunk_floats * chunks,
+            copies=-(-chunk_floats // (lanes * threads)),
+            shared_bytes=float(chunk_bytes * min(depth, chunks) + sums),
             depth=depth,
             resident=resident,
             turned=turned,
             floor_us=floor_us(spec, pattern),
+            parts=parts,
         )
 
     @property
     def instructions(self) -> float:
         """Of a thread, about."""
         copies = self.copies * self.chunks
-        return self.multiply_adds + self.loads + 2 * copies + 8 * self.chunks + self.filters * self.pixels + 60
+        # Partial sums are stored, read and added up.
+        joining = 3 * self.filters * self.pixels + 2 * self.parts + 20 if self.parts > 1 else 0
+        beside = 2 * copies + _ADDRESS * self.copies + 8 * self.chunks + self.filters * self.pixels + 60
+        return self.multiply_adds + self.loads + beside + joining
 
     @property
     def registers(self) -> int:
@@ -150,19 +167,31 @@ class GpuKernel:
         return max(1, min(allowed, self.resident))
 
     @property
+    def available(self) -> int:
+        """Multiprocessors that its blocks can be on."""
+        return MULTIPROCESSORS if self.parts <= 2 else _IN_CLUSTERS
+
+    @property
+    def active_blocks(self) -> int:
+        """Thread blocks that a multiprocessor has at once: fewer than `resident_blocks` where there are few in all."""
+        return min(self.resident_blocks, math.ceil(self.blocks * self.tiles * self.parts / self.available))
+
+    @property
     def waves(self) -> float:
         """How often every multiprocessor is filled."""
-        return self.blocks * self.tiles / (MULTIPROCESSORS * self.resident_blocks)
+        return self.blocks * self.tiles * self.parts / (self.available * self.active_blocks)
 
     def time_us(self) -> float:
         """Estimated time on an H200."""
-        resident, code = self.resident_blocks, self.instructions * _INSTRUCTION
+        active, code = self.active_blocks, self.instructions * _INSTRUCTION
         fetch = next(cycles for most, cycles in _FETCH_CYCLES if code <= most)
-        issue = resident * -(-self.threads // 128)
-        shared = resident * self.loads * self.threads / 32
+        issue = active * -(-self.threads // 128)
+        shared = active * self.loads * self.threads / 32
         cycles = max(self.instructions * max(issue, fetch), shared)
         # Behind each barrier warps wait for copies, less where these run further ahead.
-        cycles += self.chunks * _BARRIER_CYCLES * 3 / self.depth / resident + _BLOCK_CYCLES
+        cycles += self.chunks * _BARRIER_CYCLES * 3 / self.depth / active + _BLOCK_CYCLES
+        cycles += active * self.copied_bytes / _COPIED_BYTES
+        cycles += _CLUSTER_CYCLES if self.parts > 1 else 0
         if self.turned:
             cycles *= _TURNED
         if self.registers > self.available_registers:
@@ -171,10 +200,12 @@ class GpuKernel:
         together = min(1.0, self.blocks / _TOGETHER) * (0 if self.turned and code <= _FETCH_CYCLES[1][0] else 1)
         cold = self.instructions * (_COLD_CYCLES + together * (_COLD_TOGETHER_CYCLES - _COLD_CYCLES))
         # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
-        cold_passes = min(self.tiles, math.ceil(self.waves))
+        cold_passes = min(self.tiles * self.parts, math.ceil(self.waves))
         total = math.ceil(self.waves) * cycles + cold_passes * max(0.0, cold - cycles)
         # Of two kernels that fill the card alike the one with less work in all is faster.
-        work = self.instructions * -(-self.threads // 32) * self.blocks * self.tiles / (4 * MULTIPROCESSORS)
+        work = (
+            self.instructions * -(-self.threads // 32) * self.blocks * self.tiles * self.parts / (4 * MULTIPROCESSORS)
+        )
         total += _WORK * work
         return max(total / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US
 
@@ -187,6 +218,7 @@ class GpuKernel:
             self.filters,
             self.blocks,
             self.tiles,
+            self.parts,
             self.channels,
             self.chunks,
             self.instructions,

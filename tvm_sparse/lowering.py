@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_sparse import environment
+from tvm_sparse.cluster import join_parts_pass
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
 from tvm_sparse.ring import make_rings_pass
@@ -73,6 +74,7 @@ def _passes() -> list[tvm.transform.Pass]:
         s.ThreadSync("shared"),
         s.ThreadSync("shared.dyn"),
         s.ThreadSync("warp"),
+        join_parts_pass(),
         make_rings_pass(),
         t.ConvertSSA(),
         s.InferFragment(),

@@ -5,7 +5,8 @@ of output channels. Chosen inside the chunk loop, that code is entered by a bran
 runs ahead only along straight lines, starts anew each time. `MakeRings` rewrites the chunk loop that the annotation
 `RING` marks:
 
-* the tile is chosen once, around the whole kernel, and the chunks of a tile follow each other without a branch;
+* the tile, and the part of the input channels where these are divided between blocks (`cluster`), is chosen once,
+  and its chunks follow each other without a branch; the first copies, the same for all tiles, come before that;
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
@@ -40,6 +41,7 @@ from tvm.tirx import (
 )
 
 from tvm_sparse import switch
+from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 
@@ -47,8 +49,8 @@ from tvm_sparse.errors import BuildError
 RING = "tvm_sparse.ring"
 # Annotation of a chunk loop beside `RING`: 1 where blocks start at different chunks.
 TURN = "tvm_sparse.turn"
-# The thread axis over tiles of output channels, which selects code.
-TILE_AXIS = "blockIdx.y"
+# The thread axes that select code: over tiles of output channels, and over parts of the input channels.
+SELECTING = ("blockIdx.y", PART_AXIS)
 
 
 def make_rings_pass() -> tvm.transform.Pass:
@@ -128,40 +130,49 @@ class _Kernel:
         body = tvm_ffi.structural_map(body, (AllocBuffer, allocation), order="post")
         return substituted(body, self.chunk.copies.buffer, grown)
 
-    def _at_threads(self, body: Stmt, tile: tuple[Var, int] | None = None) -> Stmt:
-        """`body` with what lies inside its innermost thread axis made one copy for each tile."""
+    def _at_threads(self, body: Stmt, chosen: tuple[tuple[Var, int], ...] = ()) -> Stmt:
+        """`body` with what lies inside its innermost thread axis made one copy for each tile and part."""
         if isinstance(body, AttrStmt):
-            if body.attr_key == "thread_extent" and body.node.thread_tag == TILE_AXIS:
-                tile = (body.node.var, int(body.value))
-            return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, tile))
-        if isinstance(body, SeqStmt) and _has_threads(body.seq[-1]):
-            return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], tile)])
-        ring = tvm_ffi.structural_map(body, (For, lambda loop: self._ring() if RING in loop.annotations else loop))
-        if tile is None or tile[1] == 1:
-            return ring
-        var, count = tile
-        return _tree(var, 0, count, lambda index: substituted(ring, var, _integer(index)))
+            if is_thread_axis(body) and body.node.thread_tag in SELECTING:
+                chosen = (*chosen, (body.node.var, int(body.value)))
+            return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, chosen))
+        if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
+            return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
+        before, ring, after = self._around(body)
+        return _sequence([*before, _selected(ring, chosen), *after])
 
-    def _ring(self) -> Stmt:
-        return self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
+    def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
+        """What a thread does: before it knows its tile, for its tile, and after that."""
+        statements = list(body.seq) if isinstance(body, SeqStmt) else [body]
+        after: list[Stmt] = []
+        if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON:
+            after = [statements.pop().body]
+        before, ring = self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
+        for index, each in enumerate(statements):
+            if isinstance(each, For) and RING in each.annotations:
+                return before, _sequence([*statements[:index], ring, *statements[index + 1 :]]), after
+        raise BuildError(
+            self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule"
+        )
 
-    def _straight(self) -> Stmt:
+    def _straight(self) -> tuple[list[Stmt], Stmt]:
+        """The first copies, and the chunks in their order."""
         chunk, ahead = self.chunk, self.ahead
 
         def slot(index: int) -> IntImm:
             return _integer(index % self.buffers * chunk.length)
 
-        parts: list[Stmt] = list(chunk.copies.prologue)
-        parts += [chunk.copied(_integer(i), slot(i)) for i in range(ahead)]
+        before = [*chunk.copies.prologue, *(chunk.copied(_integer(i), slot(i)) for i in range(ahead))]
+        parts: list[Stmt] = []
         for index in range(chunk.count):
             later = index + ahead
             copies = [chunk.copied(_integer(later), slot(later))] if later < chunk.count else []
             arithmetic = chunk.computed(_integer(index), slot(index))
             parts.append(_waited(min(ahead, chunk.count - index) - 1, SeqStmt([_barrier(), *copies, arithmetic])))
-        return SeqStmt(parts)
+        return before, _sequence(parts)
 
-    def _turned(self) -> Stmt:
-        """Two rounds over the chunks: from the block's first chunk to the end, then from the beginning up to it.
+    def _turned(self) -> tuple[list[Stmt], Stmt]:
+        """The first copies, and two rounds over the chunks: from the block's first one to the end, then up to it.
 
         A round enters the chunks' straight line by a ``switch``, which TIR does not have: each chunk passed over with a
         branch of its own costs a miss of the instruction cache, a microsecond a block in all.
@@ -172,12 +183,15 @@ class _Kernel:
         """
         chunk, ahead, count = self.chunk, self.ahead, self.chunk.count
         first, turn = Var("first", self._block().ty), Var("turn", self._block().ty)
-        fill, read, left, later, entry = (_Counter(name) for name in ("fill", "read", "left", "later", "entry"))
-        parts: list[Stmt] = [*chunk.copies.prologue, Bind(first, tirx.truncmod(self._block(), _integer(count)))]
+        fill, read, left, later, entry = counters = [
+            _Counter(name) for name in ("fill", "read", "left", "later", "entry")
+        ]
+        before: list[Stmt] = [AllocBuffer(each.buffer) for each in counters]
+        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(self._block(), _integer(count)))]
         for i in range(ahead):
-            parts.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i * chunk.length)))
-        parts += [fill.set(_integer(ahead * chunk.length)), read.set(_integer(0)), left.set(_integer(count))]
-        parts += [later.set(tirx.truncmod(first + ahead, _integer(count))), entry.set(first)]
+            before.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i * chunk.length)))
+        before += [fill.set(_integer(ahead * chunk.length)), read.set(_integer(0)), left.set(_integer(count))]
+        before += [later.set(tirx.truncmod(first + ahead, _integer(count))), entry.set(first)]
         end = _integer(chunk.length * (self.buffers - 1))
         line: list[Stmt] = []
         for index in range(count):
@@ -191,9 +205,7 @@ class _Kernel:
         # No chunk is left where the first is number 0: its first round is whole.
         entered = switch.enter(tirx.Select(left.value > 0, entry.value, _integer(count)))
         steps = [entered, *line, switch.end(), entry.set(_integer(0))]
-        rounds = For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
-        counters = (fill, read, left, later, entry)
-        return SeqStmt([*(AllocBuffer(each.buffer) for each in counters), *parts, rounds])
+        return before, For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
 
     def _block(self) -> Var:
         found: list[Var] = []
@@ -231,12 +243,12 @@ def _integer(value: int) -> IntImm:
     return IntImm("int32", value)
 
 
+def _sequence(statements: list[Stmt]) -> Stmt:
+    return SeqStmt(statements) if len(statements) > 1 else statements[0]
+
+
 def _nothing() -> Stmt:
     return Evaluate(_integer(0))
-
-
-def _has_threads(stmt: Stmt) -> bool:
-    return isinstance(stmt, AttrStmt) and stmt.attr_key == "thread_extent"
 
 
 def _is_barrier(stmt: Stmt) -> bool:
@@ -266,6 +278,16 @@ def _grown(buffer: Var, buffers: int) -> Var:
     """A buffer like `buffer`, as many times as long."""
     (length,) = buffer.ty.shape
     return tirx.decl_buffer((int(length) * buffers,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
+
+
+def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...]) -> Stmt:
+    """A copy of `body` for every value of the variables `chosen`, (variable, extent) each."""
+    if not chosen:
+        return body
+    (var, count), *others = chosen
+    if count == 1:
+        return _selected(body, tuple(others))
+    return _tree(var, 0, count, lambda index: _selected(substituted(body, var, _integer(index)), tuple(others)))
 
 
 def _tree(var: Var, start: int, stop: int, make: Callable[[int], Stmt]) -> Stmt:

@@ -8,6 +8,7 @@ idle for half of the time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,46 +56,65 @@ def conv2d_runs(spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
     ``pack`` has axes (run, c, row, group of lanes, lane), ``conv`` and ``out`` have axes (run, k, pixel of the run).
     """
     arguments = arguments_of(spec)
-    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    packed = packed_runs(spec, runs, arguments["x"])
+    taps = reduce_axes(spec)
+    shape = (runs.count(spec), spec.k, runs.length)
+    conv = te.compute(
+        shape, lambda *at: te.sum(product(spec, runs, packed, arguments[WEIGHT], at, taps), axis=taps), name="conv"
+    )
+    return written_in_place(arguments, conv, spec, runs)
+
+
+def packed_runs(spec: ConvSpec, runs: Runs, x: te.Tensor) -> te.Tensor:
+    """The stage ``pack``: for each run the rows of the padded input that its pixels read."""
     tiles, height = runs.whole(spec), runs.image_rows(spec)
-    lanes, lead = tiles.lanes(spec), tiles.lead(spec)
-    copies, start = tiles.width(spec) // lanes, -(spec.padding[1] + lead) // lanes
+    lanes = tiles.lanes(spec)
+    copies, start = tiles.width(spec) // lanes, -(spec.padding[1] + tiles.lead(spec)) // lanes
     zero = tirx.const(0.0, spec.dtype)
 
-    def stacked(row: tirx.Expr) -> tirx.Expr:
-        """Where the input of output row `row` of all images begins in the stack of padded images."""
-        return tirx.floordiv(row, spec.out_h) * height + tirx.floormod(row, spec.out_h) * st_h
-
-    def first(run: tirx.Expr) -> tirx.Expr:
-        return stacked(tirx.floordiv(run * runs.length, spec.out_w))
-
     def pack_at(run: tirx.Expr, c: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-        n, y = tirx.floordiv(first(run) + row, height), tirx.floormod(first(run) + row, height) - spec.padding[0]
+        stacked = _first_row(spec, runs, run) + row
+        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) - spec.padding[0]
         column = copy + start
         inside = tirx.all(n < spec.n, y >= 0, y < spec.h, column >= 0, column < spec.w // lanes)
-        return tirx.if_then_else(inside, arguments["x"][n, c, y, column * lanes + lane], zero)
+        return tirx.if_then_else(inside, x[n, c, y, column * lanes + lane], zero)
 
-    packed = te.compute((runs.count(spec), spec.c, runs.rows(spec), copies, lanes), pack_at, name="pack")
-    c, r, s = reduce_axes(spec)
-    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+    return te.compute((runs.count(spec), spec.c, runs.rows(spec), copies, lanes), pack_at, name="pack")
 
-    def conv_at(run: tirx.Expr, k: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr:
-        at = run * runs.length + pixel
-        row = stacked(tirx.floordiv(at, spec.out_w)) - first(run)
-        flat = tirx.floormod(at, spec.out_w) * st_w + s * dil_w + lead
-        copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
-        value = packed[run, channel_of(k, filters, channels, c), row + r * dil_h, copy, lane]
-        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
-    shape = (runs.count(spec), spec.k, runs.length)
-    conv = te.compute(shape, conv_at, name="conv")
+def product(
+    spec: ConvSpec, runs: Runs, packed: te.Tensor, weight: te.Tensor, at: Sequence[tirx.Expr], tap: Sequence[tirx.Expr]
+) -> tirx.Expr:
+    """What the weight at `tap` = (c, r, s) of a filter contributes to the output `at` = (run, k, pixel)."""
+    (run, k, pixel), (c, r, s) = at, tap
+    tiles, channels, filters = runs.whole(spec), spec.weight_shape[1], spec.k // spec.groups
+    place = run * runs.length + pixel
+    row = _stacked_row(spec, runs, tirx.floordiv(place, spec.out_w)) - _first_row(spec, runs, run)
+    flat = tirx.floormod(place, spec.out_w) * spec.stride[1] + s * spec.dilation[1] + tiles.lead(spec)
+    copy, lane = tirx.floordiv(flat, tiles.lanes(spec)), tirx.floormod(flat, tiles.lanes(spec))
+    value = packed[run, channel_of(k, filters, channels, c), row + r * spec.dilation[0], copy, lane]
+    return value * weight[k, c, r, s]
+
+
+def _stacked_row(spec: ConvSpec, runs: Runs, row: tirx.Expr) -> tirx.Expr:
+    """Where the input of output row `row` of all images begins in the stack of padded images."""
+    image, within = tirx.floordiv(row, spec.out_h), tirx.floormod(row, spec.out_h)
+    return image * runs.image_rows(spec) + within * spec.stride[0]
+
+
+def _first_row(spec: ConvSpec, runs: Runs, run: tirx.Expr) -> tirx.Expr:
+    return _stacked_row(spec, runs, tirx.floordiv(run * runs.length, spec.out_w))
+
+
+def written_in_place(arguments: dict[str, te.Tensor], conv: te.Tensor, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
+    """The function that ends with the stage ``out``, the epilogue of `conv` with axes (run, k, pixel of the run)."""
 
     def out_at(run: tirx.Expr, k: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr:
         at = tirx.min(run * runs.length + pixel, spec.n * spec.out_h * spec.out_w - 1)
         return epilogue(spec, arguments, conv[run, k, pixel], _place(spec, at, k))
 
-    func = prim_func(arguments, te.compute(shape, out_at, name="out"))
-    return _written_in_place(_read_whole_rows(func), spec, runs)
+    func = prim_func(arguments, te.compute(conv.shape, out_at, name="out"))
+    return _placed(_read_whole_rows(func), spec, runs)
 
 
 def _place(spec: ConvSpec, at: tirx.Expr, k: tirx.Expr) -> tuple:
@@ -127,7 +147,7 @@ def _read_whole_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
 
 
-def _written_in_place(func: tirx.PrimFunc, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
+def _placed(func: tirx.PrimFunc, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
     """`func` with its output, by runs, replaced by the convolution's output (N, K, OH, OW); the tail is dropped."""
     by_runs = func.params[-1]
     out = tirx.decl_buffer(spec.output_shape, spec.dtype, "out")
