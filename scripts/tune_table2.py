@@ -37,14 +37,10 @@ def tasks(arguments: argparse.Namespace) -> list[session.Task]:
     return found
 
 
-def main() -> int:
-    """Tune what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command line says of any search."""
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="LOG", help="log to write or continue")
     parser.add_argument("--target", help="llvm, cuda or JSON (default: llvm, all cores)")
-    parser.add_argument("--operators", type=table2.operators, default="1-10", help="such as 1,2,6-10 (default: all)")
-    parser.add_argument("--batch", type=table2.numbers, default="1", help="batch sizes (default: %(default)s)")
-    parser.add_argument("--density", type=table2.densities, default="0.1", help="of the weights (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=64, help="candidates a case (default: %(default)s)")
     parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
     parser.add_argument(
@@ -59,10 +55,11 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and search (default: %(default)s)")
     parser.add_argument("--search-seed", type=int, metavar="SEED", help="of the search alone (default: that of --seed)")
-    arguments = parser.parse_args()
 
+
+def tune(todo: list[session.Task], arguments: argparse.Namespace) -> int:
+    """Tune tasks as the command line says; its exit code."""
     progress = Progress(progress_console(), limit_s=arguments.seconds)
-    todo = tasks(arguments)
     try:
         options = TuneOptions(
             trials=arguments.trials,
@@ -83,6 +80,17 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def main() -> int:
+    """Tune what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--operators", type=table2.operators, default="1-10", help="such as 1,2,6-10 (default: all)")
+    parser.add_argument("--batch", type=table2.numbers, default="1", help="batch sizes (default: %(default)s)")
+    parser.add_argument("--density", type=table2.densities, default="0.1", help="of the weights (default: %(default)s)")
+    arguments = parser.parse_args()
+    return tune(tasks(arguments), arguments)
 
 
 if __name__ == "__main__":
