@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from tvm_sparse import cuda_build
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
 from tvm_sparse.ring import make_rings_pass
@@ -108,6 +109,8 @@ def register() -> None:
 def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     """Have TVM compile CUDA code with nvcc, else NVRTC, and with IEEE arithmetic instead of its ``--use_fast_math``.
 
+    Large kernels are built in parts where nvcc is there (`cuda_build`).
+
     TVM reads these settings from the environment; the caller's own choice of compiler is kept. For a target without
     CUDA nothing changes.
 
@@ -133,7 +136,8 @@ def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        yield
+        with cuda_build.in_parts(target):
+            yield
     finally:
         for name, value in before.items():
             if value is None:

@@ -5,7 +5,8 @@ of output channels. Chosen inside the chunk loop, that code is entered by a bran
 runs ahead only along straight lines, starts anew each time. `MakeRings` rewrites the chunk loop that the annotation
 `RING` marks:
 
-* the tile is chosen once, around the whole kernel, and the chunks of a tile follow each other without a branch;
+* the tile is chosen once, around the whole kernel, and the chunks of a tile follow each other without a branch; each
+  tile's code is a piece that can be compiled by itself (`pieces`);
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
@@ -41,6 +42,7 @@ from tvm.tirx import (
 
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
+from tvm_sparse.pieces import piece
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
@@ -140,7 +142,7 @@ class _Kernel:
         if tile is None or tile[1] == 1:
             return ring
         var, count = tile
-        return _tree(var, 0, count, lambda index: substituted(ring, var, _integer(index)))
+        return _tree(var, 0, count, lambda index: piece(substituted(ring, var, _integer(index))))
 
     def _ring(self) -> Stmt:
         return self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
