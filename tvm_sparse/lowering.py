@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_sparse import cuda_build
+from tvm_sparse.chains import Deferred
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
 from tvm_sparse.ring import make_rings_pass
@@ -26,7 +27,7 @@ from tvm_sparse.ring import make_rings_pass
 PIPELINE = "tvm_sparse"
 
 
-def _passes() -> list[tvm.transform.Pass]:
+def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
     t, s = tirx.transform, s_tir.transform
     return [
         # Blocks to loops and buffers
@@ -79,7 +80,7 @@ def _passes() -> list[tvm.transform.Pass]:
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
         # The weights
-        fold_weights_pass(),
+        fold_weights_pass(deferred),
         # Host and device
         t.SplitHostDevice(),
         t.MakePackedAPI(),
@@ -93,12 +94,15 @@ def register() -> None:
     from tvm.s_tir import pipeline
 
     def factory() -> tuple:
+        deferred = Deferred()
+
         @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
         def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
-            return tvm.ir.transform.Sequential(_passes())(module)
+            return tvm.ir.transform.Sequential(_passes(deferred))(module)
 
         def finalize_device() -> tvm.transform.Pass:
-            return tvm.ir.transform.Sequential([tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin()])
+            passes = [tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin(), deferred.write_pass()]
+            return tvm.ir.transform.Sequential(passes)
 
         return lower, pipeline.finalize_host_passes, finalize_device
 
