@@ -7,8 +7,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import tvm_ffi
 from tvm.support import nvcc
@@ -16,30 +17,39 @@ from tvm.target import Target
 
 from tvm_sparse import environment
 from tvm_sparse.pieces import Part, split
+from tvm_sparse.registers import as_variables
 
 # Environment variable: compilers that one build runs side by side, at most; all cores where it is not set.
 COMPILERS = "TVM_SPARSE_COMPILERS"
-# The function that TVM calls with the CUDA source of a module.
-_HOOK = "tvm_callback_cuda_compile"
+# What TVM calls with the CUDA source of a module, first the one, then the other.
+_EDIT, _COMPILE = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
 
 
 @contextmanager
-def in_parts(target: Target) -> Iterator[None]:
-    """Have TVM build large kernels for `target` in parts, where nvcc is the compiler."""
-    whole: Callable[[str], bytes] | None = tvm_ffi.get_global_func(_HOOK, allow_missing=True)
-    if whole is None:
-        yield
-        return
+def hooks(target: Target) -> Iterator[None]:
+    """Have TVM build CUDA code faster: accumulators as variables, and large kernels in parts where nvcc compiles."""
+    whole = tvm_ffi.get_global_func(_COMPILE, allow_missing=True)
 
     def compile_source(source: str) -> bytes:
         parts = split(source) if _can_link() else []
         return _compile_parts(parts, target) if len(parts) > 1 else whole(source)
 
-    tvm_ffi.register_global_func(_HOOK, compile_source, override=True)
+    with _registered(_EDIT, as_variables), _registered(_COMPILE, compile_source) if whole else nullcontext():
+        yield
+
+
+@contextmanager
+def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """`function` as TVM's global function `name`, for a while."""
+    before = tvm_ffi.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, function, override=True)
     try:
         yield
     finally:
-        tvm_ffi.register_global_func(_HOOK, whole, override=True)
+        if before is None:
+            tvm_ffi.registry.remove_global_func(name)
+        else:
+            tvm_ffi.register_global_func(name, before, override=True)
 
 
 def _can_link() -> bool:

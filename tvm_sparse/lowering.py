@@ -140,7 +140,7 @@ def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        with cuda_build.in_parts(target):
+        with cuda_build.hooks(target):
             yield
     finally:
         for name, value in before.items():

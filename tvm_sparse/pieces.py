@@ -41,8 +41,8 @@ _KERNEL = re.compile(
 )
 _DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)
 _PIECE = re.compile(rf"^ *{BEGIN}\(\);\n(?P<code>.*?)^ *{END}\(\);\n", re.MULTILINE | re.DOTALL)
-# What may come before the branches: arrays.
-_LOCALS = re.compile(r"(?: *(?:extern __shared__|alignas\(\d+\)) [^;=]*;\n)*")
+# What may come before the branches: declarations.
+_LOCALS = re.compile(r"(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*")
 _POINTER = re.compile(r"(?P<type>\w+)\* (?:__restrict__ )?(?P<name>\w+)")
 
 
