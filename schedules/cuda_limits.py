@@ -23,12 +23,13 @@ REGISTERS, MAX_REGISTERS = 16384, 255
 _SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
 # Decisions of a space that a search begins with.
 STARTS = 3
-# Chunks and their copies of all tiles of output channels, at most: each costs milliseconds to write and to compile.
-MAX_PIECES = 4096
+# Chunks and their copies of all tiles of output channels, at most: each costs a millisecond to write and to compile.
+# 512x512x3x3 has about 12,000.
+MAX_PIECES = 16384
 # Copies of a thread in one chunk, at most: each keeps its addresses in registers.
 MAX_COPIES = 12
-# What the driver keeps for itself of each block's shared memory, bytes.
-_RESERVED = 1024
+# What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
+_RESERVED = 1024 + 64
 
 
 def shared_memory_bytes(target: Target) -> int:

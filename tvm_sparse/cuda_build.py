@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from tvm_sparse import environment
 from tvm_sparse.pieces import Part, split
 from tvm_sparse.registers import as_variables
 
-# Environment variable: compilers that one build runs side by side, at most; all cores where it is not set.
-COMPILERS = "TVM_SPARSE_COMPILERS"
 # What TVM calls with the CUDA source of a module, first the one, then the other.
 _EDIT, _COMPILE = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
 
@@ -57,11 +55,6 @@ def _can_link() -> bool:
     return os.environ.get("TVM_CUDA_COMPILE_MODE") == "nvcc" and "TVM_KERNEL_DUMP" not in os.environ
 
 
-def compilers() -> int:
-    """Compilers that one build runs side by side."""
-    return int(os.environ.get(COMPILERS) or environment.available_cores())
-
-
 def _compile_parts(parts: list[Part], target: Target) -> bytes:
     """The cubin of a module.
 
@@ -70,14 +63,17 @@ def _compile_parts(parts: list[Part], target: Target) -> bytes:
     RuntimeError
         The compiler or the linker rejects it, in the words of TVM's own compilation.
     """
-    with ThreadPoolExecutor(compilers()) as pool:
+    with ThreadPoolExecutor(environment.compilers()) as pool:
         jobs = [pool.submit(_compile, part, target) for part in parts]
-        try:
-            objects = [job.result() for job in jobs]
-        finally:
-            # After a failure nothing else is begun.
-            pool.shutdown(wait=False, cancel_futures=True)
-    return _link(objects, target)
+        done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+        # After a failure nothing else is begun.
+        pool.shutdown(wait=True, cancel_futures=True)
+    complaints = [str(job.exception()) for job in done if job.exception() is not None]
+    if complaints:
+        # A new exception: that of the job would keep its folder of temporary files.
+        del jobs, done
+        raise RuntimeError(complaints[0])
+    return _link([job.result() for job in jobs], target)
 
 
 def _compile(part: Part, target: Target) -> bytes:
