@@ -24,8 +24,8 @@ _SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 
 # Decisions of a space that a search begins with.
 STARTS = 3
 # Chunks and their copies of all tiles of output channels, at most: each costs a millisecond to write and to compile.
-# 512x512x3x3 has about 12,000.
-MAX_PIECES = 16384
+# 512x512x3x3 on maps of 7x7 has 20,000.
+MAX_PIECES = 32768
 # Copies of a thread in one chunk, at most: each keeps its addresses in registers.
 MAX_COPIES = 12
 # What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.

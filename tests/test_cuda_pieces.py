@@ -126,7 +126,7 @@ def test_a_part_that_fails_is_a_build_error(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(cuda_build, "split", lambda _: [Part("this is no CUDA;"), Part("nor is this;")])
     monkeypatch.setattr(lowering.tvm, "compile", lambda *_, **__: tvm_ffi.get_global_func(HOOK)("source"))
-    with pytest.raises(BuildError, match="the compiler rejects it: .*(this|nor)"):
+    with pytest.raises(BuildError, match=r"the compiler rejects it: .*(this|nor)"):
         lowering.build(kernel.func, CUDA)
     assert list(tmp_path.iterdir()) == []
 

@@ -15,7 +15,10 @@ LAYERS = {
     ],
     1: ["conv", "pattern", "reference", "onnx_file", "pt2", "weights", "demo_data"],
     2: ["compute", "runs", "affine", "selection"],
-    3: ["gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copies", "ring", "fold", "lowering", "schedules", "trace", "space", "records"],
+    3: [
+        *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copies", "ring", "fold"),
+        *("lowering", "schedules", "trace", "space", "records"),
+    ],
     4: ["worker", "measure", "search", "trials", "vetting", "tuner", "metaschedule_db"],
     5: ["log_file", "log", "claims", "exchange"],
     6: ["importer", "onnx_trace", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],

@@ -1,9 +1,9 @@
 """Straight-line multiply-adds, and when they are written.
 
-A chain is what folding makes of one nest: each non-zero adds a product to an accumulator. On CPUs it is written at once.
-On GPUs kernels have hundreds of thousands of multiply-adds, and passes that look at each of them would take most of a
-build's time, `LowerIntrin` alone 80 us for each: there `Deferred` leaves a call with the two addresses and writes the
-code after all other passes.
+A chain is what folding makes of one nest: each non-zero adds a product to an accumulator. On CPUs it is written at
+once. On GPUs kernels have hundreds of thousands of multiply-adds, and passes that look at each of them would take most
+of a build's time, `LowerIntrin` alone 80 us for each: there `Deferred` leaves a call with the two addresses and writes
+the code after all other passes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """Elements of `buffer`: in each dimension an offset counts from one of `bases`, for as many lanes as `ramps` say."""
+    """Elements of `buffer`: in each dimension offsets count from one of `bases`, for as many lanes as `ramps` say."""
 
     buffer: Var
     bases: list[tirx.Expr]
@@ -57,12 +57,15 @@ class Chain:
     lanes: int
 
     @classmethod
-    def of(cls, weights: np.ndarray, x: list[np.ndarray], acc: list[np.ndarray], dtype: tvm.ir.Type, lanes: int) -> Chain:
+    def of(
+        cls, weights: np.ndarray, x: list[np.ndarray], acc: list[np.ndarray], dtype: tvm.ir.Type, lanes: int
+    ) -> Chain:
         """The non-zeros of `weights`, one value a point of the nest; `x` and `acc` are offsets that broadcast to it."""
         points = np.nonzero(weights)
 
         def offsets(dimensions: list[np.ndarray]) -> list[Offsets]:
-            return list(zip(*(np.broadcast_to(each, weights.shape)[points].tolist() for each in dimensions), strict=True))
+            chosen = (np.broadcast_to(each, weights.shape)[points] for each in dimensions)
+            return list(zip(*(each.tolist() for each in chosen), strict=True))
 
         return cls(offsets(x), offsets(acc), weights[points].tolist(), dtype, lanes)
 
@@ -105,10 +108,11 @@ class Deferred:
 
     def write_pass(self) -> tvm.transform.Pass:
         """The pass `WriteChains`."""
+        extern = Op.get("tirx.call_extern")
 
         def write(node: Evaluate) -> Stmt:
             call = node.value
-            if not isinstance(call, Call) or not call.op.same_as(Op.get("tirx.call_extern")) or call.args[0].value != _CALL:
+            if not (isinstance(call, Call) and call.op.same_as(extern) and call.args[0].value == _CALL):
                 return node
             x, acc = (Access(load.source, list(load.indices), [None] * len(load.indices)) for load in call.args[2:])
             return self._chains[int(call.args[1])].code(x, acc)

@@ -51,7 +51,7 @@ def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _can_link() -> bool:
-    """Whether nvcc compiles, and is not asked to leave its files in one folder, where parts would overwrite each other."""
+    """Whether nvcc compiles, and leaves no files in one folder, where parts would overwrite each other."""
     return os.environ.get("TVM_CUDA_COMPILE_MODE") == "nvcc" and "TVM_KERNEL_DUMP" not in os.environ
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
 DEFAULT_CUDA_ARCH = "sm_90"
-# Environment variable: compilers that the build of one kernel runs side by side, at most; all cores where it is not set.
+# Environment variable: compilers that the build of one kernel runs side by side; all cores where it is not set.
 COMPILERS = "TVM_SPARSE_COMPILERS"
 
 
