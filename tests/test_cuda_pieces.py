@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from cuda_emulator import build_source, emulate
 from tvm.target import Target
@@ -167,3 +168,16 @@ def test_builders_of_large_kernels_share_the_cores(filters: int, builders: int, 
     with measure.Measurer(spec, np.ones(spec.weight_shape, np.float32), CUDA, options) as measurer:
         assert len(measurer._workers) == builders
         assert measurer._workers[0]._variables[environment.COMPILERS] == str(compilers)
+
+
+@pytest.mark.gpu
+def test_parts_on_the_gpu_match_the_reference(small_parts: None) -> None:
+    """With bias and residual, exactly, and no element is left unwritten."""
+    target, device = environment.resolve_target("cuda"), tvm.cuda(0)
+    weight, kernel, *_ = folded()
+    arguments = reference.random_arguments(SPEC, 1, integers=True)
+    y = tvm.runtime.tensor(np.full(SPEC.output_shape, np.nan, np.float32), device)
+    given = [tvm.runtime.tensor(arguments[name], device) for name in ("x", "bias", "residual")]
+    lowering.build(kernel.func, target)["main"](*given, y)
+    expected = reference.reference(SPEC, arguments["x"], weight, arguments["bias"], arguments["residual"])
+    np.testing.assert_array_equal(y.numpy(), expected.value)

@@ -8,9 +8,9 @@ branches that call them, so that one launch runs the whole grid as before.
 What a call costs is kept away from the code that matters:
 
 * The functions never return, so that they save no registers for their caller: each ends its thread.
-* Arguments are passed in shared memory, which every thread writes and reads for itself. A device function that holds
-  them in registers has fewer left than a kernel, which reads them from constant memory when it needs them; so what is
-  used behind the last barrier only is read there.
+* Arguments are passed in shared memory, which every thread writes before it reads. A device function that holds them
+  in registers has fewer left than a kernel, which reads them from constant memory when it needs them; so what is used
+  behind the last barrier only is read there.
 * Pointers are marked as global memory's, as a kernel's are: through others, loads and stores are slower.
 
 Launch bounds do not reach a function of another source; the same limit is given as a number of registers.
@@ -34,15 +34,15 @@ PART_LINES = 8_000
 _REGISTERS, _MAX_REGISTERS, _STEP = 65536, 255, 8
 
 _ARGUMENTS = "tvm_sparse_arguments"
-_KERNEL = re.compile(
+_HEAD = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
-    r"(?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n(?P<body>.*?)^\}\n",
-    re.MULTILINE | re.DOTALL,
+    r"(?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n",
+    re.MULTILINE,
 )
 _DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)
-_PIECE = re.compile(rf"^ *{BEGIN}\(\);\n(?P<code>.*?)^ *{END}\(\);\n", re.MULTILINE | re.DOTALL)
 # What may come before the branches: declarations.
 _LOCALS = re.compile(r"(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*")
+_BRANCH = re.compile(r" *(if \(.*\) \{|\} else \{|\}|)")
 _POINTER = re.compile(r"(?P<type>\w+)\* (?:__restrict__ )?(?P<name>\w+)")
 
 
@@ -68,93 +68,117 @@ def split(source: str) -> list[Part]:
 
     Whether a kernel is split depends on its code alone, so that it runs as fast wherever it was built.
     """
-    kernels = [kernel for kernel in _KERNEL.finditer(source) if _is_large(kernel)]
-    if not kernels:
+    kernels = [_Kernel.at(source, head) for head in _HEAD.finditer(source)]
+    large = [kernel for kernel in kernels if kernel.is_large]
+    if not large:
         return [Part(source)]
-    shared = _DECLARATION.sub("", _KERNEL.sub("", source))
-    declared = max(kernel["parameters"].count(",") + 1 for kernel in kernels)
+    # Every part has what surrounds the kernels; the storage of arguments is defined in one, before its first kernel.
+    shared = _DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, "")))
+    declared = max(len(kernel.parameters) for kernel in large)
     storage = f"__shared__ size_t {_ARGUMENTS}[{declared}]; }}\n"
-    parts, main, end = [], [], 0
-    for kernel in kernels:
-        functions = [_function(kernel, number, each["code"]) for number, each in enumerate(_pieces(kernel))]
-        options = (f"-maxrregcount={_registers(kernel)}",)
-        parts += [Part(f'{shared}extern "C" {{ extern {storage}{text}', options) for text in _grouped(functions)]
-        main += [source[end : kernel.start()], _calls(kernel)]
-        end = kernel.end()
-    # The storage is declared before the first kernel and nothing else.
-    main.append(source[end:])
-    text = "".join(main)
-    at = text.index('extern "C" __global__')
-    parts.append(Part(f'{text[:at]}extern "C" {{ {storage}{text[at:]}'))
+    parts = [
+        Part(f'{shared}extern "C" {{ extern {storage}{text}', (f"-maxrregcount={kernel.registers}",))
+        for kernel in large
+        for text in _grouped([kernel.function(number) for number in range(len(kernel.codes))])
+    ]
+    main = _replaced(source, {kernel: kernel.calls() for kernel in large})
+    at = main.index('extern "C" __global__')
+    parts.append(Part(f'{main[:at]}extern "C" {{ {storage}{main[at:]}'))
     return sorted(parts, key=lambda part: -len(part.source))
 
 
-def _pieces(kernel: re.Match[str]) -> list[re.Match[str]]:
-    return list(_PIECE.finditer(kernel["body"]))
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    """A kernel in a source, from `start` to `end`: the code of its pieces, and what lies around each of them."""
 
+    head: re.Match[str]
+    start: int
+    end: int
+    codes: list[str]
+    around: list[str]
 
-def _is_large(kernel: re.Match[str]) -> bool:
-    """Whether a kernel is worth splitting, and of the form that splitting knows."""
-    pieces = _pieces(kernel)
-    lines = sum(each["code"].count("\n") for each in pieces)
-    before = kernel["body"][: pieces[0].start()] if pieces else ""
-    rest = before[_LOCALS.match(before).end() :]  # type: ignore[union-attr]
-    branches = all(re.fullmatch(r" *(if \(.*\) \{|\} else \{|\})", line) for line in rest.splitlines())
-    parameters = all(_POINTER.fullmatch(each.strip()) for each in kernel["parameters"].split(","))
-    return len(pieces) > 1 and lines >= SPLIT_LINES and branches and parameters
+    @classmethod
+    def at(cls, source: str, head: re.Match[str]) -> _Kernel:
+        """The kernel whose definition begins with `head`; it ends with the first brace that is not indented."""
+        end = source.index("\n}\n", head.end() - 1) + 3
+        first, *rest = source[head.end() : end].split(f"{BEGIN}();\n")
+        divided = [each.partition(f"{END}();\n") for each in rest]
+        return cls(
+            head, head.start(), end, [code for code, _, _ in divided], [first, *(after for *_, after in divided)]
+        )
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth splitting, and of the form that splitting knows."""
+        lines = sum(code.count("\n") for code in self.codes)
+        others = "".join(self.around)[len(self.locals) :].splitlines()
+        pointers = all(_POINTER.fullmatch(each.strip()) for each in self.head["parameters"].split(","))
+        return len(self.codes) > 1 and lines >= SPLIT_LINES and pointers and all(map(_BRANCH.fullmatch, others))
 
-def _parameters(kernel: re.Match[str]) -> list[tuple[str, str]]:
-    """(type of what it points to, name) of each parameter."""
-    found = (_POINTER.fullmatch(each.strip()) for each in kernel["parameters"].split(","))
-    return [(each["type"], each["name"]) for each in found if each is not None]
+    @property
+    def locals(self) -> str:
+        """Its declarations."""
+        found = _LOCALS.match(self.around[0])
+        return found[0] if found else ""
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """(type of what it points to, name) of each parameter."""
+        found = (_POINTER.fullmatch(each.strip()) for each in self.head["parameters"].split(","))
+        return [(each["type"], each["name"]) for each in found if each is not None]
 
-def _function(kernel: re.Match[str], number: int, code: str) -> str:
-    """The device function of one piece."""
-    local = _LOCALS.match(kernel["body"])[0]  # type: ignore[index]
-    last_barrier = code.rfind("__syncthreads()")
-    macros, pointers = [], []
-    for index, (kind, name) in enumerate(_parameters(kernel)):
-        value = f"(({kind}*)__cvta_global_to_generic({_ARGUMENTS}[{index}]))"
-        if re.search(rf"\b{name}\b", code[: max(last_barrier, 0)]):
-            pointers.append(f"  {kind}* __restrict__ {name} = {value};\n")
-        else:
-            macros.append((name, value))
-    return "".join(
-        [
-            *(f"#define {name} {value}\n" for name, value in macros),
-            f"{_signature(kernel, number)} {{\n",
-            local,
-            *pointers,
-            code,
-            '  asm volatile("exit;");\n  __builtin_unreachable();\n}\n',
-            *(f"#undef {name}\n" for name, _ in macros),
+    @property
+    def registers(self) -> int:
+        """What the compiler makes of its launch bounds: registers that a thread may have."""
+        warps = -(-int(self.head["threads"]) // 32) * int(self.head["blocks"] or 1)
+        return min(_REGISTERS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+
+    def _signature(self, number: int) -> str:
+        name = f"{self.head['name']}_piece_{number}"
+        return f'extern "C" __device__ __noinline__ __attribute__((noreturn)) void {name}()'
+
+    def function(self, number: int) -> str:
+        """The device function of one piece."""
+        code = self.codes[number]
+        before, _, _ = code.rpartition("__syncthreads()")
+        macros, pointers = [], []
+        for index, (kind, name) in enumerate(self.parameters):
+            value = f"(({kind}*)__cvta_global_to_generic({_ARGUMENTS}[{index}]))"
+            if name in before:
+                pointers.append(f"  {kind}* __restrict__ {name} = {value};\n")
+            else:
+                macros.append((name, value))
+        return "".join(
+            [
+                *(f"#define {name} {value}\n" for name, value in macros),
+                f"{self._signature(number)} {{\n",
+                self.locals,
+                *pointers,
+                code,
+                '\n  asm volatile("exit;");\n  __builtin_unreachable();\n}\n',
+                *(f"#undef {name}\n" for name, _ in macros),
+            ]
+        )
+
+    def calls(self) -> str:
+        """The kernel with a call in the place of each piece, behind the declarations of these."""
+        numbers = range(len(self.codes))
+        calls = [f"{self.head['name']}_piece_{number}();\n" for number in numbers]
+        stores = [
+            f"  {_ARGUMENTS}[{index}] = __cvta_generic_to_global({name});\n"
+            for index, (_, name) in enumerate(self.parameters)
         ]
-    )
+        body = [text for pair in zip(self.around, [*calls, ""], strict=True) for text in pair]
+        return "".join([*(f"{self._signature(number)};\n" for number in numbers), self.head[0], *stores, *body])
 
 
-def _signature(kernel: re.Match[str], number: int) -> str:
-    return f'extern "C" __device__ __noinline__ __attribute__((noreturn)) void {kernel["name"]}_piece_{number}()'
-
-
-def _calls(kernel: re.Match[str]) -> str:
-    """The kernel with a call in the place of each piece, behind the declarations of these."""
-    numbers = iter(range(len(_pieces(kernel))))
-    head, body = kernel[0][: -len(kernel["body"]) - 2], kernel["body"]
-    declarations = [f"{_signature(kernel, number)};\n" for number in range(len(_pieces(kernel)))]
-    stores = [
-        f"  {_ARGUMENTS}[{index}] = __cvta_generic_to_global({name});\n"
-        for index, (_, name) in enumerate(_parameters(kernel))
-    ]
-    calls = _PIECE.sub(lambda _: f"{kernel['name']}_piece_{next(numbers)}();\n", body)
-    return "".join([*declarations, head, *stores, calls, "}\n"])
-
-
-def _registers(kernel: re.Match[str]) -> int:
-    """What the compiler makes of a kernel's launch bounds: registers that a thread may have."""
-    warps = -(-int(kernel["threads"]) // 32) * int(kernel["blocks"] or 1)
-    return min(_REGISTERS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+def _replaced(source: str, texts: dict[_Kernel, str]) -> str:
+    """`source` with the definitions of kernels, in their order, replaced."""
+    found, end = [], 0
+    for kernel, text in texts.items():
+        found += [source[end : kernel.start], text]
+        end = kernel.end
+    return "".join([*found, source[end:]])
 
 
 def _grouped(functions: list[str]) -> list[str]:
