@@ -31,8 +31,8 @@ STARTS = 3
 MAX_PIECES, SHARE = 4096, 8
 # Copies of a thread in one chunk, at most: each keeps its addresses in registers.
 MAX_COPIES = 12
-# What the driver keeps for itself of each block's shared memory, bytes.
-_RESERVED = 1024
+# What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
+_RESERVED = 1024 + 64
 
 
 def shared_memory_bytes(target: Target) -> int:

@@ -24,8 +24,11 @@ from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_
 
 NAME = "folded_cuda"
 TARGET = "cuda"
-# Multiply-adds a kernel may hold, non-zeros times pixels of a thread: about a minute of compilation.
-MAX_MULTIPLY_ADDS = 120_000
+# Multiply-adds a kernel may hold, non-zeros times pixels of a thread. Each takes a compiler half a millisecond to a
+# whole one: with the tiles of output channels side by side, about a minute on 8 cores.
+MAX_MULTIPLY_ADDS = 400_000
+# The same where there is no ring, so that one compiler has all of it.
+MAX_WHOLE = 120_000
 # Multiply-adds of a chunk where there is no ring.
 CHUNK = 200
 # Offered to the search: pixels of a thread, and how many widths of tiles for them.
@@ -54,7 +57,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     found += [each for each in runs if each is not None]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     found += split_spaces(NAME, spec, folding, target, best_us)
-    if not found:
+    if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a ring.
         plans = (
             plan(spec, Structure(tiles, 1, "plain"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)

@@ -38,6 +38,8 @@ PRELUDE = f"""
 #define __restrict__ __restrict
 #define __forceinline__ inline
 #define __device__
+#define tvm_sparse_piece_begin()
+#define tvm_sparse_piece_end()
 #define __syncthreads() swapcontext(&fibres[current], &scheduler)
 typedef unsigned char uchar;
 struct int2 {{ int x, y; }};

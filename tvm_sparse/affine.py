@@ -23,10 +23,15 @@ class IndexForm:
 
     def at(self, offset: int) -> tirx.Expr:
         """The index expression for one offset."""
-        dtype = str(self.base.ty.dtype)
-        if isinstance(self.base, IntImm):
-            return IntImm(dtype, int(self.base) + offset)
-        return self.base if offset == 0 else tirx.Add(self.base, IntImm(dtype, offset))
+        return shifted(self.base, offset)
+
+
+def shifted(base: tirx.Expr, offset: int) -> tirx.Expr:
+    """``base + offset``, simplified."""
+    dtype = str(base.ty.dtype)
+    if isinstance(base, IntImm):
+        return IntImm(dtype, int(base) + offset)
+    return base if offset == 0 else tirx.Add(base, IntImm(dtype, offset))
 
 
 def variables(expressions: list) -> list[Var]:

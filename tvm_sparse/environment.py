@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
 DEFAULT_CUDA_ARCH = "sm_90"
+# Environment variable: compilers that the build of one kernel runs side by side; all cores where it is not set.
+COMPILERS = "TVM_SPARSE_COMPILERS"
 
 
 def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
@@ -92,6 +94,16 @@ def fingerprint(target: Target) -> dict[str, str]:
 def available_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def compilers() -> int:
+    """Compilers that the build of one kernel runs side by side; UsageError where the environment says no number."""
+    setting = os.environ.get(COMPILERS, "")
+    if not setting:
+        return available_cores()
+    if not setting.isdecimal() or int(setting) < 1:
+        raise UsageError(f"environment variable {COMPILERS}", "not a number of compilers", setting, "1 or more")
+    return int(setting)
 
 
 @lru_cache(maxsize=1)

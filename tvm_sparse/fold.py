@@ -25,9 +25,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 from tvm.s_tir import SBlock
-from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IntImm, SeqStmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Var
 
 from tvm_sparse.affine import IndexForm, split_index, variables
+from tvm_sparse.chains import Access, Chain, Deferred
 from tvm_sparse.errors import BuildError
 from tvm_sparse.selection import Selection
 
@@ -38,9 +39,9 @@ FOLD = "tvm_sparse.fold"
 WEIGHT_ATTRIBUTE = "tvm_sparse.weight"
 # TVM's attribute for the second argument of ``__launch_bounds__``.
 _BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-# Multiply-adds of one kernel, vectors of any width counted once. LLVM takes about 0.3 ms for each: 90 s for
-# this many; a schedule that asks for more is refused before any code is written.
-MAX_MULTIPLY_ADDS = 300_000
+# Multiply-adds of one kernel, vectors of any width counted once. LLVM takes about 0.3 ms for each, two minutes for
+# this many, and nvcc as much on a few cores; a schedule that asks for more is refused before any code is written.
+MAX_MULTIPLY_ADDS = 400_000
 # A load of the weight between `bind_weight` and `FoldWeights`.
 _WEIGHT_CALL = "tvm_sparse_weight"
 # An exception that crosses TVM keeps its class only where TVM knows the class.
@@ -72,15 +73,19 @@ def bind_weight(func: tirx.PrimFunc, parameter: int, weight: np.ndarray) -> tirx
     return bound.with_attr(WEIGHT_ATTRIBUTE, tvm.runtime.tensor(np.ascontiguousarray(weight)))
 
 
-def fold_weights_pass() -> tvm.transform.Pass:
-    """The pass `FoldWeights`; functions without a bound weight are left alone."""
+def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
+    """The pass `FoldWeights`; functions without a bound weight are left alone.
+
+    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`.
+    """
 
     @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.FoldWeights")
     def fold(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
         if func.attrs is None or WEIGHT_ATTRIBUTE not in func.attrs:
             return func
         weight = func.attrs[WEIGHT_ATTRIBUTE].numpy()
-        body = _Folder(func, weight).run()
+        is_cuda = "target" in func.attrs and func.attrs["target"].kind.name == "cuda"
+        body = _Folder(func, weight, deferred if is_cuda else None).run()
         folded = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
         return folded.without_attr(WEIGHT_ATTRIBUTE)
 
@@ -120,8 +125,8 @@ class _MultiplyAdd:
 class _Folder:
     """Folds every marked nest of one function."""
 
-    def __init__(self, func: tirx.PrimFunc, weight: np.ndarray):
-        self.func, self.weight = func, weight
+    def __init__(self, func: tirx.PrimFunc, weight: np.ndarray, deferred: Deferred | None):
+        self.func, self.weight, self.deferred = func, weight, deferred
         self.name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
         self.extents: dict[Var, int] = {}
         self.values: dict[Var, tirx.Expr] = {}
@@ -155,7 +160,7 @@ class _Folder:
         selection = Selection(self.name, [form.base for form in forms], self.extents)
         weights = {origin: self._weights(forms, origin, extents_in) for origin in selection.origins}
         self._count(weights.values())
-        emitter = _Emitter(nest, variables_in, extents_in)
+        emitter = _Emitter(nest, variables_in, extents_in, self.deferred)
         tree = selection.code(lambda origin: emitter.emit(weights[origin]))
         code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
         blocks = int(loop.annotations[FOLD])
@@ -228,58 +233,33 @@ class _Emitter:
     `prologue` binds the parts of the indices that all copies share.
     """
 
-    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int]):
-        self.nest, self.extents = nest, extents
+    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int], deferred: Deferred | None):
+        self.nest, self.extents, self.deferred = nest, extents, deferred
         self.prologue: list[Bind] = []
-        self.x = self._index("x", nest.x.indices, loop_vars)
-        self.acc = self._index("acc", nest.store.indices, loop_vars)
+        self.x, self._x_offsets = self._access("x", nest.x.source, nest.x.indices, loop_vars)
+        self.acc, self._acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, loop_vars)
 
-    def _index(self, name: str, indices: list, loop_vars: list[Var]) -> list[tuple[IndexForm, tirx.Ramp | None]]:
-        forms = []
+    def _access(self, name: str, buffer: Var, indices: list, loop_vars: list[Var]) -> tuple[Access, list[np.ndarray]]:
+        """What the nest reads or writes, and the offsets of each dimension over its loops."""
+        bases, ramps, offsets = [], [], []
         for index in indices:
             ramp = index if isinstance(index, tirx.Ramp) else None
             form = split_index(ramp.base if ramp is not None else index, loop_vars, self.extents)
             if form is None:
                 raise BuildError(name, "an index is not a sum of loop variables and outer terms", index)
-            if not isinstance(form.base, IntImm):
+            base = form.base
+            if not isinstance(base, IntImm):
                 base = Var(f"{name}_base", form.base.ty)
                 self.prologue.append(Bind(base, form.base))
-                form = IndexForm(base, form.offsets)
-            forms.append((form, ramp))
-        return forms
-
-    def _at(self, forms: list[tuple[IndexForm, tirx.Ramp | None]], point: tuple[int, ...]) -> tuple[tuple, list]:
-        """Offsets at one point of the nest, as a key, and the index expressions."""
-        key, indices = [], []
-        for form, ramp in forms:
-            offset = int(
-                form.offsets[tuple(min(p, size - 1) for p, size in zip(point, form.offsets.shape, strict=True))]
-            )
-            index = form.at(offset)
-            key.append(offset)
-            indices.append(index if ramp is None else tirx.Ramp(index, ramp.stride, ramp.lanes))
-        return tuple(key), indices
+            bases.append(base)
+            ramps.append(ramp)
+            offsets.append(form.offsets)
+        return Access(buffer, bases, ramps), offsets
 
     def emit(self, weights: np.ndarray) -> tirx.Stmt:
         """Straight-line code for `weights`, one value per point of the nest, in the order of the loops."""
-        first, chain, last = [], [], {}
-        inputs: dict[tuple, Var] = {}
-        store, dtype = self.nest.store, self.nest.x.ty
-        for point in zip(*np.nonzero(weights), strict=True):
-            x_key, x_index = self._at(self.x, point)
-            if x_key not in inputs:
-                inputs[x_key] = Var("x", dtype)
-                chain.append(Bind(inputs[x_key], tirx.BufferLoad(self.nest.x.source, x_index)))
-            acc_key, acc_index = self._at(self.acc, point)
-            if acc_key not in last:
-                last[acc_key] = (Var("acc", dtype), acc_index)
-                first.append(Bind(last[acc_key][0], tirx.BufferLoad(store.buffer, acc_index)))
-            immediate = FloatImm("float32", float(weights[point]))
-            if self.nest.lanes > 1:
-                immediate = tirx.Broadcast(immediate, self.nest.lanes)
-            total = Var("acc", dtype)
-            chain.append(Bind(total, tirx.Add(last[acc_key][0], tirx.Mul(inputs[x_key], immediate))))
-            last[acc_key] = (total, acc_index)
-        if not last:
-            return Evaluate(IntImm("int32", 0))
-        return SeqStmt(first + chain + [BufferStore(store.buffer, value, index) for value, index in last.values()])
+        nest = self.nest
+        chain = Chain.of(weights, self._x_offsets, self._acc_offsets, nest.x.ty, nest.lanes)
+        if self.deferred is None or any(ramp is not None for ramp in (*self.x.ramps, *self.acc.ramps)):
+            return chain.code(self.x, self.acc)
+        return self.deferred.call(chain, self.x, self.acc)

@@ -18,7 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from tvm_sparse import environment
+from tvm_sparse import cuda_build, environment
+from tvm_sparse.chains import Deferred
 from tvm_sparse.cluster import join_parts_pass
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
@@ -28,7 +29,7 @@ from tvm_sparse.ring import make_rings_pass
 PIPELINE = "tvm_sparse"
 
 
-def _passes() -> list[tvm.transform.Pass]:
+def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
     t, s = tirx.transform, s_tir.transform
     return [
         # Blocks to loops and buffers
@@ -82,7 +83,7 @@ def _passes() -> list[tvm.transform.Pass]:
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
         # The weights
-        fold_weights_pass(),
+        fold_weights_pass(deferred),
         # Host and device
         t.SplitHostDevice(),
         t.MakePackedAPI(),
@@ -96,12 +97,15 @@ def register() -> None:
     from tvm.s_tir import pipeline
 
     def factory() -> tuple:
+        deferred = Deferred()
+
         @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
         def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
-            return tvm.ir.transform.Sequential(_passes())(module)
+            return tvm.ir.transform.Sequential(_passes(deferred))(module)
 
         def finalize_device() -> tvm.transform.Pass:
-            return tvm.ir.transform.Sequential([tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin()])
+            passes = [tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin(), deferred.write_pass()]
+            return tvm.ir.transform.Sequential(passes)
 
         return lower, pipeline.finalize_host_passes, finalize_device
 
@@ -111,6 +115,8 @@ def register() -> None:
 @contextmanager
 def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     """Have TVM compile CUDA code with nvcc, else NVRTC, and with IEEE arithmetic instead of its ``--use_fast_math``.
+
+    Large kernels are built in parts where nvcc is there (`cuda_build`).
 
     TVM reads these settings from the environment; the caller's own choice of compiler is kept. For a target without
     CUDA nothing changes.
@@ -137,7 +143,8 @@ def cuda_compiler(target: tvm.target.Target) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        yield
+        with cuda_build.hooks(target):
+            yield
     finally:
         for name, value in before.items():
             if value is None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # A worker's first answer waits for its imports, which take many seconds on a busy machine.
 START_TIMEOUT_S = 180.0
+# A CUDA kernel with this many multiply-adds is compiled in parts, by as many compilers side by side.
+LARGE_KERNEL, COMPILERS_OF_LARGE = 100_000, 8
 # The arguments that a kernel is verified and timed with are drawn from this seed, so that results compare.
 ARGUMENT_SEED = 2020
 
@@ -42,7 +44,8 @@ class MeasureOptions:
 
     Each of `repeats` measurements lasts at least `min_repeat_ms`; a build may take `build_timeout_s`, a run
     `run_timeout_s`. Each of the `builders` processes that build side by side, compilers included, and the one that runs
-    may take `memory_bytes`; None: an equal share of this machine's memory.
+    may take `memory_bytes`; None: an equal share of this machine's memory. Layers whose CUDA kernels are compiled in
+    parts have fewer builders, and as many compilers in all.
     """
 
     repeats: int = 5
@@ -86,9 +89,14 @@ class Measurer:
             # What compilers leave behind when they are killed goes with the folder.
             "TMPDIR": self._folder.name,
         }
-        memory_bytes = self.options.memory_bytes or memory.total_bytes() // (self.options.builders + 2)
+        builders = self.options.builders
+        if target.kind.name == "cuda":
+            is_large = np.count_nonzero(weight) >= LARGE_KERNEL
+            builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
+            variables[environment.COMPILERS] = str(self.options.builders // builders)
+        memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
         self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [Worker(variables, memory_bytes) for _ in range(self.options.builders)]
+        self._workers = [Worker(variables, memory_bytes) for _ in range(builders)]
         for worker in self._workers:
             self._builders.put(worker)
         self._runner = Worker(variables, memory_bytes)
@@ -112,7 +120,7 @@ class Measurer:
         they are built, while later ones are being built.
         """
         jobs = [(candidate, self._new_library()) for candidate in candidates]
-        with ThreadPoolExecutor(self.options.builders) as pool:
+        with ThreadPoolExecutor(len(self._workers)) as pool:
             try:
                 failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
                 if self._device == "cpu":

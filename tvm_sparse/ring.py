@@ -7,6 +7,7 @@ runs ahead only along straight lines, starts anew each time. `MakeRings` rewrite
 
 * the tile, and the part of the input channels where these are divided between blocks (`cluster`), is chosen once,
   and its chunks follow each other without a branch; the first copies, the same for all tiles, come before that;
+  in large kernels all of it lies behind the choice, a piece that can be compiled by itself (`pieces`);
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -40,10 +42,12 @@ from tvm.tirx import (
     Var,
 )
 
-from tvm_sparse import switch
+from tvm_sparse import pieces, switch
 from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
+from tvm_sparse.fold import WEIGHT_ATTRIBUTE
+from tvm_sparse.pieces import piece
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
@@ -68,9 +72,17 @@ def make_rings_pass() -> tvm.transform.Pass:
         name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
         if len(loops) > 1:
             raise BuildError(name, "more than one loop of chunks", len(loops), "1", "report this schedule")
-        return tirx.PrimFunc(func.params, _Kernel(name, func.body, loops[0]).rewritten(), func.ret_type, func.attrs)
+        body = _Kernel(name, func.body, loops[0], _is_large(func)).rewritten()
+        return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
     return make
+
+
+def _is_large(func: tirx.PrimFunc) -> bool:
+    """Whether the kernel's tiles are to be compiled one by one."""
+    if WEIGHT_ATTRIBUTE not in func.attrs:
+        return False
+    return int(np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy())) >= pieces.SPLIT_NON_ZEROS
 
 
 @dataclass(frozen=True)
@@ -101,8 +113,8 @@ class _Chunk:
 class _Kernel:
     """The body of one kernel around its chunk loop."""
 
-    def __init__(self, name: str, body: Stmt, loop: For):
-        self.name, self.body, self.loop = name, body, loop
+    def __init__(self, name: str, body: Stmt, loop: For, large: bool):
+        self.name, self.body, self.loop, self.large = name, body, loop, large
         self.turn = bool(int(loop.annotations.get(TURN, 0)))
         self.chunk = self._chunk()
         # Where there are fewer chunks than buffers, each has its own.
@@ -139,6 +151,8 @@ class _Kernel:
         if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
             return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
         before, ring, after = self._around(body)
+        if self.large:
+            return _selected(_sequence([*before, ring, *after]), chosen, piece)
         return _sequence([*before, _selected(ring, chosen), *after])
 
     def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
@@ -280,14 +294,18 @@ def _grown(buffer: Var, buffers: int) -> Var:
     return tirx.decl_buffer((int(length) * buffers,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
 
 
-def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...]) -> Stmt:
-    """A copy of `body` for every value of the variables `chosen`, (variable, extent) each."""
+def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...], marked: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
+    """A copy of `body`, `marked`, for every value of the variables `chosen`, (variable, extent) each."""
     if not chosen:
-        return body
+        return marked(body)
     (var, count), *others = chosen
     if count == 1:
-        return _selected(body, tuple(others))
-    return _tree(var, 0, count, lambda index: _selected(substituted(body, var, _integer(index)), tuple(others)))
+        return _selected(body, tuple(others), marked)
+
+    def copy(index: int) -> Stmt:
+        return _selected(substituted(body, var, _integer(index)), tuple(others), marked)
+
+    return _tree(var, 0, count, copy)
 
 
 def _tree(var: Var, start: int, stop: int, make: Callable[[int], Stmt]) -> Stmt:
