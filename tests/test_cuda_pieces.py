@@ -79,7 +79,7 @@ def test_every_piece_becomes_a_function(small_parts: None) -> None:
     products = [len(re.findall(r"\* -?0x", part.source)) for part in parts]
     assert sum(products) == len(re.findall(r"\* -?0x", source)) and products[-1] == 0
     threads, blocks = re.search(r"__launch_bounds__\((\d+)(?:, (\d+))?\)", source).groups()
-    registers = 65536 // (-(-int(threads) // 32) * 32 * int(blocks or 1)) // 8 * 8
+    registers = 16384 // (-(-int(threads) // 128) * 32 * int(blocks or 1)) // 8 * 8
     assert {part.options for part in parts[:-1]} == {(f"-maxrregcount={min(registers, 255)}",)}
 
 

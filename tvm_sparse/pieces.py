@@ -32,8 +32,9 @@ SPLIT_NON_ZEROS = 27_000
 SPLIT_LINES = 50_000
 # Lines of a part at least: smaller pieces of one kernel share a source, as each costs half a second to begin.
 PART_LINES = 8_000
-# Registers of a multiprocessor, those a thread may have, and in which steps.
-_REGISTERS, _MAX_REGISTERS, _STEP = 65536, 255, 8
+# Registers of a multiprocessor and the parts that share them, those a thread may have, and in which steps. The fullest
+# part counts: a linker refuses a function with more registers than its kernel may have.
+_REGISTERS, _PARTS, _MAX_REGISTERS, _STEP = 65536, 4, 255, 8
 
 _ARGUMENTS = "tvm_sparse_arguments"
 _HEAD = re.compile(
@@ -132,8 +133,8 @@ class _Kernel:
     @property
     def registers(self) -> int:
         """What the compiler makes of its launch bounds: registers that a thread may have."""
-        warps = -(-int(self.head["threads"]) // 32) * int(self.head["blocks"] or 1)
-        return min(_REGISTERS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+        warps = -(-int(self.head["threads"]) // (32 * _PARTS)) * int(self.head["blocks"] or 1)
+        return min(_REGISTERS // _PARTS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
 
     def _signature(self, number: int) -> str:
         name = f"{self.head['name']}_piece_{number}"
