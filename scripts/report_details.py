@@ -57,20 +57,20 @@ def tuning(document: Document) -> Table:
 
 def predictions(document: Document) -> Table:
     """Predicted against measured times of our kernels and of cuDNN, and whether the winner was foreseen."""
-    rows, right = [], 0
-    cases = pick((case for run in document.runs for case in run.cases), lambda case: len(case.densities))
-    for (operator, batch), case in cases.items():
-        for density in case.densities:
-            own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
-            if own is None or rival is None or own.predicted_us is None:
-                continue
-            measured = [Spread.of(each.cold_us).median for each in (own, rival)]
-            predicted = [own.predicted_us, cudnn_us(case.spec)]
-            ratios = [times[1] / times[0] for times in (predicted, measured)]
-            right += (ratios[0] > 1) == (ratios[1] > 1)
-            times = (predicted[0], measured[0], predicted[1], measured[1])
-            cells = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
-            rows.append((str(operator), str(batch), f"{density:g}", *cells))
+    rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
+    right = 0
+    pairs = [(case, density) for run in document.runs for case in run.cases for density in case.densities]
+    for case, density in pairs:
+        own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
+        key = (case.operator, case.batch, density)
+        if own is None or rival is None or own.predicted_us is None or key in rows:
+            continue
+        measured = [Spread.of(each.cold_us).median for each in (own, rival)]
+        predicted = [own.predicted_us, cudnn_us(case.spec)]
+        ratios = [times[1] / times[0] for times in (predicted, measured)]
+        right += (ratios[0] > 1) == (ratios[1] > 1)
+        times = (predicted[0], measured[0], predicted[1], measured[1])
+        rows[key] = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
     note = (
         "What `inspect --target cuda` predicts from the pattern alone, for the best of the default decisions, against "
         f"the measured medians, cold, of tuned kernels; the winner is predicted in {right} of {len(rows)} cases."
@@ -83,18 +83,22 @@ def predictions(document: Document) -> Table:
         "ratio predicted",
         "measured",
     )
-    return Table("Prediction", note, ("op", "batch", "density", *names), tuple(rows))
+    cells = tuple((f"{key[0]}", f"{key[1]}", f"{key[2]:g}", *rows[key]) for key in sorted(rows))
+    return Table("Prediction", note, ("op", "batch", "density", *names), cells)
 
 
 def failures(document: Document) -> Table:
-    """What was not timed."""
-    note = "Contenders without times, and the cause."
-    rows = [
-        (str(case.operator), str(case.batch), each.name, each.status, " ".join(each.cause.split())[-200:])
-        for case, each in _contenders(document)
-        if each.status != "ok"
-    ]
-    return Table("Not timed", note, ("op", "batch", "contender", "status", "cause"), tuple(rows))
+    """What was not timed: one row for all cases in which it is said of a method."""
+    note = "Contenders without times, and the cause; cases are operator/batch."
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for case, each in _contenders(document):
+        if each.status != "ok":
+            key = (each.family, each.status, " ".join(each.cause.split())[-200:])
+            cases = where.setdefault(key, [])
+            if f"{case.operator}/{case.batch}" not in cases:
+                cases.append(f"{case.operator}/{case.batch}")
+    rows = tuple((" ".join(cases), *key) for key, cases in where.items())
+    return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows)
 
 
 def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:
