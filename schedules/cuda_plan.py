@@ -6,6 +6,7 @@ built in vain.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
+from tvm_sparse.lattice import lattice
 from tvm_sparse.schedules.base import divisors, nearest
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default
 
@@ -77,16 +79,22 @@ class Structure:
         return images * channels * self._height(spec, rows) * self.tiles.width(spec)
 
     def _height(self, spec: ConvSpec, rows: int) -> int:
-        return (rows * self.pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+        return _height(spec, rows * self.pixels)
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
         return _row_stride(self.tiles, self.pixels, spec)
 
 
+def _height(spec: ConvSpec, rows: int) -> int:
+    """Rows of the lattice that so many rows of outputs read."""
+    read = lattice(spec)
+    return (rows - 1) * read.stride[0] + (spec.r - 1) * read.dilation[0] + 1
+
+
 @cache
 def _row_stride(tiles: Tiles, pixels: int, spec: ConvSpec) -> int:
-    columns, (st_h, st_w) = tiles.columns, spec.stride
+    columns, (st_h, st_w) = tiles.columns, lattice(spec).stride
 
     def conflicts(stride: int) -> int:
         total = 0
@@ -144,13 +152,13 @@ def _widths(spec: ConvSpec) -> list[int]:
 
 def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
+    stride = lattice(spec).stride
     waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w
 
     def cost(rows: int) -> float:
         threads = rows * tiles.columns
         idle = -threads % 32 / threads
-        height = (rows * pixels - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
-        copied = tiles.width(spec) * height / (tiles.columns * rows * pixels * spec.stride[0] * spec.stride[1])
+        copied = tiles.width(spec) * _height(spec, rows * pixels) / (tiles.columns * rows * pixels * math.prod(stride))
         size = max(threads / THREADS, THREADS / threads)
         return waste * (1 + idle) * (1 + 0.25 * copied) * (1 + 0.1 * (size - 1))
 

@@ -64,5 +64,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         )
         found = [plain_tile_space(NAME, spec, each) for each in plans if each is not None][:1]
     if not found:
+        if pattern.nnz > MAX_WHOLE:
+            raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return sorted(found, key=lambda each: each.estimate_us or 0)

@@ -17,7 +17,7 @@ import gpu_jobs
 import numpy as np
 import pytest
 import tvm
-from cuda_emulator import build_source, kernels, run_emulated
+from cuda_emulator import build_source, emulate, kernels, run_emulated
 from random_cases import Case, random_case, random_kernel
 from tvm import s_tir
 from tvm.support import nvcc
@@ -141,6 +141,31 @@ def test_dense_serves_a_kernel_that_no_block_can_stage() -> None:
     assert "direct" in dense_cuda.spaces(spec, pattern, CUDA)[0].name
     with pytest.raises(NotApplicable, match="shared memory"):
         folded_cuda.spaces(spec, pattern, CUDA)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConvSpec(2, 4, 1, 40, 8, 1, 3, stride=(2, 1), padding=(2, 1, 2, 1)),
+        ConvSpec(2, 16, 20, 20, 24, 1, 1, stride=(2, 2), bias=True),
+    ],
+    ids=["rows of padding only", "1x1 with stride 2"],
+)
+def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> None:
+    """Every folded space is exact where staged rows are padding alone, or every second column is read."""
+    weight = sparse_weight(spec, 0.3)
+    weight = np.sign(weight) * np.ceil(np.abs(weight))
+    arguments = reference.random_arguments(spec, 0, integers=True)
+    expected = reference.reference(spec, weight=weight, **arguments)
+    for number, each in enumerate(folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)):
+        kernel = space.apply_trace(each, weight)
+        y = np.full(spec.output_shape, np.nan, np.float32)
+        names = [parameter.name for parameter in kernel.func.params]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        emulate(*build_source(kernel.func, CUDA), dict(zip(names, (*arguments.values(), y), strict=True)), folder)
+        np.testing.assert_array_equal(y, expected.value)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,7 +14,6 @@ full vectors on maps of 7x7 as on maps of 224x224, no strided loads. Columns bet
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -24,6 +23,7 @@ from tvm.s_tir import SBlock
 from tvm.tirx import BufferRegion
 
 from tvm_sparse.conv import ConvSpec
+from tvm_sparse.lattice import lattice
 
 # Name of the weight's argument in every PrimFunc made here.
 WEIGHT = "weight"
@@ -232,13 +232,13 @@ class Tiles:
     def lanes(self, spec: ConvSpec) -> int:
         """Floats that are copied at once, 4, 2 or 1: they never straddle a tile, a row or its padding.
 
-        One where the taps skip columns throughout (a 1x1 kernel with stride 2): TVM narrows copies to what is read.
+        One where the taps skip columns throughout (a 1x1 kernel with stride 2): only what is read is copied.
         """
-        step = self.columns * spec.stride[1] if self.count(spec) > 1 else 4
-        distance = math.gcd(spec.stride[1] if self.columns > 1 else 0, spec.dilation[1] if spec.s > 1 else 0)
-        span = (self.columns - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] + 1
-        if distance % 2 == 0:
+        read = lattice(spec)
+        if read.step[1] > 1:
             return 1
+        step = self.columns * read.stride[1] if self.count(spec) > 1 else 4
+        span = (self.columns - 1) * read.stride[1] + (spec.s - 1) * read.dilation[1] + 1
         return next(lanes for lanes in (4, 2, 1) if spec.w % lanes == 0 and step % lanes == 0 and span >= lanes)
 
     def lead(self, spec: ConvSpec) -> int:
@@ -246,20 +246,21 @@ class Tiles:
         return -spec.padding[1] % self.lanes(spec)
 
     def width(self, spec: ConvSpec) -> int:
-        """Input columns that a tile needs, `lead` included, rounded up to whole copies."""
-        lanes = self.lanes(spec)
-        needed = self.lead(spec) + (self.columns - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] + 1
+        """Columns of the lattice that a tile needs, `lead` included, rounded up to whole copies."""
+        lanes, read = self.lanes(spec), lattice(spec)
+        needed = self.lead(spec) + (self.columns - 1) * read.stride[1] + (spec.s - 1) * read.dilation[1] + 1
         return -(-needed // lanes) * lanes
 
 
 def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
     """The form whose input is staged tile by tile; arguments as `conv2d`.
 
-    ``pack`` has axes (n, c, tile, row, group of lanes, lane), and holds columns that neighbouring tiles share once for
-    each; ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them.
+    ``pack`` has axes (n, c, tile, row, group of lanes, lane); its rows and columns are those of the `lattice`, and
+    columns that neighbouring tiles share are there once for each. ``conv`` has axes (n, k, row, column), whole tiles of
+    columns, and no condition on any of them.
     """
-    arguments = arguments_of(spec)
-    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    arguments, read = arguments_of(spec), lattice(spec)
+    (st_h, st_w), (dil_h, dil_w) = read.stride, read.dilation
     top, left, count, lanes = spec.padding[0], spec.padding[1], tiles.count(spec), tiles.lanes(spec)
     height, copies = (tiles.rows - 1) * st_h + (spec.r - 1) * dil_h + 1, tiles.width(spec) // lanes
     # In units of copies: where tile 0 starts, and how far apart tiles are.
@@ -268,11 +269,12 @@ def conv2d_tiles(spec: ConvSpec, tiles: Tiles) -> tirx.PrimFunc:
     def pack_at(
         n: tirx.Expr, c: tirx.Expr, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr
     ) -> tirx.Expr:
-        y, column = row - top, (tile * step if count > 1 else 0) + copy + start
+        y, column = row * read.step[0] - top, ((tile * step if count > 1 else 0) + copy) * read.step[1] + start
+        last = ((count - 1) * step + copies - 1) * read.step[1] + start
         conditions = [y >= 0] if top else []
-        conditions += [y < spec.h] if height - top > spec.h else []
+        conditions += [y < spec.h] if (height - 1) * read.step[0] - top >= spec.h else []
         conditions += [column >= 0] if start else []
-        conditions += [column < spec.w // lanes] if start + (count - 1) * step + copies > spec.w // lanes else []
+        conditions += [column < spec.w // lanes] if last >= spec.w // lanes else []
         value = arguments["x"][n, c, y, column * lanes + lane]
         return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0.0, spec.dtype)) if conditions else value
 

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Op, TensorLoad
-from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
 
 from tvm_sparse.affine import split_index
 from tvm_sparse.errors import BuildError
@@ -57,6 +57,16 @@ class _Copy:
     guard: Var | None
 
 
+@dataclass(frozen=True)
+class _Zeros:
+    """Zeros that one thread stores in every chunk, where what is staged lies in the padding altogether."""
+
+    buffer: Var
+    index: tirx.Expr
+    value: tirx.Expr
+    guard: Var | None
+
+
 class ChunkCopies:
     """The copies that `stmt`, the body of a chunk loop over `chunk` of extent `count`, makes.
 
@@ -71,7 +81,7 @@ class ChunkCopies:
     def __init__(self, name: str, stmt: Stmt, chunk: Var, count: int):
         self.name, self.chunk, self.count = name, chunk, count
         self.prologue: list[Stmt] = []
-        self._copies: list[_Copy] = []
+        self._copies: list[_Copy | _Zeros] = []
         self._collect(stmt, None)
         buffers = [copy.buffer for copy in self._copies]
         if not buffers or not all(buffer.same_as(buffers[0]) for buffer in buffers):
@@ -83,7 +93,12 @@ class ChunkCopies:
         copies = [self._emit(copy, chunk, shift) for copy in self._copies]
         return SeqStmt(copies) if len(copies) > 1 else copies[0]
 
-    def _emit(self, copy: _Copy, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
+    def _emit(self, copy: _Copy | _Zeros, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        if isinstance(copy, _Zeros):
+            base, lanes = _first([copy.index])
+            index = base + shift if lanes == 1 else tirx.Ramp(base + shift, copy.index.stride, lanes)
+            zeros = BufferStore(copy.buffer, copy.value, [index])
+            return zeros if copy.guard is None else IfThenElse(copy.guard, zeros, None)
         to = copy.to + tirx.Cast("uint32", shift * IntImm("int32", 4))
         start = copy.start + chunk * IntImm("int32", copy.step)
         source = tirx.address_of(tirx.BufferLoad(copy.source, [start]))
@@ -106,8 +121,11 @@ class ChunkCopies:
         else:
             raise self._refusal(type(stmt).__name__)
 
-    def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> _Copy:
+    def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> _Copy | _Zeros:
         inside, value = None, store.value
+        if _is_zero(value):
+            (index,) = store.indices
+            return _Zeros(store.buffer, index, value, None if guard is None else self._bind("guard", guard))
         if isinstance(value, Call) and value.op.same_as(Op.get("prim.if_then_else")):
             inside, value = value.args[0], value.args[1]
         if not isinstance(value, TensorLoad):
@@ -150,6 +168,11 @@ class ChunkCopies:
 def substituted(stmt: Stmt, var: Var, value: object) -> Stmt:
     """`stmt` with `var` replaced by `value`."""
     return tvm_ffi.structural_map(stmt, (Var, lambda v: value if v.same_as(var) else v), order="post")
+
+
+def _is_zero(value: tirx.Expr) -> bool:
+    value = value.value if isinstance(value, tirx.Broadcast) else value
+    return isinstance(value, FloatImm) and value.value == 0
 
 
 def _first(indices: list) -> tuple[tirx.Expr, int]:

@@ -20,6 +20,7 @@ from tvm.tirx import BufferRegion, BufferStore, IfThenElse
 
 from tvm_sparse.compute import WEIGHT, Tiles, arguments_of, channel_of, epilogue, prim_func, reduce_axes
 from tvm_sparse.conv import ConvSpec
+from tvm_sparse.lattice import lattice
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,19 @@ class Runs:
         return -(-spec.n * spec.out_h * spec.out_w // self.length)
 
     def image_rows(self, spec: ConvSpec) -> int:
-        """Input rows of one image, padding included, that its outputs need."""
-        return (spec.out_h - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1
+        """Rows of the `lattice` of one image, padding included, that its outputs need."""
+        read = lattice(spec)
+        return (spec.out_h - 1) * read.stride[0] + (spec.r - 1) * read.dilation[0] + 1
 
     def rows(self, spec: ConvSpec) -> int:
-        """Input rows that a run needs, at most, in the stack of all padded images."""
+        """Rows of the lattice that a run needs, at most, in the stack of all padded images."""
+        read = lattice(spec)
         first = np.arange(self.count(spec)) * self.length // spec.out_w
         last = (np.arange(1, self.count(spec) + 1) * self.length - 1) // spec.out_w
         start, end = (
-            row // spec.out_h * self.image_rows(spec) + row % spec.out_h * spec.stride[0] for row in (first, last)
+            row // spec.out_h * self.image_rows(spec) + row % spec.out_h * read.stride[0] for row in (first, last)
         )
-        return int((end - start).max()) + (spec.r - 1) * spec.dilation[0] + 1
+        return int((end - start).max()) + (spec.r - 1) * read.dilation[0] + 1
 
     def whole(self, spec: ConvSpec) -> Tiles:
         """The tiles of whole rows whose lanes and width hold for runs too."""
@@ -66,16 +69,16 @@ def conv2d_runs(spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
 
 
 def packed_runs(spec: ConvSpec, runs: Runs, x: te.Tensor) -> te.Tensor:
-    """The stage ``pack``: for each run the rows of the padded input that its pixels read."""
+    """The stage ``pack``: for each run what its pixels read of the rows of the padded input."""
     tiles, height = runs.whole(spec), runs.image_rows(spec)
-    lanes = tiles.lanes(spec)
+    lanes, step = tiles.lanes(spec), lattice(spec).step
     copies, start = tiles.width(spec) // lanes, -(spec.padding[1] + tiles.lead(spec)) // lanes
     zero = tirx.const(0.0, spec.dtype)
 
     def pack_at(run: tirx.Expr, c: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         stacked = _first_row(spec, runs, run) + row
-        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) - spec.padding[0]
-        column = copy + start
+        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) * step[0] - spec.padding[0]
+        column = copy * step[1] + start
         inside = tirx.all(n < spec.n, y >= 0, y < spec.h, column >= 0, column < spec.w // lanes)
         return tirx.if_then_else(inside, x[n, c, y, column * lanes + lane], zero)
 
@@ -88,18 +91,19 @@ def product(
     """What the weight at `tap` = (c, r, s) of a filter contributes to the output `at` = (run, k, pixel)."""
     (run, k, pixel), (c, r, s) = at, tap
     tiles, channels, filters = runs.whole(spec), spec.weight_shape[1], spec.k // spec.groups
+    read = lattice(spec)
     place = run * runs.length + pixel
     row = _stacked_row(spec, runs, tirx.floordiv(place, spec.out_w)) - _first_row(spec, runs, run)
-    flat = tirx.floormod(place, spec.out_w) * spec.stride[1] + s * spec.dilation[1] + tiles.lead(spec)
+    flat = tirx.floormod(place, spec.out_w) * read.stride[1] + s * read.dilation[1] + tiles.lead(spec)
     copy, lane = tirx.floordiv(flat, tiles.lanes(spec)), tirx.floormod(flat, tiles.lanes(spec))
-    value = packed[run, channel_of(k, filters, channels, c), row + r * spec.dilation[0], copy, lane]
+    value = packed[run, channel_of(k, filters, channels, c), row + r * read.dilation[0], copy, lane]
     return value * weight[k, c, r, s]
 
 
 def _stacked_row(spec: ConvSpec, runs: Runs, row: tirx.Expr) -> tirx.Expr:
     """Where the input of output row `row` of all images begins in the stack of padded images."""
     image, within = tirx.floordiv(row, spec.out_h), tirx.floormod(row, spec.out_h)
-    return image * runs.image_rows(spec) + within * spec.stride[0]
+    return image * runs.image_rows(spec) + within * lattice(spec).stride[0]
 
 
 def _first_row(spec: ConvSpec, runs: Runs, run: tirx.Expr) -> tirx.Expr:
