@@ -76,12 +76,12 @@ def _by_structure(record: TuningRecord, vetting: Vetting) -> Verdict:
         if record.trace is None:
             schedule = Schedule(each.func, debug_mask="none")
             if each.apply is None:
-                raise UsageError(f"schedule {each.name}", "has no default decisions")
+                raise UsageError(f"schedule {each.name}", "has no default decisions", hint="a record of it needs its trace")
             each.apply(schedule)
         else:
             schedule = vetting.check(each, record.spec, record.pattern, target, record.trace)
             if space.decisions(record.trace) != record.decisions:
-                raise UsageError("decisions", "are not those of the trace")
+                raise UsageError("decisions", "are not those of the trace", hint="take both from one record")
     except TvmSparseError as error:
         return Verdict(record, "failed", str(error))
     kernel = f"{tvm_ffi.structural_hash(schedule.mod['main']) % 2**64:016x}"
