@@ -34,7 +34,7 @@ BATCH = 64
 SHIFT = 3  # training images move by up to this many of their 32 pixels
 DENSE_EPOCHS, STEP_EPOCHS, FINE_TUNE_EPOCHS = 12, 2, 10
 DENSITIES = (0.5, 0.25, 0.15, 0.1)  # of each pruned convolution after each step
-BITS = 8  # of the dense network's weights that are kept, so that its file is small; it is right as often as before
+BITS = 4  # significant bits of the dense network's weights that are kept, for a small file; it is right as often
 
 
 class ConvBN(nn.Module):
@@ -135,7 +135,7 @@ def prune_gradually(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def round_weights(net: nn.Module) -> None:
-    """Keep the leading `BITS` bits of every convolution's weights."""
+    """Keep `BITS` significant bits of every convolution's weights."""
     for conv in convolutions(net).values():
         mantissa, exponent = torch.frexp(conv.weight.data)
         conv.weight.data = torch.ldexp(torch.round(mantissa * 2**BITS) / 2**BITS, exponent)

@@ -1,6 +1,7 @@
 """The scripts that tune and time: their table of operators, their reports, and one short run of all of them."""
 
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_tune_and_bench(tmp_path):
     words = ["--log", log, "--operators", "5,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
     done = run("bench_layers", *words)
     assert done.returncode == 0, done.stderr
-    measured, skipped = json.loads((tmp_path / "new.json").read_text())["runs"][0]["cases"]
+    measured, skipped = json.loads(lzma.decompress((tmp_path / "new.json.xz").read_bytes()))["runs"][0]["cases"]
     assert set(measured["times_us"]) == {OURS, DENSE, *RIVALS}
     assert measured["errors"][OURS] <= 1
     assert "no record for this shape" in skipped["skipped"]
