@@ -1,7 +1,7 @@
 """Kernels of the CPU schedules on random convolutions, weights and decisions, against the float64 reference.
 
-320 kernels in all, and more by `scripts/check_cpu.py`; integer-valued cases must be exact, all others lie within the bound of `tvm_sparse.reference`.
-Outputs start as NaN, so an element that a kernel does not write is found.
+320 kernels in all, and more by `scripts/check_cpu.py`; integer-valued cases must be exact, all others lie within the
+bound of `tvm_sparse.reference`. Outputs start as NaN, so an element that a kernel does not write is found.
 """
 
 import random
