@@ -116,10 +116,11 @@ def test_tune_and_bench(tmp_path):
 
 
 def test_mistakes_are_one_sentence(tmp_path):
-    for script, words in (
-        ("bench_layers", ["--log", tmp_path / "missing.jsonl", "--threads", 1, "--operators", 1]),
-        ("tune_model", [tmp_path / "missing.onnx", "-o", tmp_path / "log.jsonl"]),
+    log = tmp_path / "missing"
+    for script, words, code in (
+        ("bench_layers", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
+        ("tune_table2", ["--target", "missing", "-o", log], 2),
     ):
         done = run(script, *words)
-        assert done.returncode == 3
+        assert done.returncode == code
         assert "missing" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
