@@ -6,14 +6,15 @@ For each number of threads a process of its own runs all contenders: our kernel 
 PyTorch's convolution in NCHW and in channels-last (NHWC), and ONNX Runtime. Everything is called through Python on
 tensors that exist already; what such a call costs each library for a convolution of one weight is measured too. Each
 result is compared with a float64 reference first, ours under the error bound of `tvm_sparse.reference`. Prints a
-table, and writes it with all times as ``docs/results/<name>.json`` and ``.md``. Records hold for one number of threads:
-tune for each.
+table, and writes it with all times as ``docs/results/<name>.json.xz`` and ``.md``. Records hold for one number of
+threads: tune for each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import shlex
 import subprocess
@@ -233,9 +234,10 @@ def main() -> int:
     show(document)
     arguments.results.mkdir(parents=True, exist_ok=True)
     name = arguments.name or f"table2-{fingerprint['arch']}"
-    for suffix, text in (("json", json.dumps(document, indent=1, allow_nan=False) + "\n"), ("md", markdown(document))):
+    packed = lzma.compress(json.dumps(document, allow_nan=False).encode())
+    for suffix, content in (("json.xz", packed), ("md", markdown(document).encode())):
         path = arguments.results / f"{name}.{suffix}"
-        path.write_text(text)
+        path.write_bytes(content)
         print(f"written: {path}")
     return 0
 

@@ -177,7 +177,7 @@ def main() -> int:
 
 def _write(path: Path | None, report: dict[str, Any]) -> None:
     if path is not None:
-        path.write_text(json.dumps(report, indent=1) + "\n")
+        path.write_text(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,28 @@
-"""What tests need that not every machine has."""
+"""What tests need that not every machine has, and what keeps them apart from others that run at the same time."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 
+# Test processes share the cores: threads that wait busily for each other take longer than the work.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory):
+    """A folder for temporary files, so that nothing waits for the locks in it of tuners outside this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("temporary"))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+def pytest_runtest_setup(item):
     """Skip tests marked ``gpu`` where TVM finds no NVIDIA GPU."""
     if item.get_closest_marker("gpu") is None:
         return

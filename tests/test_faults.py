@@ -33,7 +33,7 @@ WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5,
 FAULTY = str(Path(__file__).with_name("faulty_worker.py"))
 LIMIT_BYTES = 400 << 20
 OPTIONS = MeasureOptions(
-    repeats=3, min_repeat_ms=0.1, build_timeout_s=60, run_timeout_s=60, memory_bytes=LIMIT_BYTES, builders=1
+    repeats=3, min_repeat_ms=0.1, build_timeout_s=180, run_timeout_s=180, memory_bytes=LIMIT_BYTES, builders=1
 )
 
 
@@ -63,14 +63,14 @@ def test_a_fault_costs_only_its_candidate(faulty, step, how, cause):
     assert (bad.status, bad.times_us) == (f"{step}_failed", ())
     assert re.search(cause, bad.cause), bad.cause
     assert (good.status, good.cause, good.times_us) == ("ok", "", (10.0, 10.0, 10.0))
-    assert time.monotonic() - start_s < 45
+    assert time.monotonic() - start_s < 120
 
 
 def test_half_an_answer_is_waited_for_no_longer_than_a_whole_one(monkeypatch):
     monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
-    with Measurer(SPEC, WEIGHT, TARGET, MeasureOptions(repeats=1, run_timeout_s=2, builders=1)) as measurer:
+    with Measurer(SPEC, WEIGHT, TARGET, MeasureOptions(repeats=1, run_timeout_s=4, builders=1)) as measurer:
         bad, good = measurer.measure([Candidate("run answers half"), Candidate("good")])
-    assert (bad.status, bad.cause, good.status) == ("timeout", "run took longer than 2 s", "ok")
+    assert (bad.status, bad.cause, good.status) == ("timeout", "run took longer than 4 s", "ok")
 
 
 def test_a_flood_of_output_fills_nothing(faulty):

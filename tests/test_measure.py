@@ -28,9 +28,9 @@ OPTIONS = MeasureOptions(repeats=3, min_repeat_ms=0.1, builders=1)
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """Candidates do what their schedule's name says; a build or run may take 2 s."""
+    """Candidates do what their schedule's name says; a build or run may take 4 s."""
     monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
-    options = MeasureOptions(repeats=3, build_timeout_s=2, run_timeout_s=2, builders=1)
+    options = MeasureOptions(repeats=3, build_timeout_s=4, run_timeout_s=4, builders=1)
     with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
         yield measurer
 
@@ -54,7 +54,7 @@ def ends(pid, seconds=10.0):
         ("exits", "{}_failed", "exited with code 7; last output: the last words"),
         ("crashes", "{}_failed", "exited with code 1; .* not an error that the worker expects"),
         ("raises", "{}_failed", "RuntimeError: out of registers"),
-        ("hangs", "timeout", "{} took longer than 2 s"),
+        ("hangs", "timeout", "{} took longer than 4 s"),
     ],
 )
 def test_a_fault_costs_only_its_candidate(faulty, step, how, status, cause):

@@ -171,7 +171,7 @@ static void emulate(Kernel kernel, dim3 grid, dim3 block, Arguments... arguments
     std::tuple<Arguments...> all(arguments...);
     called = kernel, passed = &all, blockDim = block, gridDim = grid;
     int extents[] = {grid.x, grid.y, grid.z}, threads[] = {block.x, block.y, block.z};
-    run_grid([] { std::apply(called, *passed); finished[current] = true; __syncthreads(); }, extents, threads);
+    run_grid([] { std::apply(called, *passed); finished[current] = true; __syncthreads(); }, extents, threads, 1);
 }
 #define LAUNCH(kernel, grid, block, stream, ...) emulate(kernel, grid, block, __VA_ARGS__)
 """

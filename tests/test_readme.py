@@ -19,7 +19,7 @@ def blocks(language):
 
 def test_ci_runs_the_test_command_of_the_readme():
     (_, tests) = (block.strip() for block in blocks("sh"))
-    assert tests.endswith("-m pytest")
+    assert "-m pytest" in tests
     assert tests in [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
 
 

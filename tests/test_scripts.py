@@ -1,6 +1,7 @@
 """The scripts that tune and time: their table of operators, their reports, and one short run of all of them."""
 
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_tune_and_bench(tmp_path):
     words = ["--log", log, "--operators", "5,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
     done = run("bench_layers", *words)
     assert done.returncode == 0, done.stderr
-    measured, skipped = json.loads((tmp_path / "new.json").read_text())["runs"][0]["cases"]
+    measured, skipped = json.loads(lzma.decompress((tmp_path / "new.json.xz").read_bytes()))["runs"][0]["cases"]
     assert set(measured["times_us"]) == {OURS, DENSE, *RIVALS}
     assert measured["errors"][OURS] <= 1
     assert "no record for this shape" in skipped["skipped"]
@@ -115,10 +116,11 @@ def test_tune_and_bench(tmp_path):
 
 
 def test_mistakes_are_one_sentence(tmp_path):
-    for script, words in (
-        ("bench_layers", ["--log", tmp_path / "missing.jsonl", "--threads", 1, "--operators", 1]),
-        ("tune_model", [tmp_path / "missing.onnx", "-o", tmp_path / "log.jsonl"]),
+    log = tmp_path / "missing"
+    for script, words, code in (
+        ("bench_layers", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
+        ("tune_table2", ["--target", "missing", "-o", log], 2),
     ):
         done = run(script, *words)
-        assert done.returncode == 3
+        assert done.returncode == code
         assert "missing" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

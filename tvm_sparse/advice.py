@@ -1,6 +1,6 @@
 """What limits a sparse convolution, from its shape and its zeros alone, and what to do about it.
 
-Nothing is measured here. The constants are from `docs/results/table2-znver5.json`, one core of a Zen 5: folded kernels
+Nothing is measured here. The constants are from `docs/results/table2-znver5.md`, one core of a Zen 5: folded kernels
 that are limited by arithmetic reach 70 to 100 GFLOP/s there, dense ones about 250, and those limited by memory move 35
 to 45 GB/s. On another processor the numbers differ, their ratios hardly.
 """

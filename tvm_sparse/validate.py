@@ -76,7 +76,8 @@ def _by_structure(record: TuningRecord, vetting: Vetting) -> Verdict:
         if record.trace is None:
             schedule = Schedule(each.func, debug_mask="none")
             if each.apply is None:
-                raise UsageError(f"schedule {each.name}", "has no default decisions", hint="a record of it needs its trace")
+                hint = "a record of it needs its trace"
+                raise UsageError(f"schedule {each.name}", "has no default decisions", hint=hint)
             each.apply(schedule)
         else:
             schedule = vetting.check(each, record.spec, record.pattern, target, record.trace)
