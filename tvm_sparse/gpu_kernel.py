@@ -2,7 +2,7 @@
 
 A folded kernel is bound by its instruction stream, and where it has little code a thread by copies. Constants are those
 of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 645 kernels of
-36 convolutions, timed warm, as the tuner does: least squares of the error's logarithm, each convolution of equal weight.
+36 convolutions, timed warm as the tuner does: least squares of the error's logarithm, each convolution alike.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
 _REGISTERS, _SHARED_BYTES, _WARPS, _BLOCKS = 16384, 227 * 1024, 64, 32
 # Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them.
 _IN_CLUSTERS = 128
-# What cuDNN reaches with TF32 tensor cores on Table 2: flops and bytes a second, and its shortest time.
-_CUDNN_FLOPS_S, _CUDNN_BYTES_S, _CUDNN_US = 340e12, 2.0e12, 5.0
+# What cuDNN reaches on Table 2 where TF32 is allowed: flops and bytes a second, and its shortest time (fitted).
+_CUDNN_FLOPS_S, _CUDNN_BYTES_S, _CUDNN_US = 320e12, 1.7e12, 7.0
 # Bytes of an instruction; code up to a size -> cycles an instruction (measured).
 _INSTRUCTION = 16
 _FETCH_CYCLES = ((32 * 1024, 1.0), (160 * 1024, 2.7), (math.inf, 6.2))
-# Cycles of a cold instruction (fitted), and where `_TOGETHER` multiprocessors ask for the same lines at once (measured).
-_COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 8.0, 14.0, 64
+# Cycles of a cold instruction (fitted), and where `_TOGETHER` multiprocessors want the same lines at once (measured).
+_COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 7.5, 14.0, 64
 # Bytes of cold code that reach all multiprocessors together in a cycle, each tile's and part's once (fitted).
-_COLD_BYTES = 130.0
+_COLD_BYTES = 115.0
 # Code of all tiles and parts that is still cached when the kernel is called again, bytes (fitted).
-_KEPT_BYTES = 112 * 1024
-# How much longer warm code takes whose registers do not suffice to issue shared loads well before their use, and where
-# blocks are at different chunks and so share less of what is fetched (fitted).
-_CRAMPED, _TURNED = 1.5, 1.3
+_KEPT_BYTES = 108 * 1024
+# How much longer code takes where blocks are at different chunks and so share less of what is fetched, and warm code
+# whose registers do not suffice to issue shared loads well before their use (fitted).
+_TURNED, _CRAMPED = 1.25, 1.7
 # Registers beside its accumulators that a thread takes where it may.
 _OTHER_REGISTERS = 24
-# Cycles of a barrier with the wait for copies one chunk ahead (fitted), and of a block's start and end.
-_BARRIER_CYCLES, _BLOCK_CYCLES = 150.0, 500.0
+# Cycles of a barrier with the wait for copies (measured), and of a block's start and end.
+_BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 500.0
 # Bytes a cycle into a multiprocessor's shared memory: at most, and while all of them copy, 6 TB/s from the level-2
 # cache (measured; the fit finds the same).
 _COPIED_BYTES, _COPIED_TOGETHER_BYTES = 64.0, 25.0
 # Bytes of partial sums that a block reads in a cycle from the other blocks of its cluster (fitted).
 _JOINED_BYTES = 6.0
 # Instructions that compute where one of a thread's copies in a chunk comes from and goes to.
-_ADDRESS = 20
-# Of an empty kernel in a CUDA graph.
-_LAUNCH_US = 1.0
+_ADDRESS = 10
+# Of a kernel in a CUDA graph (fitted).
+_LAUNCH_US = 0.95
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,9 @@ class GpuKernel:
     @property
     def instructions(self) -> float:
         """Of a thread, about."""
-        copies = self.copies * self.chunks
         # Partial sums are stored, read and added up.
         joining = 3 * self.filters * self.pixels + 2 * self.parts + 20 if self.parts > 1 else 0
-        beside = 2 * copies + _ADDRESS * self.copies + 8 * self.chunks + self.filters * self.pixels + 60
+        beside = self.copies * (2 * self.chunks + _ADDRESS) + 8 * self.chunks + self.filters * self.pixels + 60
         return self.multiply_adds + self.loads + beside + joining
 
     @property
@@ -181,66 +180,62 @@ class GpuKernel:
         return max(1, min(warps // self.warps, int(_SHARED_BYTES // (self.shared_bytes + 1024)), _BLOCKS))
 
     @property
-    def codes(self) -> int:
-        """Tiles and parts: each has code of its own."""
-        return self.tiles * self.parts
+    def code_bytes(self) -> float:
+        """Code of one tile and part."""
+        return self.instructions * _INSTRUCTION
 
     @property
-    def share(self) -> int:
-        """Thread blocks of the busiest multiprocessor, one after the other or at once."""
-        return math.ceil(self.blocks * self.codes / (MULTIPROCESSORS if self.parts <= 2 else _IN_CLUSTERS))
+    def share(self) -> float:
+        """Thread blocks for each multiprocessor, one after the other or at once."""
+        return self.blocks * self.tiles * self.parts / (MULTIPROCESSORS if self.parts <= 2 else _IN_CLUSTERS)
 
     @property
     def active_blocks(self) -> int:
         """Thread blocks that a multiprocessor has at once: fewer than `resident_blocks` where there are few in all."""
-        return min(self.resident_blocks, self.share)
+        return min(self.resident_blocks, math.ceil(self.share))
 
     @property
     def waves(self) -> float:
-        """How often every multiprocessor is filled."""
-        return self.share / self.active_blocks
+        """How often the busiest multiprocessor is filled."""
+        return math.ceil(self.share) / self.active_blocks
 
     def time_us(self) -> float:
         """Estimated time on an H200."""
-        rounds = math.ceil(self.waves)
-        warm = self._warm_cycles()
-        # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
-        cold = min(self.tiles, rounds) * max(0.0, self._cold_cycles() - warm)
-        cycles = self.waves * warm + rounds * self._waiting_cycles() + cold
+        cycles = self.waves * self._warm_cycles() + math.ceil(self.waves) * self._waiting_cycles()
+        cycles += self._cold_cycles()
         # What DRAM delivers is hidden in part.
         return math.hypot(cycles / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US
 
     def _warm_cycles(self) -> float:
         """Of all blocks that a multiprocessor has at once, their code in its caches: arithmetic and copies."""
-        active, code = self.active_blocks, self.instructions * _INSTRUCTION
-        fetch = next(cycles for most, cycles in _FETCH_CYCLES if code <= most)
-        issue = self.instructions * max(active * self.warps / 4, fetch)
-        issue = max(issue, active * self.loads * self.warps)
-        issue *= _TURNED if self.turned else 1
-        issue *= _CRAMPED if self.registers > self.available_registers else 1
-        copying = min(MULTIPROCESSORS, self.blocks * self.codes)
-        rate = min(_COPIED_BYTES, _COPIED_TOGETHER_BYTES * MULTIPROCESSORS / copying)
+        active = self.active_blocks
+        fetch = next(cycles for most, cycles in _FETCH_CYCLES if self.code_bytes <= most)
+        issue = max(self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.warps)
+        issue *= (_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
+        rate = min(_COPIED_BYTES, _COPIED_TOGETHER_BYTES * max(1.0, 1 / self.share))
         return issue + active * self.copied_bytes / rate
 
     def _waiting_cycles(self) -> float:
-        """Of the same blocks: barriers, which other blocks fill, their start, and their partial sums."""
+        """Of the same blocks: barriers, their start, and their partial sums."""
         # Behind each barrier warps wait for copies, less where these run further ahead.
-        barriers = self.chunks * _BARRIER_CYCLES / self.depth / self.active_blocks
+        barriers = self.chunks * _BARRIER_CYCLES / self.depth
         sums = 4 * self.filters * self.pixels * self.threads * (self.parts - 1) / self.parts
         return barriers + _BLOCK_CYCLES + self.active_blocks * sums / _JOINED_BYTES
 
     def _cold_cycles(self) -> float:
-        """Of code that is executed for the first time, less what is left of it from the last call."""
-        code = self.instructions * _INSTRUCTION
-        together = min(1.0, self.blocks / _TOGETHER) * (0 if self.turned and code <= _FETCH_CYCLES[1][0] else 1)
+        """What is added as code is executed for the first time since the last call."""
+        # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
+        rounds, all_code = min(self.tiles, math.ceil(self.waves)), self.code_bytes * self.tiles * self.parts
+        apart = self.turned and self.code_bytes <= _FETCH_CYCLES[1][0]
+        together = 0.0 if apart else min(1.0, self.blocks / _TOGETHER)
         cold = self.instructions * (_COLD_CYCLES + together * (_COLD_TOGETHER_CYCLES - _COLD_CYCLES))
-        fetched = self.codes / min(self.tiles, math.ceil(self.waves)) * code / _COLD_BYTES
-        warm, kept = self._warm_cycles(), min(1.0, _KEPT_BYTES / (self.codes * code))
-        return warm + (max(cold, fetched) - warm) * (1 - kept)
+        cold = max(cold * (_TURNED if self.turned else 1), all_code / rounds / _COLD_BYTES)
+        return rounds * max(0.0, cold - self._warm_cycles()) * (1 - min(1.0, _KEPT_BYTES / all_code))
 
     def features(self) -> list[float]:
         """The counts in the form a regression takes them, the estimate among them."""
-        waves = self.waves
+        filled = self.share / self.active_blocks
+        last = math.ceil(filled) / filled
         sizes = (
             self.threads,
             self.filters * self.pixels,
@@ -252,17 +247,15 @@ class GpuKernel:
             self.chunks,
             self.instructions,
             self.instructions / self.chunks,
-            self.instructions * _INSTRUCTION,
-            self.instructions * _INSTRUCTION * self.codes,
+            self.code_bytes * self.tiles * self.parts,
             self.loads,
             self.copied_bytes,
             self.copies,
             self.shared_bytes,
             self.time_us(),
-            waves,
+            filled,
         )
         idle = 1 - self.threads / (-(-self.threads // 128) * 128)
-        last = math.ceil(waves) / waves
         return [*(math.log2(1 + size) for size in sizes), idle, last, self.resident_blocks, self.pixels, self.turned]
 
 
