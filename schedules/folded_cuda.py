@@ -43,10 +43,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or one channel's tile exceeds shared memory.
+        The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, one channel's tile exceeds shared memory, or all that is
+        read is padding.
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    if _reads_only_padding(spec):
+        # TVM makes constants of the copies, and a ring copies from an input.
+        raise NotApplicable("no output reads any of the input, only padding")
     folding, found = Fold(pattern, shared_memory_bytes(target)), []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h and pattern.nnz * pixels <= MAX_MULTIPLY_ADDS:
@@ -66,3 +70,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if not found:
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return sorted(found, key=lambda each: each.estimate_us or 0)
+
+
+def _reads_only_padding(spec: ConvSpec) -> bool:
+    """Whether the last row or column that an output reads lies before the input's first."""
+    sizes = zip((spec.out_h, spec.out_w), spec.stride, (spec.r, spec.s), spec.dilation, spec.padding[:2], strict=True)
+    return any((out - 1) * stride + (taps - 1) * dilation < before for out, stride, taps, dilation, before in sizes)

@@ -134,6 +134,24 @@ def test_too_many_non_zeros_are_not_folded() -> None:
         folded_cuda.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), CUDA)
 
 
+@pytest.mark.parametrize(
+    ("size", "padding", "stride"),
+    [((1, 16), (2, 0, 0, 0), (4, 1)), ((1, 16), (1, 1, 0, 0), (2, 1)), ((8, 2), (0, 3, 0, 0), (1, 6))],
+)
+def test_outputs_that_read_only_padding_are_not_folded(
+    size: tuple[int, int], padding: tuple[int, int, int, int], stride: tuple[int, int]
+) -> None:
+    """There is no input to copy; with one more row and column of the kernel there may be, and its source is written."""
+    spec = ConvSpec(2, 2, *size, 4, 1, 1, padding=padding, stride=stride)
+    with pytest.raises(NotApplicable, match="only padding"):
+        folded_cuda.spaces(spec, SparsityPattern.of(sparse_weight(spec, 1)), CUDA)
+    assert space.spaces(spec, SparsityPattern.of(sparse_weight(spec, 1)), CUDA)[0]
+    larger = replace(spec, padding=(padding[0] and 1, padding[1] and 1, *padding[2:]), r=2, s=2)
+    weight = sparse_weight(larger, 1)
+    for each in folded_cuda.spaces(larger, SparsityPattern.of(weight), CUDA):
+        assert "tvm_sparse_copy" in build_source(space.apply_trace(each, weight).func, CUDA)[0]
+
+
 def test_dense_serves_a_kernel_that_no_block_can_stage() -> None:
     """Where one channel exceeds shared memory, the input is read in place."""
     spec = ConvSpec(1, 2, 300, 300, 2, 200, 200)
