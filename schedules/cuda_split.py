@@ -42,7 +42,7 @@ MAX_PIXELS = 4096
 THREADS = 224
 # Weights that a part has of each filter, zeros included, at least: with fewer, joining the parts takes longest.
 MIN_WEIGHTS = 32
-# Estimates are off by a third: a space is offered where its own is at most this much longer than the best other one.
+# Estimates are off by a fifth: a space is offered where its own is at most this much longer than the best other one.
 WORTH = 1.2
 
 

@@ -23,7 +23,7 @@ BALANCE_FLOP_PER_BYTE = 2.5
 # Above this density a dense kernel, whose arithmetic is faster, overtakes the sparse one.
 DENSE_ABOVE = 0.4
 # A GPU's kernel of fewer microseconds mostly starts and ends.
-FEW_US = 3.5
+FEW_US = 2.0
 # Computed pixels for each useful one; with more, the map's rows fill their vectors badly.
 WASTE = 1.25
 

@@ -34,9 +34,9 @@ _KEPT_BYTES = 108 * 1024
 # How much longer code takes where blocks are at different chunks and so share less of what is fetched, and warm code
 # whose registers do not suffice to issue shared loads well before their use (fitted).
 _TURNED, _CRAMPED = 1.25, 1.7
-# Registers beside its accumulators that a thread takes where it may.
+# Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).
 _OTHER_REGISTERS = 24
-# Cycles of a barrier with the wait for copies (measured), and of a block's start and end.
+# Cycles of a barrier with the wait for copies (measured), and of a block's start and end (assumed, likewise).
 _BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 500.0
 # Bytes a cycle into a multiprocessor's shared memory: at most, and while all of them copy, 6 TB/s from the level-2
 # cache (measured; the fit finds the same).
