@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tvm_sparse import environment, space
+from tvm_sparse import environment, random_search, space
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.random_search import RandomSearch
@@ -70,7 +70,8 @@ def test_every_space_is_as_likely_as_another():
     assert max(counts.values()) < 2 * min(counts.values())
 
 
-def test_exhausted_spaces_give_nothing():
+def test_exhausted_spaces_give_nothing(monkeypatch):
+    monkeypatch.setattr(random_search, "MAX_DRAWS", 100)
     search = RandomSearch(spaces(SMALL, CUDA, "csr_cuda")[:2], CUDA, 0)
     drawn = search.propose(1000)
     assert len(set(keys(drawn))) == len(drawn) < 100
