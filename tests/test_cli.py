@@ -461,15 +461,13 @@ def test_interrupted_tuning_is_saved_and_continues(model, capsys):
 
 @pytest.mark.slow
 def test_demo(capsys):
-    words = ["demo", "--trials", "3", "--repeat", "3"]
+    words = ["demo", "--trials", "2", "--repeat", "3"]
     first = document(capsys, *words)
-    assert sum(task["new_trials"] for task in first["tasks"]) == 3 * len(first["layers"])
+    assert sum(task["new_trials"] for task in first["tasks"]) == 2 * len(first["layers"])
     assert first["images"] == len(demo_data.labels()) == 450
     assert all(right >= 0.99 * 450 for right in first["right"].values())
     assert set(first["differences"]) == {"dense kernels", "ONNX Runtime"}
     assert all(difference <= common.AGREEMENT for difference in first["differences"].values())
-    again = document(capsys, *words)
-    assert sum(task["new_trials"] for task in again["tasks"]) == 0
     assert call(*words) == 0
     text = capsys.readouterr().out
     assert "Tuning: 0 new trials" in text and "held-out images" in text
