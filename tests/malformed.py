@@ -296,7 +296,7 @@ def mutated_pt2(choose, data):
 
 
 # Files that are damaged at random.
-FUZZED = 100
+FUZZED = 60
 
 
 def files(fuzzed=FUZZED):

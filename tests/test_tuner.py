@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from tvm_sparse import environment, random_search, space, tuner
+from tvm_sparse import environment, random_search, search, space, tuner
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.measure import MeasureOptions, Outcome
@@ -66,6 +66,14 @@ def fake(monkeypatch):
         return measurer
 
     return use
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_populations():
+    """Most of the time of a faked trial goes to proposing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "POPULATION", 12)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ from tvm_sparse.space import replay, trace_to_json
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.
 FAILED_S = 1e10
+# Small: a space here has hundreds to thousands of points, and a trace takes milliseconds to replay.
+POPULATION = 48
 
 
 class SharedModel:
@@ -166,11 +168,10 @@ def _generator(space: Space, seed: int, refused: Counter[str]) -> ms.space_gener
 
 
 def _strategy() -> ms.search_strategy.EvolutionarySearch:
-    # Small populations: a space here has hundreds to thousands of points, and a trace takes milliseconds to replay.
     return ms.search_strategy.EvolutionarySearch(
-        population_size=48,
+        population_size=POPULATION,
         init_measured_ratio=0.4,
-        init_min_unmeasured=16,
+        init_min_unmeasured=POPULATION // 3,
         max_fail_count=20,
         genetic_num_iters=3,
         genetic_mutate_prob=0.85,
