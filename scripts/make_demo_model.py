@@ -14,6 +14,7 @@ import argparse
 import copy
 import lzma
 import math
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +211,14 @@ def check(net: nn.Module, model: bytes, x: torch.Tensor) -> float:
     return difference
 
 
+def save_test(path: Path, **arrays: np.ndarray) -> None:
+    """An .npz file like `numpy.savez_compressed`'s, a tenth smaller: `numpy.load` reads what `zipfile` can."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+
+
 def split_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images, held-out images (N, 8, 8), training labels, held-out labels (N,); all uint8."""
     digits = load_digits()
@@ -258,7 +267,7 @@ def main() -> None:
     print(f"accuracy, dense, rounded          {accuracy(dense, x_test, y_test):.4f}")
 
     arguments.output.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(arguments.output / "digits_test.npz", images=test_images, labels=test_labels)
+    save_test(arguments.output / "digits_test.npz", images=test_images, labels=test_labels)
     print()
     for which, net in (("dense", dense), ("pruned", pruned)):
         path = arguments.output / f"digits_{which}.onnx.xz"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from report_cells import NOTHING, Table, kib
-from table2_compare import CUDNN_TF32, best, non_zeros, pick
+from table2_compare import CUDNN_TF32, best, non_zeros
 from table2_results import OURS, Case, Contender, Document
 
 from tvm_sparse.gpu_kernel import cudnn_us
@@ -22,18 +22,17 @@ def memory(document: Document) -> Table:
         "Bytes of GPU code made for the weight, and of weight arrays beside it, against the dense weight and "
         "compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
     )
-    rows = []
-    cases = pick((case for run in document.runs for case in run.cases), lambda case: len(case.densities))
-    for (operator, batch), case in cases.items():
-        for own in (best(case, [OURS], density) for density in case.densities):
-            if own is None or own.density is None:
-                continue
-            dense = 4 * math.prod(case.spec.weight_shape)
-            rows_bytes = 8 * non_zeros(case, own.density) + 4 * (case.spec.k + 1)
-            code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
-            cells = (code, kib(own.weight_bytes), kib(dense), kib(rows_bytes))
-            rows.append((str(operator), str(batch), f"{own.density:g}", *cells))
-    return Table("Memory", note, ("op", "batch", "density", "code", "arrays", "dense", "sparse rows"), tuple(rows))
+    rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
+    for case, density in _cases(document):
+        own, key = best(case, [OURS], density), (case.operator, case.batch, density)
+        if own is None or own.density is None or key in rows:
+            continue
+        dense = 4 * math.prod(case.spec.weight_shape)
+        rows_bytes = 8 * non_zeros(case, density) + 4 * (case.spec.k + 1)
+        code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
+        rows[key] = (code, kib(own.weight_bytes), kib(dense), kib(rows_bytes))
+    header = ("op", "batch", "density", "code", "arrays", "dense", "sparse rows")
+    return Table("Memory", note, header, _sorted(rows))
 
 
 def tuning(document: Document) -> Table:
@@ -59,8 +58,7 @@ def predictions(document: Document) -> Table:
     """Predicted against measured times of our kernels and of cuDNN, and whether the winner was foreseen."""
     rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
     right = 0
-    pairs = [(case, density) for run in document.runs for case in run.cases for density in case.densities]
-    for case, density in pairs:
+    for case, density in _cases(document):
         own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
         key = (case.operator, case.batch, density)
         if own is None or rival is None or own.predicted_us is None or key in rows:
@@ -83,8 +81,7 @@ def predictions(document: Document) -> Table:
         "ratio predicted",
         "measured",
     )
-    cells = tuple((f"{key[0]}", f"{key[1]}", f"{key[2]:g}", *rows[key]) for key in sorted(rows))
-    return Table("Prediction", note, ("op", "batch", "density", *names), cells)
+    return Table("Prediction", note, ("op", "batch", "density", *names), _sorted(rows))
 
 
 def failures(document: Document) -> Table:
@@ -99,6 +96,18 @@ def failures(document: Document) -> Table:
                 cases.append(f"{case.operator}/{case.batch}")
     rows = tuple((" ".join(cases), *key) for key, cases in where.items())
     return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows)
+
+
+def _cases(document: Document) -> Iterator[tuple[Case, float]]:
+    for run in document.runs:
+        for case in run.cases:
+            for density in case.densities:
+                yield case, density
+
+
+def _sorted(rows: dict[tuple[int, int, float], tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Rows by operator, batch and density, with these in front."""
+    return tuple((f"{key[0]}", f"{key[1]}", f"{key[2]:g}", *rows[key]) for key in sorted(rows))
 
 
 def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:
