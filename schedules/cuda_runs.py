@@ -40,12 +40,13 @@ MAX_WIDTH = 64
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Geometry of a run: its length, the elements of one input channel of it in shared memory, and those copied."""
+    """A run: its length; of one input channel the elements in shared memory, and those copied, by `lanes`."""
 
     runs: Runs
     row_stride: int
     channel: int
     copied: int
+    lanes: int
 
 
 def lengths(spec: ConvSpec) -> list[Runs]:
@@ -70,7 +71,35 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     stride = Structure(tiles, 1, "ring").row_stride(spec)
     width = tiles.width(spec)
     row = width + (stride - width) % 32
-    return RunPlan(runs, stride, runs.rows(spec) * row, runs.rows(spec) * width)
+    return RunPlan(runs, stride, runs.rows(spec) * row, runs.rows(spec) * width, tiles.lanes(spec))
+
+
+def run_kernel(
+    spec: ConvSpec,
+    plan: RunPlan,
+    folding: Fold,
+    sizes: tuple[int, int, int, int],
+    turned: bool = False,
+    parts: int = 1,
+) -> GpuKernel:
+    """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
+    filters, channels, depth, resident = sizes
+    return GpuKernel.of(
+        spec,
+        folding.pattern,
+        threads=plan.runs.length,
+        filters=filters,
+        pixels=1,
+        blocks=plan.runs.count(spec),
+        channels=channels,
+        chunk_bytes=4 * channels * plan.channel,
+        chunk_floats=channels * plan.copied,
+        lanes=plan.lanes,
+        depth=depth,
+        resident=resident,
+        turned=turned,
+        parts=parts,
+    )
 
 
 def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
@@ -83,25 +112,10 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         [1, 2, 3, 4],
     )
 
-    lanes = plan.runs.whole(spec).lanes(spec)
-
     def kernel(values: Sequence[int]) -> GpuKernel:
         filters, channels, depth, turn, resident = values
-        return GpuKernel.of(
-            spec,
-            folding.pattern,
-            threads=plan.runs.length,
-            filters=filters,
-            pixels=1,
-            blocks=plan.runs.count(spec),
-            channels=channels,
-            chunk_bytes=4 * channels * plan.channel,
-            chunk_floats=channels * plan.copied,
-            lanes=lanes,
-            depth=depth,
-            resident=resident,
-            turned=bool(turn),
-        )
+        sizes = (filters, channels, depth, resident)
+        return run_kernel(spec, plan, folding, sizes, turned=bool(turn))
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))

@@ -30,7 +30,7 @@ from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.ring import RING
 from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
-from tvm_sparse.schedules.cuda_runs import RunPlan, lengths, run_plan
+from tvm_sparse.schedules.cuda_runs import RunPlan, lengths, run_kernel, run_plan
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 from tvm_sparse.split import conv2d_split
 
@@ -74,26 +74,10 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
     candidates = (filters, channels, [3, 4], [1, 2, 3, 4])
-    lanes = plan.runs.whole(spec).lanes(spec)
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         per_thread, per_chunk, depth, resident = values
-        return GpuKernel.of(
-            spec,
-            folding.pattern,
-            threads=plan.runs.length,
-            filters=per_thread,
-            pixels=1,
-            blocks=plan.runs.count(spec),
-            channels=per_chunk,
-            chunk_bytes=4 * per_chunk * plan.channel,
-            chunk_floats=per_chunk * plan.copied,
-            lanes=lanes,
-            depth=depth,
-            resident=resident,
-            turned=False,
-            parts=parts,
-        )
+        return run_kernel(spec, plan, folding, (per_thread, per_chunk, depth, resident), parts=parts)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))

@@ -172,14 +172,14 @@ def test_transfer_to_many_more_non_zeros_is_not_expected_to_win(prepared, log):
 def test_a_wrong_transferred_kernel_gives_way_to_dense(prepared, log, monkeypatch):
     for layer in prepared.layers:
         log.append(record(layer, thinner(layer.weight, 0.4)))
-    true_kernel = space.kernel
+    true_kernel = space.apply_trace
 
-    def wrong_kernel(name, spec, weight, target, trace=None):
+    def wrong_kernel(each, weight, trace=None):
         # Wrong for the second layer only, which is the one with a residual.
-        weight = weight * 2 if spec.residual and name.startswith("folded") else weight
-        return true_kernel(name, spec, weight, target, trace)
+        adds = any(parameter.name == "residual" for parameter in each.func.params)
+        return true_kernel(each, weight * 2 if adds and each.schedule.startswith("folded") else weight, trace)
 
-    monkeypatch.setattr(space, "kernel", wrong_kernel)
+    monkeypatch.setattr(space, "apply_trace", wrong_kernel)
     compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
     first, second = compiled.report()
     assert first["schedule"] == "folded_cpu"
@@ -195,14 +195,14 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
     log.append(
         record(layer, schedule="dense_cpu", error=None, time_us=9.0, dense_time_us=None, trace=default_trace(layer))
     )
-    true_kernel, made = space.kernel, []
+    true_kernel, made = space.apply_trace, []
 
-    def wrong_kernel(name, spec, weight, target, trace=None):
-        is_imported = name == "folded_cpu" or trace is not None
-        made.append((name, trace is not None))
-        return true_kernel(name, spec, weight * 2 if is_imported else weight, target, trace)
+    def wrong_kernel(each, weight, trace=None):
+        is_imported = each.schedule == "folded_cpu" or trace is not None
+        made.append((each.schedule, trace is not None))
+        return true_kernel(each, weight * 2 if is_imported else weight, trace)
 
-    monkeypatch.setattr(space, "kernel", wrong_kernel)
+    monkeypatch.setattr(space, "apply_trace", wrong_kernel)
     compiled = model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
     assert [each for each in made if each[0] == "folded_cpu" or each[1]] == [("folded_cpu", False), ("dense_cpu", True)]
     assert compiled.report()[0]["reason"].startswith("dense, because the transferred kernel is wrong by")

@@ -149,10 +149,10 @@ def _kernel(
     pattern = SparsityPattern.of(layer.weight)
     key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.trace))
     if key not in made:
+        found = space.find(decision.schedule, layer.spec, pattern, target)
         if decision.trace is not None:
-            found = space.find(decision.schedule, layer.spec, pattern, target)
             vetting.check(found, layer.spec, pattern, target, decision.trace)
-        made[key] = space.kernel(decision.schedule, layer.spec, layer.weight, target, decision.trace)
+        made[key] = space.apply_trace(found, layer.weight, decision.trace)
     return made[key]
 
 

@@ -7,6 +7,7 @@ the best times so far. Random: draws, the baseline. A batch that an earlier run 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Proposal = tuple[Space, Any]
 
 
-class Phase:
+class Phase(ABC):
     """The search over some spaces of a layer with a budget of trials."""
 
     def __init__(self, tuner: LayerTuner, spaces: Sequence[Space], budget: int):
@@ -31,9 +32,9 @@ class Phase:
         self.spaces = list(filter(tuner.searches, spaces))
         self.end = len(tuner.known) + budget
 
+    @abstractmethod
     def run(self) -> Iterator[TuningRecord]:
         """Measure candidates until trials, time or spaces come to their end."""
-        raise NotImplementedError
 
     @property
     def left(self) -> int:

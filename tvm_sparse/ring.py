@@ -47,7 +47,6 @@ from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import WEIGHT_ATTRIBUTE
-from tvm_sparse.pieces import piece
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
@@ -152,7 +151,7 @@ class _Kernel:
             return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
         before, ring, after = self._around(body)
         if self.large:
-            return _selected(_sequence([*before, ring, *after]), chosen, piece)
+            return _selected(_sequence([*before, ring, *after]), chosen, pieces.piece)
         return _sequence([*before, _selected(ring, chosen), *after])
 
     def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
@@ -229,7 +228,7 @@ class _Kernel:
                 AttrStmt,
                 lambda node: (
                     found.append(node.node.var)
-                    if node.attr_key == "thread_extent" and node.node.thread_tag == "blockIdx.x"
+                    if is_thread_axis(node) and node.node.thread_tag == "blockIdx.x"
                     else None
                 ),
             ),
