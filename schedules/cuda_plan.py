@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
+from tvm_sparse.gpu_kernel import LEVEL_2_BYTES
 from tvm_sparse.lattice import lattice
 from tvm_sparse.schedules.base import divisors, nearest
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default
@@ -129,17 +130,32 @@ def layouts(spec: ConvSpec, pixels: int) -> list[Tiles]:
 
     For each width of tiles the best number of rows; where there is only one width, the second best too if it is close.
     """
-    first = -(-spec.out_h // pixels) * pixels
-    heights = range(first, spec.out_h + 8 * pixels, pixels)
 
     def cost(tiles: Tiles) -> float:
         return _best_rows(spec, tiles, pixels)[0]
 
-    found = [sorted((Tiles(rows, columns) for rows in heights), key=cost) for columns in _widths(spec)]
+    found = [sorted((Tiles(rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in _widths(spec)]
     best = [tiles for tiles, *_ in found]
     if len(found) == 1:
         best += [tiles for tiles in found[0][1:2] if cost(tiles) < 1.08 * cost(best[0])]
     return sorted(best, key=cost)
+
+
+def serves(spec: ConvSpec, tiles: Tiles, pixels: int) -> bool:
+    """Whether tiles cut the output as those of `layouts` do, be they among them or not."""
+    whole = tiles.columns == spec.out_w or (tiles.columns % 4 == 0 and 0 < tiles.columns < spec.out_w)
+    return tiles.rows in _heights(spec, pixels) and whole and tiles.columns <= MAX_THREADS
+
+
+def torn(spec: ConvSpec, tiles: Tiles) -> bool:
+    """Whether neighbouring tiles share the 32 bytes in which memory is written, in an output of more than level 2."""
+    large = 4 * math.prod(spec.output_shape) > LEVEL_2_BYTES
+    return large and tiles.count(spec) > 1 and tiles.columns % 8 != 0
+
+
+def _heights(spec: ConvSpec, pixels: int) -> range:
+    """Rows of tiles: the output's, and a few more that may divide better."""
+    return range(-(-spec.out_h // pixels) * pixels, spec.out_h + 8 * pixels, pixels)
 
 
 def _widths(spec: ConvSpec) -> list[int]:
@@ -153,7 +169,7 @@ def _widths(spec: ConvSpec) -> list[int]:
 def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
     stride = lattice(spec).stride
-    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w * (1 + torn(spec, tiles))
 
     def cost(rows: int) -> float:
         threads = rows * tiles.columns

@@ -31,11 +31,14 @@ from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 
 # Threads of a block that lengths are chosen near.
-THREADS = (384, 768, 256, 128)
+THREADS = (384, 768, 256, 512, 320, 128)
+MAX_LENGTH = 1024
 # Multiprocessors of an H100 or H200, in halves: two tiles of output channels share them.
-MULTIPROCESSORS, SHARE = 132, 66
-# Beyond this width of maps tiles waste little, and a run's halo is more rows than a tile's.
-MAX_WIDTH = 64
+SHARE = 66
+# Lengths of many runs are whole warps: otherwise the writes of each warp begin and end amid 32 bytes of DRAM.
+WARP = 32
+# Beyond this width of maps a run's halo is many more rows than a tile's.
+MAX_WIDTH = 128
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ def lengths(spec: ConvSpec) -> list[Runs]:
     found: list[Runs] = []
     for threads in THREADS:
         count = -(-pixels // min(threads, pixels))
-        whole = -(-count // SHARE) * SHARE
+        length = -(-pixels // count)
         # Few runs stay as they are: rounded up, blocks of a small batch would have hardly any threads.
-        runs = Runs(-(-pixels // (whole if count * 2 > SHARE else count)))
-        if runs not in found and runs.length <= 1024:
-            found.append(runs)
+        if count * 2 > SHARE:
+            length = -(-pixels // (-(-count // SHARE) * SHARE) // WARP) * WARP
+        if Runs(length) not in found and length <= MAX_LENGTH:
+            found.append(Runs(length))
     return found
 
 

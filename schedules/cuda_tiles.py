@@ -32,7 +32,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.ring import RING, TURN
 from tvm_sparse.schedules.base import Space, sample, weight_itself
 from tvm_sparse.schedules.cuda_limits import folded_space
-from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan
+from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan, torn
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         depth=depth,
         resident=resident,
         turned=bool(turn),
+        torn=torn(spec, structure.tiles),
     )
 
 

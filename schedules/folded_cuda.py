@@ -9,17 +9,20 @@ a small batch of small maps makes too few thread blocks, these share the input c
 from __future__ import annotations
 
 import math
+import re
 from itertools import islice
 
 from tvm.target import Target
 
+from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.runs import Runs
 from tvm_sparse.schedules.base import NotApplicable, Space
 from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
-from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
-from tvm_sparse.schedules.cuda_runs import lengths, run_plan, run_space
-from tvm_sparse.schedules.cuda_split import split_spaces
+from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves
+from tvm_sparse.schedules.cuda_runs import MAX_LENGTH, lengths, run_plan, run_space
+from tvm_sparse.schedules.cuda_split import SPLITS, has_clusters, split_space, split_spaces
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
 
 NAME = "folded_cuda"
@@ -34,7 +37,7 @@ CHUNK = 200
 # Offered to the search: pixels of a thread, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
 # Runs of pixels offered to the search.
-RUNS = 3
+RUNS = 4
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -53,8 +56,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
             plans = (plan(spec, Structure(tiles, pixels, "ring"), 0) for tiles in layouts(spec, pixels))
             tiled = (folded_tile_space(NAME, spec, each, folding) for each in plans if each is not None)
             found += list(islice((each for each in tiled if each is not None), count))
-    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec)[:RUNS])
-    found += [each for each in runs if each is not None]
+    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
+    found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
@@ -68,3 +71,29 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
             raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     return sorted(found, key=lambda each: each.estimate_us or 0)
+
+
+_RUN, _RING = re.compile(r"(?:split(\d)-)?run(\d{1,4})"), re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])")
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space called `variant`, whether or not `spaces` offers it to a search today; None where it cannot be made.
+
+    Logs outlive the choice of what is offered, and one space is made ten times faster than all of them.
+    """
+    if pattern.nnz > MAX_MULTIPLY_ADDS:
+        return None
+    folding = Fold(pattern, shared_memory_bytes(target))
+    if match := _RING.fullmatch(variant):
+        rows, columns, pixels = map(int, match.groups())
+        structure = Structure(Tiles(rows, columns), pixels, "ring")
+        tiled = plan(spec, structure, 0) if serves(spec, structure.tiles, pixels) else None
+        return None if tiled is None else folded_tile_space(NAME, spec, tiled, folding)
+    match = _RUN.fullmatch(variant)
+    if match is None or not 0 < int(match[2]) <= MAX_LENGTH:
+        return None
+    run = run_plan(spec, Runs(int(match[2])))
+    if match[1] is None:
+        return run_space(NAME, spec, run, folding)
+    parts = int(match[1])
+    return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None

@@ -16,23 +16,22 @@ from tvm_sparse.timing import Spread
 NEARLY = 1.05
 
 
-def memory(document: Document) -> Table:
+def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
     """Code and weight bytes of our kernels."""
     note = (
-        "Bytes of GPU code made for the weight, and of weight arrays beside it, against the dense weight and "
-        "compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
+        f"Density {density:g}. Bytes of GPU code made for the weight, and of weight arrays beside it, against the "
+        "dense weight and compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
     )
-    rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
-    for case, density in _cases(document):
-        own, key = best(case, [OURS], density), (case.operator, case.batch, density)
-        if own is None or own.density is None or key in rows:
+    rows = []
+    for (operator, batch), case in cases.items():
+        own = best(case, [OURS], density)
+        if own is None or own.density is None:
             continue
         dense = 4 * math.prod(case.spec.weight_shape)
         rows_bytes = 8 * non_zeros(case, density) + 4 * (case.spec.k + 1)
         code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
-        rows[key] = (code, kib(own.weight_bytes), kib(dense), kib(rows_bytes))
-    header = ("op", "batch", "density", "code", "arrays", "dense", "sparse rows")
-    return Table("Memory", note, header, _sorted(rows))
+        rows.append((str(operator), str(batch), code, kib(own.weight_bytes), kib(dense), kib(rows_bytes)))
+    return Table("Memory", note, ("op", "batch", "code", "arrays", "dense", "sparse rows"), tuple(rows))
 
 
 def tuning(document: Document) -> Table:
@@ -85,16 +84,14 @@ def predictions(document: Document) -> Table:
 
 
 def failures(document: Document) -> Table:
-    """What was not timed: one row for all cases in which it is said of a method."""
+    """What was not timed: one row for all cases and methods of which the same is said."""
     note = "Contenders without times, and the cause; cases are operator/batch."
-    where: dict[tuple[str, str, str], list[str]] = {}
+    where: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
     for case, each in _contenders(document):
         if each.status != "ok":
-            key = (each.family, each.status, " ".join(each.cause.split())[-200:])
-            cases = where.setdefault(key, [])
-            if f"{case.operator}/{case.batch}" not in cases:
-                cases.append(f"{case.operator}/{case.batch}")
-    rows = tuple((" ".join(cases), *key) for key, cases in where.items())
+            cases, families = where.setdefault((each.status, " ".join(each.cause.split())[-200:]), ({}, {}))
+            cases[f"{case.operator}/{case.batch}"] = families[each.family] = None
+    rows = tuple((" ".join(cases), " ".join(families), *key) for key, (cases, families) in where.items())
     return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows)
 
 

@@ -71,7 +71,7 @@ def tables(document: Document, density: float) -> list[Table]:
         _warm(at, density),
         _densities(document),
         _crossings(document),
-        memory(document),
+        memory(at, density),
         tuning(document),
         predictions(document),
         failures(document),

@@ -148,7 +148,7 @@ class Document:
         text = json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"
         data = text.encode()
         part = path.with_name(path.name + ".part")
-        part.write_bytes(lzma.compress(data) if path.suffix == ".xz" else data)
+        part.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if path.suffix == ".xz" else data)
         part.replace(path)
 
     @classmethod
@@ -182,8 +182,8 @@ class Document:
 
 
 def rounded(values: Iterable[float]) -> tuple[float, ...]:
-    """Times with five digits: more would be noise and bytes."""
-    return tuple(float(f"{value:.5g}") for value in values if math.isfinite(value))
+    """Times with four digits: more would be noise and bytes."""
+    return tuple(float(f"{value:.4g}") for value in values if math.isfinite(value))
 
 
 def _decode(where: str, data: Any, cls: Any) -> Any:

@@ -78,15 +78,15 @@ def test_all_layers_agree(block, capsys):
 
 def test_a_wrong_kernel_is_named(block, capsys, monkeypatch):
     """The second layer's kernel is made with a weight that lacks one value."""
-    kernel = space.kernel
+    true_kernel = space.apply_trace
 
-    def wrong(name, spec, weight, *rest):
-        if spec.residual:
+    def wrong(each, weight, trace=None):
+        if any(parameter.name == "residual" for parameter in each.func.params):
             weight = weight.copy()
             weight[2, 1, 0, 1] = 0
-        return kernel(name, spec, weight, *rest)
+        return true_kernel(each, weight, trace)
 
-    monkeypatch.setattr(space, "kernel", wrong)
+    monkeypatch.setattr(space, "apply_trace", wrong)
     code, found, err = call(capsys, block)
     assert code == 5
     (each,) = found["inputs"]

@@ -26,11 +26,12 @@ from tvm.target import Target
 from tvm_sparse import lowering, reference, space
 from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.schedules import dense_cuda, folded_cuda
 from tvm_sparse.schedules.base import NotApplicable, decided
-from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan
+from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
+from tvm_sparse.schedules.cuda_runs import lengths
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, tile_space
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
@@ -69,6 +70,47 @@ def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
     parameters = re.search(r"main_kernel\(([^)]*)\)", source).group(1)
     assert sorted(re.findall(r"\w+_ptr", parameters)) == ["bias_ptr", "out_ptr", "x_ptr"]
     assert "int*" not in parameters
+
+
+def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
+    """Logs name variants that no search is offered any more."""
+    weight = sparse_weight(SPEC)
+    pattern = SparsityPattern.of(weight)
+    for each in folded_cuda.spaces(SPEC, pattern, CUDA):
+        found = folded_cuda.named(SPEC, pattern, CUDA, each.variant)
+        assert found is not None and (found.name, found.estimate_us) == (each.name, each.estimate_us)
+        tvm.ir.assert_structural_equal(found.func, each.func)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize("name", ["run93", "split4-run100", "ring-17x14-pixels1", "ring-16x8-pixels2"])
+def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
+    """Whatever a log names and `named` accepts computes the convolution."""
+    assert f"folded_cuda:{name}" not in variants()
+    spec = replace(SPEC, bias=False)
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    y = run_emulated(case, space.kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
+
+
+@pytest.mark.parametrize(
+    "name", ["run0", "run2000", "split3-run64", "ring-13x14-pixels1", "ring-14x16-pixels1", "ring-15x14-pixels2", "run"]
+)
+def test_what_cuts_no_output_has_no_space(name: str) -> None:
+    """A name from a damaged log is refused."""
+    with pytest.raises(UsageError, match=f"it has no variant '{name}'"):
+        space.find(f"folded_cuda:{name}", SPEC, SparsityPattern.of(sparse_weight(SPEC)), CUDA)
+
+
+def test_many_runs_are_whole_warps() -> None:
+    """Memory is written 32 bytes at a time: neither a warp's outputs nor a tile's begin or end amid them."""
+    large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
+    assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
+    assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {56, 112, 40}
+    assert [torn(large, Tiles(112, columns)) for columns in (28, 56, 112)] == [True, False, False]
+    small = replace(large, n=1)
+    assert not torn(small, Tiles(112, 28))
 
 
 def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:

@@ -15,6 +15,7 @@ from tvm_sparse.pattern import SparsityPattern
 
 # The card: multiprocessors, their clock, bytes of DRAM and flops a second.
 MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
+LEVEL_2_BYTES = 50e6
 BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
 # Registers of a multiprocessor's four parts, its shared memory, and the warps and thread blocks that it holds.
 _REGISTERS, _SHARED_BYTES, _WARPS, _BLOCKS = 16384, 227 * 1024, 64, 32
@@ -25,6 +26,9 @@ _CUDNN_FLOPS_S, _CUDNN_BYTES_S, _CUDNN_US = 320e12, 1.7e12, 7.0
 # Bytes of an instruction; code up to a size -> cycles an instruction (measured).
 _INSTRUCTION = 16
 _FETCH_CYCLES = ((32 * 1024, 1.0), (160 * 1024, 2.7), (math.inf, 6.2))
+# Thread blocks of a multiprocessor drift apart and share less of what is fetched: so often is it fetched, to this power
+# of their number (fitted; 0 were all in step).
+_DRIFT = 0.5
 # Cycles of a cold instruction (fitted), and where `_TOGETHER` multiprocessors want the same lines at once (measured).
 _COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 7.5, 14.0, 64
 # Bytes of cold code that reach all multiprocessors together in a cycle, each tile's and part's once (fitted).
@@ -113,12 +117,13 @@ class GpuKernel:
         resident: int,
         turned: bool,
         parts: int = 1,
+        torn: bool = False,
     ) -> GpuKernel:
         """Counts from a schedule's decisions.
 
         A chunk takes `chunk_bytes` of shared memory, gaps between rows included, and `chunk_floats` are copied for it,
         `lanes` at once; `depth` is the number of buffers; `parts` thread blocks share the input channels and add their
-        sums up.
+        sums up. `torn`: neighbouring blocks write to the same 32 bytes of memory, which are then written twice.
         """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
@@ -142,7 +147,7 @@ class GpuKernel:
             depth=depth,
             resident=resident,
             turned=turned,
-            floor_us=floor_us(spec, pattern),
+            floor_us=floor_us(spec, pattern, 2 if torn else 1),
             parts=parts,
         )
 
@@ -210,6 +215,8 @@ class GpuKernel:
         """Of all blocks that a multiprocessor has at once, their code in its caches: arithmetic and copies."""
         active = self.active_blocks
         fetch = next(cycles for most, cycles in _FETCH_CYCLES if self.code_bytes <= most)
+        if self.code_bytes > _FETCH_CYCLES[0][0]:
+            fetch *= active**_DRIFT
         issue = max(self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.warps)
         issue *= (_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
         rate = min(_COPIED_BYTES, _COPIED_TOGETHER_BYTES * max(1.0, 1 / self.share))
@@ -259,11 +266,12 @@ class GpuKernel:
         return [*(math.log2(1 + size) for size in sizes), idle, last, self.resident_blocks, self.pixels, self.turned]
 
 
-def floor_us(spec: ConvSpec, pattern: SparsityPattern) -> float:
-    """What no exact kernel undercuts on an H200: flops of the non-zeros, or bytes of input and output once."""
+def floor_us(spec: ConvSpec, pattern: SparsityPattern, writes: int = 1) -> float:
+    """What no exact kernel undercuts: flops of the non-zeros, or bytes of input and, `writes` times, output."""
     n, _, height, width = spec.output_shape
     flops = 2 * pattern.nnz * n * height * width
-    return max(flops / FLOPS_S, _traffic_bytes(spec) / BANDWIDTH_BYTES_S) * 1e6
+    traffic = _traffic_bytes(spec) + (writes - 1) * 4 * math.prod(spec.output_shape)
+    return max(flops / FLOPS_S, traffic / BANDWIDTH_BYTES_S) * 1e6
 
 
 def cudnn_us(spec: ConvSpec) -> float:
