@@ -29,8 +29,8 @@ STARTS = 3
 # Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
 # compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
 MAX_PIECES, SHARE = 4096, 8
-# Copies of a thread in one chunk, at most: each keeps its addresses in registers.
-MAX_COPIES = 12
+# Addresses of a thread's copies in one chunk, at most: each takes three registers.
+MAX_ADDRESSES = 12
 # What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
 _RESERVED = 1024 + 64
 
@@ -72,8 +72,8 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
     )
     if pieces > most:
         return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
-    if kernel.copies > MAX_COPIES:
-        return f"{kernel.copies} copies of a thread in one chunk, at most {MAX_COPIES}"
+    if kernel.addresses > MAX_ADDRESSES:
+        return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
 

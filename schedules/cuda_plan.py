@@ -75,9 +75,9 @@ class Structure:
         weights = MAX_WEIGHTS if self.stages_weights else 0
         return 4 * (buffers or self.buffers) * images * channels * self._height(spec, rows) * stride + weights
 
-    def copied_floats(self, spec: ConvSpec, rows: int, images: int, channels: int) -> int:
-        """Floats of the input that a block copies for a chunk."""
-        return images * channels * self._height(spec, rows) * self.tiles.width(spec)
+    def nest(self, spec: ConvSpec, rows: int, images: int, channels: int) -> tuple[int, ...]:
+        """Extents of the copies of a chunk, each of `tiles.lanes` floats."""
+        return images, channels, self._height(spec, rows), self.tiles.width(spec) // self.tiles.lanes(spec)
 
     def _height(self, spec: ConvSpec, rows: int) -> int:
         return _height(spec, rows * self.pixels)

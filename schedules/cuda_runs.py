@@ -43,12 +43,12 @@ MAX_WIDTH = 128
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run: its length; of one input channel the elements in shared memory, and those copied, by `lanes`."""
+    """A run: its length; elements of one input channel in shared memory, its rows, and copies of `lanes` a row."""
 
     runs: Runs
     row_stride: int
     channel: int
-    copied: int
+    nest: tuple[int, int]
     lanes: int
 
 
@@ -75,7 +75,8 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     stride = Structure(tiles, 1, "ring").row_stride(spec)
     width = tiles.width(spec)
     row = width + (stride - width) % 32
-    return RunPlan(runs, stride, runs.rows(spec) * row, runs.rows(spec) * width, tiles.lanes(spec))
+    rows, lanes = runs.rows(spec), tiles.lanes(spec)
+    return RunPlan(runs, stride, rows * row, (rows, width // lanes), lanes)
 
 
 def run_kernel(
@@ -97,7 +98,7 @@ def run_kernel(
         blocks=plan.runs.count(spec),
         channels=channels,
         chunk_bytes=4 * channels * plan.channel,
-        chunk_floats=channels * plan.copied,
+        nest=(channels, *plan.nest),
         lanes=plan.lanes,
         depth=depth,
         resident=resident,
@@ -139,7 +140,7 @@ def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]
     for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
         sch.bind(loop, axis)
     sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, [plan.runs.length], plan.row_stride, axes=5)
+    stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, TURN, turn)

@@ -97,7 +97,7 @@ def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list
     sch.reorder(run, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
     _bind(sch, [run, k_outer, part, pixel])
     sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, [plan.runs.length], plan.row_stride, axes=5)
+    stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
 

@@ -103,7 +103,10 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
-        stage_input(sch, pack, c_outer, threads, structure.row_stride(spec))
+        loops = stage_input(sch, pack, c_outer, structure.row_stride(spec))
+        if structure.mode != "ring":
+            _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
+            _bind_threads(sch, bound)
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads)
     if folded:
@@ -139,7 +142,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         blocks=spec.n // images * structure.tiles.count(spec) * height,
         channels=channels,
         chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
-        chunk_floats=structure.copied_floats(spec, rows, images, channels),
+        nest=structure.nest(spec, rows, images, channels),
         lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,
@@ -153,18 +156,19 @@ def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
         sch.bind(loop, axis)
 
 
-def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, threads: list, row_stride: int, axes: int = 6) -> None:
-    """Let all threads copy a chunk of the input to shared memory, each as many floats at once as are aligned.
+def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -> list[LoopRV]:
+    """Copy a chunk of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
 
-    `pack` has `axes` axes, the last of which are rows, copies and the lanes of a copy.
+    The last axes of `pack` are rows, copies and the lanes of a copy. Unbound, the loops are laid over the threads as
+    rings are made (`tvm_sparse.spread`).
     """
     sch.set_scope(pack, 0, "shared.dyn")
     sch.compute_at(pack, chunk, preserve_unit_loops=True)
-    *loops, lane = sch.get_loops(pack)[-axes:]
-    _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
-    _bind_threads(sch, bound)
+    outside = len(sch.get_loops(pack)) - len(sch.get(pack).iter_vars)
+    *loops, lane = sch.get_loops(pack)[outside:]
     sch.vectorize(lane)
     sch.storage_align(pack, 0, axis=-3, factor=32, offset=row_stride)
+    return loops
 
 
 def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list) -> None:

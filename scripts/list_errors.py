@@ -124,13 +124,13 @@ def _section(name: str, found: list[Message]) -> str:
     (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     (code,) = [ast.literal_eval(each.value) for each in definition.body if isinstance(each, ast.Assign)]
     lines = [f"\n## {name}, exit code {code}\n", f"{ast.get_docstring(definition)}\n"]
-    lines += ["| where | what is wrong | allowed | next step |", "|---|---|---|---|"]
-    lines += [f"| {' | '.join(map(_cell, each[1:]))} |" for each in found]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *map(_line, found)]) + "\n"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+def _line(message: Message) -> str:
+    allowed = f"allowed: {message.allowed}" if message.allowed else ""
+    text = f"- {message.where}: {'; '.join(filter(None, (message.problem, allowed, message.hint)))}"
+    return text.replace("\n", " ").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

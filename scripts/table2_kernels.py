@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,6 @@ class Ours:
     variant: str = ""
     exact: bool = True
     tolerance: float | None = None
-    needs: str = field(default="TVM with CUDA", repr=False)
 
     def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
         """Load the library that was built for this convolution and weight."""

@@ -292,7 +292,7 @@ def test_every_image_must_be_written() -> None:
 class FakePeer:
     """A contender that takes as long and answers as a test wants."""
 
-    exact, sparse, needs, tolerance = True, True, "", None
+    exact, sparse, tolerance = True, True, None
 
     def __init__(self, family: str, variant: str, work: Any):
         self.family, self.variant, self.work = family, variant, work

@@ -33,6 +33,7 @@ from tvm_sparse.schedules.base import NotApplicable, decided
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.schedules.cuda_runs import lengths
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, tile_space
+from tvm_sparse.spread import spread
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
@@ -120,7 +121,7 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
     schedule = s_tir.Schedule(each.func, debug_mask="none")
     each.apply(schedule)
-    filters, _, _, channels, depth, *_ = decided(schedule)
+    filters, rows, _, channels, depth, *_ = decided(schedule)
     source = kernels(build_source(space.apply_trace(each, weight).func, CUDA)[0])
     tiles, chunks = spec.k // filters, spec.c // channels
     assert source.count("__syncthreads()") == tiles * chunks
@@ -128,7 +129,11 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     ahead = min(depth - 1, chunks)
     copied = ahead + tiles * (chunks - ahead)
     assert len(re.findall(r"commit_group\w*\(\);", source)) == copied
-    assert source.count("tvm_sparse_copy_16(") == copied * source.count("tvm_sparse_shared_address(") > 0
+    assert each.variant == "ring-16x16-pixels1"
+    # Rows of 24 floats, padding and alignment included.
+    spread_out = spread((channels, rows + 2, 6), 1, rows * 16, chunks)
+    assert source.count("tvm_sparse_copy_16(") == copied * spread_out.copies
+    assert source.count("tvm_sparse_shared_address(") == spread_out.rounds < spread_out.copies
     assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import shutil
@@ -99,7 +100,7 @@ def test_the_counts_of_a_part() -> None:
     """A part has its share of multiply-adds, copies and chunks; its sums take shared memory; small grids gain by it."""
     pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
     counts = {"threads": 196, "pixels": 1, "blocks": 1, "channels": 8, "chunk_bytes": 8 * 16 * 46 * 4}
-    counts |= {"chunk_floats": 8 * 16 * 16, "lanes": 2, "depth": 4, "resident": 1}
+    counts |= {"nest": (8, 16, 8), "lanes": 2, "depth": 4, "resident": 1}
     whole = GpuKernel.of(SMALL, pattern, filters=4, turned=False, **counts)
     part = GpuKernel.of(SMALL, pattern, filters=16, turned=False, parts=4, **counts)
     assert part.blocks * part.tiles * part.parts == whole.blocks * whole.tiles
@@ -109,6 +110,7 @@ def test_the_counts_of_a_part() -> None:
     assert part.time_us() < whole.time_us() / 1.2
     assert len(part.features()) == len(whole.features())
     assert "copies" in refused(replace(part, copies=1000), SHARED)
+    assert "13 addresses of a thread's copies" in refused(replace(part, addresses=13), SHARED)
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
@@ -126,7 +128,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     assert code.count("__syncthreads()") == SPEC.k // filters * SPEC.c // channels
     # The partial sums do not lie where other threads may still read the last chunk.
     plan = run_plan(SPEC, lengths(SPEC)[0])
-    ring = (min(depth, SPEC.c // parts // channels) * channels - 1) * plan.channel + plan.copied
+    ring = (min(depth, SPEC.c // parts // channels) * channels - 1) * plan.channel + math.prod(plan.nest) * plan.lanes
     assert launch.shared >= 4 * (ring + filters * plan.runs.length)
     assert (code.count("tvm_sparse_arrive();"), code.count("tvm_sparse_wait();")) == (2, 2)
     assert code.count("tvm_sparse_part(") == filters

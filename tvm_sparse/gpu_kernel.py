@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.spread import spread
 
 # The card: multiprocessors, their clock, bytes of DRAM and flops a second.
 MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
@@ -47,7 +48,7 @@ _BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 500.0
 _COPIED_BYTES, _COPIED_TOGETHER_BYTES = 64.0, 25.0
 # Bytes of partial sums that a block reads in a cycle from the other blocks of its cluster (fitted).
 _JOINED_BYTES = 6.0
-# Instructions that compute where one of a thread's copies in a chunk comes from and goes to.
+# Instructions that compute one address of a thread's copies (assumed; the fit hardly depends on it).
 _ADDRESS = 10
 # Of a kernel in a CUDA graph (fitted).
 _LAUNCH_US = 0.95
@@ -69,8 +70,8 @@ class GpuKernel:
         Of a thread: multiply-adds and reads of shared memory.
     copied_bytes, shared_bytes
         Copied by a block in all, and its shared memory.
-    copies
-        Of a thread in one chunk.
+    copies, addresses
+        Of a thread in one chunk, and how many of them are not just another channel or image further on.
     depth
         Buffers of the ring.
     resident
@@ -92,6 +93,7 @@ class GpuKernel:
     loads: float
     copied_bytes: float
     copies: int
+    addresses: int
     shared_bytes: float
     depth: int
     resident: int
@@ -111,7 +113,7 @@ class GpuKernel:
         blocks: int,
         channels: int,
         chunk_bytes: int,
-        chunk_floats: int,
+        nest: tuple[int, ...],
         lanes: int,
         depth: int,
         resident: int,
@@ -121,15 +123,17 @@ class GpuKernel:
     ) -> GpuKernel:
         """Counts from a schedule's decisions.
 
-        A chunk takes `chunk_bytes` of shared memory, gaps between rows included, and `chunk_floats` are copied for it,
-        `lanes` at once; `depth` is the number of buffers; `parts` thread blocks share the input channels and add their
-        sums up. `torn`: neighbouring blocks write to the same 32 bytes of memory, which are then written twice.
+        A chunk takes `chunk_bytes` of shared memory, gaps between rows included; `nest` are the extents of its copies,
+        rows and copies of a row last, each of `lanes` floats; `depth` is the number of buffers; `parts` thread blocks
+        share the input channels and add their sums up. `torn`: neighbouring blocks write to the same 32 bytes of
+        memory, which are then written twice.
         """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
         # A thread reads an input where some of its filters has a non-zero; rows are shared by its pixels.
         read = per_group // parts * s * ((pixels - 1) * min(spec.stride[0], r) + r)
         chunks = per_group // parts // channels
+        copies = spread(nest, len(nest) - 2, threads, chunks)
         sums = 4 * filters * threads if parts > 1 else 0
         return cls(
             threads=threads,
@@ -141,8 +145,9 @@ class GpuKernel:
             chunks=chunks,
             multiply_adds=pattern.nnz * pixels / (tiles * parts),
             loads=read * (1 - (1 - density) ** filters),
-            copied_bytes=4.0 * chunk_floats * chunks,
-            copies=-(-chunk_floats // (lanes * threads)),
+            copied_bytes=4.0 * math.prod(nest) * lanes * chunks,
+            copies=copies.copies,
+            addresses=copies.rounds,
             shared_bytes=float(chunk_bytes * min(depth, chunks) + sums),
             depth=depth,
             resident=resident,
@@ -156,13 +161,14 @@ class GpuKernel:
         """Of a thread, about."""
         # Partial sums are stored, read and added up.
         joining = 3 * self.filters * self.pixels + 2 * self.parts + 20 if self.parts > 1 else 0
-        beside = self.copies * (2 * self.chunks + _ADDRESS) + 8 * self.chunks + self.filters * self.pixels + 60
+        beside = 2 * self.copies * self.chunks + _ADDRESS * self.addresses + 8 * self.chunks
+        beside += self.filters * self.pixels + 60
         return self.multiply_adds + self.loads + beside + joining
 
     @property
     def registers(self) -> int:
         """That a thread needs for accumulators, loads in flight and the addresses of its copies, about."""
-        return self.filters * self.pixels + 7 + 3 * self.copies
+        return self.filters * self.pixels + 7 + 3 * self.addresses
 
     @property
     def available_registers(self) -> int:
@@ -258,6 +264,7 @@ class GpuKernel:
             self.loads,
             self.copied_bytes,
             self.copies,
+            self.addresses,
             self.shared_bytes,
             self.time_us(),
             filled,

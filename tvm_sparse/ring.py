@@ -54,6 +54,8 @@ RING = "tvm_sparse.ring"
 TURN = "tvm_sparse.turn"
 # The thread axes that select code: over tiles of output channels, and over parts of the input channels.
 SELECTING = ("blockIdx.y", PART_AXIS)
+# The axes of a block's threads, the fastest last.
+THREADS = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
 
 
 def make_rings_pass() -> tvm.transform.Pass:
@@ -114,6 +116,7 @@ class _Kernel:
 
     def __init__(self, name: str, body: Stmt, loop: For, large: bool):
         self.name, self.body, self.loop, self.large = name, body, loop, large
+        self.axes = _axes(body)
         self.turn = bool(int(loop.annotations.get(TURN, 0)))
         self.chunk = self._chunk()
         # Where there are fewer chunks than buffers, each has its own.
@@ -126,7 +129,8 @@ class _Kernel:
         if len(parts) != 2:
             raise BuildError(self.name, "a chunk is not one copy and one nest", len(parts), "2", "report this schedule")
         count = int(self.loop.extent)
-        copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count)
+        threads = [self.axes[tag] for tag in THREADS if tag in self.axes]
+        copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads)
         (length,) = copies.buffer.ty.shape
         return _Chunk(self.loop.loop_var, count, copies, parts[1], int(length))
 
@@ -195,12 +199,13 @@ class _Kernel:
         before the loop: that fills all registers, and no shared load is issued ahead of its use any more.
         """
         chunk, ahead, count = self.chunk, self.ahead, self.chunk.count
-        first, turn = Var("first", self._block().ty), Var("turn", self._block().ty)
+        block, _ = self.axes["blockIdx.x"]
+        first, turn = Var("first", block.ty), Var("turn", block.ty)
         fill, read, left, later, entry = counters = [
             _Counter(name) for name in ("fill", "read", "left", "later", "entry")
         ]
         before: list[Stmt] = [AllocBuffer(each.buffer) for each in counters]
-        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(self._block(), _integer(count)))]
+        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
         for i in range(ahead):
             before.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i * chunk.length)))
         before += [fill.set(_integer(ahead * chunk.length)), read.set(_integer(0)), left.set(_integer(count))]
@@ -220,21 +225,6 @@ class _Kernel:
         steps = [entered, *line, switch.end(), entry.set(_integer(0))]
         return before, For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
 
-    def _block(self) -> Var:
-        found: list[Var] = []
-        tvm_ffi.structural_walk(
-            self.body,
-            (
-                AttrStmt,
-                lambda node: (
-                    found.append(node.node.var)
-                    if is_thread_axis(node) and node.node.thread_tag == "blockIdx.x"
-                    else None
-                ),
-            ),
-        )
-        return found[0]
-
 
 class _Counter:
     """An integer in a register."""
@@ -250,6 +240,18 @@ class _Counter:
     def next(self, step: int, last: IntImm) -> Stmt:
         """The statement that moves on by `step`, and from `last` to 0."""
         return self.set(tirx.Select(self.value < last, self.value + step, _integer(0)))
+
+
+def _axes(body: Stmt) -> dict[str, tuple[Var, int]]:
+    """The axes of blocks and threads, by tag, and their extents."""
+    found: dict[str, tuple[Var, int]] = {}
+
+    def visit(node: AttrStmt) -> None:
+        if is_thread_axis(node):
+            found[str(node.node.thread_tag)] = (node.node.var, int(node.value))
+
+    tvm_ffi.structural_walk(body, (AttrStmt, visit))
+    return found
 
 
 def _integer(value: int) -> IntImm:

@@ -83,10 +83,6 @@ class Peer(Protocol):
     def sparse(self) -> bool:
         """Whether its time depends on the zeros."""
 
-    @property
-    def needs(self) -> str:
-        """What must be there for it to run."""
-
     def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
         """Make ready for one convolution on a torch device; `NotServed` where the method does not compute it."""
 

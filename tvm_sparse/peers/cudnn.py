@@ -34,7 +34,6 @@ class Cudnn:
     precision: str
     variant: str
     sparse: bool = False
-    needs: str = "cuDNN through torch"
 
     @property
     def family(self) -> str:

@@ -37,7 +37,6 @@ class Escort:
     exact: bool = True
     tolerance: float | None = None
     sparse: bool = True
-    needs: str = "an NVIDIA GPU and nvcc"
 
     @property
     def family(self) -> str:

@@ -41,7 +41,6 @@ class Im2colCublas:
     variant: str
     tf32: bool = False
     sparse: bool = False
-    needs: str = "cuBLAS through torch"
 
     @property
     def family(self) -> str:
@@ -83,7 +82,6 @@ class Im2colCusparse:
     exact: bool = True
     tolerance: float | None = None
     sparse: bool = True
-    needs: str = "cuSPARSE through torch"
 
     def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
         """Serves every convolution; groups are zeros of one matrix (K, C R S)."""

@@ -26,7 +26,6 @@ class Halved:
     cut: str
     dense: Cudnn
     sparse: bool = False
-    needs: str = "cuDNN through torch"
 
     @property
     def family(self) -> str:

@@ -1,0 +1,50 @@
+"""How the copies of a chunk are spread over the threads of a block.
+
+A chunk is a nest of copies: images and input channels outside, rows and the copies of a row inside. Where a copy comes
+from and whether it lies in the padding takes some 25 instructions, executed once, and three registers; a copy that is
+only another channel or image further on is a constant distance away and shares them. So threads are laid over the inner
+loops, several groups of them over a divisor of the outer ones, and each thread goes through what is left of these. Over
+all loops in their order they make fewer copies where they do not divide, each with an address of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+# Instructions that find where a copy comes from and goes to; each copy in a chunk takes one.
+_ADDRESS = 25
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The first `len(groups)` loops of a nest are gone through by each thread, the rest is laid over threads.
+
+    `groups` are how many indices of each of these loops different threads copy at once, `rounds` how often all threads
+    are needed for the rest, which is how many addresses a thread has, and `copies` those of a thread in a chunk.
+    """
+
+    groups: tuple[int, ...]
+    rounds: int
+    copies: int
+
+
+@cache
+def spread(extents: tuple[int, ...], free: int, threads: int, chunks: int) -> Spread:
+    """The cheapest spread of a nest of `extents`, of which at most the first `free` loops need no address of their own.
+
+    `threads` share the copies of each of `chunks` chunks.
+    """
+    found = [_spread(extents[:outer], math.prod(extents[outer:]), threads) for outer in range(free + 1)]
+    return min(found, key=lambda each: (each.rounds * _ADDRESS + each.copies * chunks, each.rounds))
+
+
+def _spread(outer: Sequence[int], inner: int, threads: int) -> Spread:
+    rounds = -(-inner // threads)
+    room = max(threads // inner, 1)
+    divisors = [[group for group in range(1, min(each, room) + 1) if each % group == 0] for each in outer]
+    groups = max((each for each in itertools.product(*divisors) if math.prod(each) <= room), key=math.prod)
+    return Spread(groups, rounds, rounds * math.prod(outer) // math.prod(groups))
