@@ -23,7 +23,7 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
-from tvm_sparse.ring import RING, TURN
+from tvm_sparse.ring import ORDER, ORDERS, PERSISTENT, RING, STRAIGHT, TURNED
 from tvm_sparse.runs import Runs, conv2d_runs
 from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
@@ -84,7 +84,7 @@ def run_kernel(
     plan: RunPlan,
     folding: Fold,
     sizes: tuple[int, int, int, int],
-    turned: bool = False,
+    order: int = STRAIGHT,
     parts: int = 1,
 ) -> GpuKernel:
     """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
@@ -102,7 +102,8 @@ def run_kernel(
         lanes=plan.lanes,
         depth=depth,
         resident=resident,
-        turned=turned,
+        turned=order == TURNED,
+        persistent=order == PERSISTENT,
         parts=parts,
     )
 
@@ -113,14 +114,14 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         divisors(spec.k // spec.groups, ACCUMULATORS),
         divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
         [3, 4],
-        [0, 1],
+        list(ORDERS),
         [1, 2, 3, 4],
     )
 
     def kernel(values: Sequence[int]) -> GpuKernel:
-        filters, channels, depth, turn, resident = values
+        filters, channels, depth, order, resident = values
         sizes = (filters, channels, depth, resident)
-        return run_kernel(spec, plan, folding, sizes, turned=bool(turn))
+        return run_kernel(spec, plan, folding, sizes, order=order)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
@@ -132,7 +133,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
 def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
-    per_thread, per_chunk, depth, turn, blocks = (sample(sch, *choice) for choice in choices)
+    per_thread, per_chunk, depth, order, blocks = (sample(sch, *choice) for choice in choices)
     run, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
@@ -143,7 +144,7 @@ def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]
     stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
-    sch.annotate(c_outer, TURN, turn)
+    sch.annotate(c_outer, ORDER, order)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

@@ -29,7 +29,7 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.ring import RING, TURN
+from tvm_sparse.ring import ORDER, ORDERS, PERSISTENT, RING, TURNED
 from tvm_sparse.schedules.base import Space, sample, weight_itself
 from tvm_sparse.schedules.cuda_limits import folded_space
 from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan, torn
@@ -69,7 +69,7 @@ def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
 def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
     """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
-    candidates = (*(each.candidates for each in decisions), [3, 4], [0, 1], [1, 2, 3, 4])
+    candidates = (*(each.candidates for each in decisions), [3, 4], list(ORDERS), [1, 2, 3, 4])
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)
@@ -112,7 +112,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if folded:
         *ring, blocks = folded
         sch.annotate(c_inner, FOLD, blocks)
-        for annotation, value in zip((RING, TURN), ring, strict=False):
+        for annotation, value in zip((RING, ORDER), ring, strict=False):
             sch.annotate(c_outer, annotation, value)
     else:
         sch.unroll(k_inner)
@@ -131,7 +131,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
 def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> GpuKernel:
     """What decisions make of the plan."""
     structure = plan.structure
-    filters, rows, images, channels, depth, turn, resident = values
+    filters, rows, images, channels, depth, order, resident = values
     height = structure.tiles.rows // (rows * structure.pixels)
     return GpuKernel.of(
         spec,
@@ -146,7 +146,8 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,
-        turned=bool(turn),
+        turned=order == TURNED,
+        persistent=order == PERSISTENT,
         torn=torn(spec, structure.tiles),
     )
 

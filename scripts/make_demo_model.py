@@ -176,7 +176,9 @@ def to_onnx(net: DigitsNet, name: str) -> onnx.ModelProto:
     def conv_bn(name: str, x: str) -> str:
         module = net.get_submodule(name)
         stride = module.conv.stride[0]
-        x = graph.conv(f"{name}.conv", x, module.conv.weight.detach().numpy(), stride=stride, padding=1)
+        # A masked negative weight is -0.0: plus 0 it is 0.0, without a sign to store.
+        weight = module.conv.weight.detach().numpy() + np.float32(0)
+        x = graph.conv(f"{name}.conv", x, weight, stride=stride, padding=1)
         return graph.batch_norm(
             f"{name}.bn", x, {key: value.numpy() for key, value in module.bn.state_dict().items()}, module.bn.eps
         )

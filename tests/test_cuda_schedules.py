@@ -28,6 +28,7 @@ from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.ring import ORDERS, PERSISTENT, TURNED
 from tvm_sparse.schedules import dense_cuda, folded_cuda
 from tvm_sparse.schedules.base import NotApplicable, decided
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
@@ -114,6 +115,41 @@ def test_many_runs_are_whole_warps() -> None:
     assert not torn(small, Tiles(112, 28))
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    ("name", "values", "grid"),
+    [
+        ("run32", [4, 2, 4, PERSISTENT, 1], (132, 2, 1)),
+        ("run40", [8, 1, 4, PERSISTENT, 2], (264, 1, 1)),
+        ("ring-14x14-pixels1", [4, 2, 1, 2, 4, PERSISTENT, 1], (132, 2, 1)),
+        # Fewer blocks than fit at once, or a ring that does not end with the chunks: as they come.
+        ("run64", [8, 2, 4, PERSISTENT, 2], (196, 1, 1)),
+        ("run32", [4, 2, 3, PERSISTENT, 1], (392, 2, 1)),
+    ],
+)
+def test_persistent_blocks_go_on_with_other_pixels(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
+    """As many blocks as a GPU holds at once compute all of them."""
+    spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    each = space.find(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
+    default, schedule = s_tir.Schedule(each.func, debug_mask="none"), s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(default)
+    left = iter(values)
+
+    def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> int | None:
+        sampled = instruction.kind.name == "SampleCategorical"
+        return [int(value) for value in attributes[0]].index(next(left)) if sampled else None
+
+    default.trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=decide)
+    refused = each.refuse(schedule) if each.refuse else ""
+    kernel = space.apply_trace(each, case.weight, space.trace_to_json(schedule.trace))
+    assert build_source(kernel.func, CUDA)[1][0].grid == grid
+    assert ("go on" in refused or "do not end" in refused) == (grid[0] not in (132, 264))
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    y = run_emulated(case, kernel, CUDA, tmp_path)
+    np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
+
+
 def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     """Copies are of 16 bytes where rows are aligned; their addresses are bound once, before the first barrier."""
     spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
@@ -144,8 +180,9 @@ def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> No
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
     schedule = s_tir.Schedule(each.func, debug_mask="none")
     each.apply(schedule)
-    turned = next(i for i in schedule.trace.insts if i.kind.name == "SampleCategorical" and list(i.attrs[0]) == [0, 1])
-    trace = space.trace_to_json(schedule.trace.with_decision(turned, 1, remove_postproc=False))
+    samples = (i for i in schedule.trace.insts if i.kind.name == "SampleCategorical")
+    order = next(i for i in samples if tuple(map(int, i.attrs[0])) == ORDERS)
+    trace = space.trace_to_json(schedule.trace.with_decision(order, TURNED, remove_postproc=False))
     source = kernels(build_source(space.apply_trace(each, weight, trace).func, CUDA)[0])
     filters, channels, *_ = decided(schedule)
     tiles, chunks = spec.k // filters, spec.c // channels

@@ -16,8 +16,8 @@ LAYERS = {
     1: ["conv", "pattern", "reference", "onnx_file", "pt2", "weights", "demo_data"],
     2: ["lattice", "compute", "runs", "split", "spread", "affine", "selection"],
     3: [
-        *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copies", "switch", "cluster", "ring", "fold"),
-        *("lowering", "schedules", "trace", "space", "records"),
+        *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copy_code", "copies", "switch", "statements"),
+        *("cluster", "ring", "fold", "lowering", "schedules", "trace", "space", "records"),
     ],
     4: ["worker", "measure", "search", "random_search", "trials", "phase", "vetting", "tuner", "metaschedule_db"],
     5: ["log_file", "log", "claims", "exchange"],

@@ -10,73 +10,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import tirx
-from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Op, TensorLoad
-from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, FloatImm, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
+from tvm.tirx import (
+    AllocBuffer,
+    AttrStmt,
+    Bind,
+    BufferStore,
+    FloatImm,
+    For,
+    IntImm,
+    SeqStmt,
+    Stmt,
+    Var,
+)
 
 from tvm_sparse.affine import shifted, split_index, variables
+from tvm_sparse.copy_code import CACHING, Copy, Zeros, first, shared_address
 from tvm_sparse.errors import BuildError
 from tvm_sparse.spread import spread
 
-# Bytes of one copy -> caching: 16 bytes may go past the level-1 cache, which has no use for what is staged.
-_CACHE = {16: "cg", 8: "ca", 4: "ca"}
-_FUNCTION = "tvm_sparse_copy_{bytes}"
-# A predicate for the padding, not a number of bytes: for a number that is not known the address is made anew each time.
-_SOURCE = """
-__forceinline__ __device__ void tvm_sparse_copy_{bytes}(unsigned int to, const void* from, bool inside) {{
-  __asm__ __volatile__("{{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
-                       " cp.async.{cache}.shared.global [%0], [%1], {bytes}, outside;}}"
-                       :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
-}}
-"""
-_ADDRESS = "tvm_sparse_shared_address"
-_ADDRESS_SOURCE = """
-__forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* pointer) {
-  return (unsigned int)__cvta_generic_to_shared(pointer);
-}
-"""
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """One thread's copy of `lanes` floats in every chunk: ``buffer[to + slot] = source[start + chunk * step]``.
-
-    `to` is an address in shared memory; zeros are copied where `inside` is false; `guard` is None where every thread
-    takes part. `further` is how many elements beyond `to` and `start` it is.
-    """
-
-    buffer: Var
-    to: Var
-    source: Var
-    start: Var
-    step: int
-    inside: Var | None
-    lanes: int
-    guard: Var | None
-    further: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class _Zeros:
-    """Zeros that one thread stores in every chunk, where what is staged lies in the padding altogether."""
-
-    buffer: Var
-    index: tirx.Expr
-    value: tirx.Expr
-    guard: Var | None
-    further: tuple[int, int] = (0, 0)
+_ZERO = IntImm("int32", 0)
 
 
 class ChunkCopies:
     """The copies that `stmt`, the body of a chunk loop over `chunk` of extent `count`, makes.
 
     `stmt` is a nest of copies; it is laid over `threads`, thread axes and their extents, the fastest last (`spread`).
-    `prologue` binds what does not depend on the chunk; it comes before everything that `at` returns.
+    `prologue` binds what does not depend on the chunk; it comes before everything that `at` returns. With a `block`,
+    where copies come from is kept in registers and changed by `moved`.
 
     Raises
     ------
@@ -84,10 +51,19 @@ class ChunkCopies:
         `stmt` is not a nest of plain copies.
     """
 
-    def __init__(self, name: str, stmt: Stmt, chunk: Var, count: int, threads: Sequence[tuple[Var, int]]):
-        self.name, self.chunk, self.count, self.threads = name, chunk, count, threads
+    def __init__(
+        self,
+        name: str,
+        stmt: Stmt,
+        chunk: Var,
+        count: int,
+        threads: Sequence[tuple[Var, int]],
+        block: Var | None = None,
+    ):
+        self.name, self.chunk, self.count, self.threads, self.block = name, chunk, count, threads, block
         self.prologue: list[Stmt] = []
-        self._copies: list[_Copy | _Zeros] = []
+        self._moving: list[tuple[Var, tirx.Expr]] = []
+        self._copies: list[Copy | Zeros] = []
         self._collect(stmt)
         buffers = [copy.buffer for copy in self._copies]
         if not buffers or not all(buffer.same_as(buffers[0]) for buffer in buffers):
@@ -96,24 +72,13 @@ class ChunkCopies:
 
     def at(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copies of one chunk, their destination moved by `shift` elements."""
-        copies = [self._emit(copy, chunk, shift) for copy in self._copies]
+        copies = [copy.code(chunk, shift) for copy in self._copies]
         return SeqStmt(copies) if len(copies) > 1 else copies[0]
 
-    def _emit(self, copy: _Copy | _Zeros, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
-        shift = shifted(shift, copy.further[0])
-        if isinstance(copy, _Zeros):
-            base, lanes = _first([copy.index])
-            index = base + shift if lanes == 1 else tirx.Ramp(base + shift, copy.index.stride, lanes)
-            zeros = BufferStore(copy.buffer, copy.value, [index])
-            return zeros if copy.guard is None else IfThenElse(copy.guard, zeros, None)
-        to = copy.to + tirx.Cast("uint32", shift * IntImm("int32", 4))
-        start = copy.start + shifted(chunk * IntImm("int32", copy.step), copy.further[1])
-        source = tirx.address_of(tirx.BufferLoad(copy.source, [start]))
-        size = 4 * copy.lanes
-        code = _SOURCE.format(bytes=size, cache=_CACHE[size])
-        inside = tirx.const(True, "bool") if copy.inside is None else copy.inside
-        call = Evaluate(cuda_func_call(_FUNCTION.format(bytes=size), to, source, inside, source_code=code))
-        return call if copy.guard is None else IfThenElse(copy.guard, call, None)
+    def moved(self, block: tirx.Expr) -> list[Stmt]:
+        """What has the copies that follow come from where those of thread block `block` do."""
+        assert self.block is not None
+        return [BufferStore(to, substituted(value, self.block, block), [_ZERO]) for to, value in self._moving]
 
     def _collect(self, stmt: Stmt) -> None:
         """Add what each thread copies of a nest, or of one after the other."""
@@ -152,9 +117,9 @@ class ChunkCopies:
     def _steps(self, loops: list[For], store: BufferStore) -> list[tuple[int, int]]:
         """Of the first loops, as long as all else is independent of them: elements that a step moves both sides by."""
         inside, value = _condition(store.value)
-        sides = [_first(store.indices)[0]]
+        sides = [first(store.indices)[0]]
         if isinstance(value, TensorLoad):
-            sides.append(_first(value.indices)[0])
+            sides.append(first(value.indices)[0])
         found: list[tuple[int, int]] = []
         for loop in loops:
             if inside is not None and any(each.same_as(loop.loop_var) for each in variables([inside])):
@@ -172,17 +137,17 @@ class ChunkCopies:
             number = number * IntImm("int32", extent) + axis
         return number
 
-    def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> _Copy | _Zeros:
+    def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> Copy | Zeros:
         inside, value = _condition(store.value)
         if _is_zero(value):
             (index,) = store.indices
-            return _Zeros(store.buffer, index, value, None if guard is None else self._bind("guard", guard))
+            return Zeros(store.buffer, index, value, None if guard is None else self._bind("guard", guard))
         if not isinstance(value, TensorLoad):
             raise self._refusal("it does not only copy")
-        to, lanes = _first(store.indices)
-        source, source_lanes = _first(value.indices)
+        to, lanes = first(store.indices)
+        source, source_lanes = first(value.indices)
         form = split_index(source, [self.chunk], [self.count])
-        if form is None or lanes != source_lanes or 4 * lanes not in _CACHE:
+        if form is None or lanes != source_lanes or 4 * lanes not in CACHING:
             raise self._refusal("its addresses are not regular")
         step = _distance(source, self.chunk, self.count)
         if step is None:
@@ -191,15 +156,13 @@ class ChunkCopies:
         for condition in (inside, guard):
             if condition is not None:
                 start = tirx.Select(condition, start, IntImm("int32", 0))
-        element = tirx.address_of(tirx.BufferLoad(store.buffer, [to]))
-        address = cuda_func_call(_ADDRESS, element, source_code=_ADDRESS_SOURCE, return_type="uint32")
-        return _Copy(
+        return Copy(
             store.buffer,
-            self._bind("to", address),
+            self._bind("to", shared_address(store.buffer, to)),
             value.source,
-            self._bind("start", start),
+            self._keep("start", start),
             step,
-            None if inside is None else self._bind("inside", inside),
+            None if inside is None else self._inside(inside),
             lanes,
             None if guard is None else self._bind("guard", guard),
         )
@@ -208,6 +171,20 @@ class ChunkCopies:
         var = Var(name, value.ty)
         self.prologue.append(Bind(var, value))
         return var
+
+    def _keep(self, name: str, value: tirx.Expr) -> tirx.Expr:
+        """`value` in a variable, which `moved` can change."""
+        if self.block is None:
+            return self._bind(name, value)
+        register = tirx.decl_buffer((1,), "int32", name, scope="local")
+        self._moving.append((register, value))
+        self.prologue += [AllocBuffer(register), BufferStore(register, value, [_ZERO])]
+        return tirx.BufferLoad(register, [_ZERO])
+
+    def _inside(self, inside: tirx.Expr) -> tirx.Expr:
+        if self.block is None:
+            return self._bind("inside", inside)
+        return self._keep("inside", tirx.Select(inside, IntImm("int32", 1), _ZERO)) > 0
 
     def _refusal(self, what: str) -> BuildError:
         return BuildError(self.name, f"the copy of a chunk cannot be made asynchronous: {what}", hint="tune again")
@@ -242,17 +219,11 @@ def _places(number: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
     return places[::-1]
 
 
-def substituted(stmt: Stmt, var: Var, value: object) -> Stmt:
-    """`stmt` with `var` replaced by `value`."""
+def substituted(stmt: Any, var: Var, value: object) -> Any:
+    """`stmt`, or an expression, with `var` replaced by `value`."""
     return tvm_ffi.structural_map(stmt, (Var, lambda v: value if v.same_as(var) else v), order="post")
 
 
 def _is_zero(value: tirx.Expr) -> bool:
     value = value.value if isinstance(value, tirx.Broadcast) else value
     return isinstance(value, FloatImm) and value.value == 0
-
-
-def _first(indices: list) -> tuple[tirx.Expr, int]:
-    """(first element, number of elements) of a flat index."""
-    (index,) = indices
-    return (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)

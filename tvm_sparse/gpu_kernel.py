@@ -76,8 +76,9 @@ class GpuKernel:
         Buffers of the ring.
     resident
         Thread blocks that a multiprocessor should hold at once.
-    turned
-        Whether blocks start at different chunks.
+    turned, persistent
+        Whether blocks start at different chunks, and whether they go on with other pixels. (Persistent kernels are
+        estimated like others: none was measured.)
     floor_us
         `floor_us` of the convolution.
     """
@@ -100,6 +101,7 @@ class GpuKernel:
     turned: bool
     floor_us: float
     parts: int = 1
+    persistent: bool = False
 
     @classmethod
     def of(
@@ -118,6 +120,7 @@ class GpuKernel:
         depth: int,
         resident: int,
         turned: bool,
+        persistent: bool = False,
         parts: int = 1,
         torn: bool = False,
     ) -> GpuKernel:
@@ -152,6 +155,7 @@ class GpuKernel:
             depth=depth,
             resident=resident,
             turned=turned,
+            persistent=persistent,
             floor_us=floor_us(spec, pattern, 2 if torn else 1),
             parts=parts,
         )
@@ -270,7 +274,15 @@ class GpuKernel:
             filled,
         )
         idle = 1 - self.threads / (-(-self.threads // 128) * 128)
-        return [*(math.log2(1 + size) for size in sizes), idle, last, self.resident_blocks, self.pixels, self.turned]
+        return [
+            *(math.log2(1 + size) for size in sizes),
+            idle,
+            last,
+            self.resident_blocks,
+            self.pixels,
+            self.turned,
+            self.persistent,
+        ]
 
 
 def floor_us(spec: ConvSpec, pattern: SparsityPattern, writes: int = 1) -> float:

@@ -11,11 +11,14 @@ runs ahead only along straight lines, starts anew each time. `MakeRings` rewrite
 * copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
-With `TURN`, thread blocks start at different chunks and wrap around. Blocks that run together and start together ask
+`TURNED`, thread blocks start at different chunks and wrap around. Blocks that run together and start together ask
 for the same cold code at the same time, and the cache that serves them delivers it once to each: 14 cycles an
 instruction on an H200. Turned, each block finds most code already fetched by others, as long as one tile's code fits
 that cache (about 150 KB): 128x128x3x3 at density 0.1 on 28x28 maps, batch 64, took 50 us turned and 78 us not, written
 by hand. Kernels whose code is executed many times lose by it (docs/cuda.md).
+
+`PERSISTENT`, there are as many thread blocks as the GPU holds at once, and each goes on with the pixels of others: the
+first copies for those are on their way while it computes its last chunks.
 """
 
 from __future__ import annotations
@@ -27,13 +30,11 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op, TensorLoad
+from tvm.ir import TensorLoad
 from tvm.tirx import (
     AllocBuffer,
     AttrStmt,
     Bind,
-    BufferStore,
-    Evaluate,
     For,
     IfThenElse,
     IntImm,
@@ -46,12 +47,16 @@ from tvm_sparse import pieces, switch
 from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
-from tvm_sparse.fold import WEIGHT_ATTRIBUTE
+from tvm_sparse.fold import FOLD, WEIGHT_ATTRIBUTE
+from tvm_sparse.gpu_kernel import MULTIPROCESSORS
+from tvm_sparse.statements import Counter, barrier, committed, integer, is_barrier, nothing, sequence, waited
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
-# Annotation of a chunk loop beside `RING`: 1 where blocks start at different chunks.
-TURN = "tvm_sparse.turn"
+# Annotation of a chunk loop beside `RING`: one of the orders below.
+ORDER = "tvm_sparse.order"
+# Chunks from the first to the last; turned, blocks start at different ones; persistent, blocks go on with other pixels.
+STRAIGHT, TURNED, PERSISTENT = ORDERS = (0, 1, 2)
 # The thread axes that select code: over tiles of output channels, and over parts of the input channels.
 SELECTING = ("blockIdx.y", PART_AXIS)
 # The axes of a block's threads, the fastest last.
@@ -98,7 +103,7 @@ class _Chunk:
 
     def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
         """The copy of chunk `index` into the buffer that begins at element `start`, committed as one group."""
-        return _committed(self.copies.at(index, start))
+        return committed(self.copies.at(index, start))
 
     def computed(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
         """The arithmetic on chunk `index`, which lies in the buffer that begins at element `start`."""
@@ -117,20 +122,40 @@ class _Kernel:
     def __init__(self, name: str, body: Stmt, loop: For, large: bool):
         self.name, self.body, self.loop, self.large = name, body, loop, large
         self.axes = _axes(body)
-        self.turn = bool(int(loop.annotations.get(TURN, 0)))
-        self.chunk = self._chunk()
+        depth, count = int(loop.annotations[RING]), int(loop.extent)
         # Where there are fewer chunks than buffers, each has its own.
-        self.buffers = min(int(loop.annotations[RING]), self.chunk.count)
-        self.ahead = self.buffers - 1 if self.chunk.count >= int(loop.annotations[RING]) else self.chunk.count
+        self.buffers = min(depth, count)
+        self.ahead = self.buffers - 1 if count >= depth else count
+        self.order = int(loop.annotations.get(ORDER, STRAIGHT))
+        few = self.order == TURNED and count <= self.ahead
+        if few or (self.order == PERSISTENT and not self._may_persist(depth, count)):
+            self.order = STRAIGHT
+        self.chunk = self._chunk()
+
+    def _may_persist(self, depth: int, count: int) -> bool:
+        """Whether buffers come round with the chunks, and there are more blocks than are held at once."""
+        return not self.large and count % depth == 0 and self._held() < self.axes["blockIdx.x"][1]
+
+    def _held(self) -> int:
+        """Thread blocks that all multiprocessors hold at once, at least."""
+        found: list[int] = []
+
+        def visit(loop: For) -> None:
+            if FOLD in loop.annotations:
+                found.append(int(loop.annotations[FOLD]))
+
+        tvm_ffi.structural_walk(self.loop, (For, visit))
+        return MULTIPROCESSORS * max([1, *found])
 
     def _chunk(self) -> _Chunk:
         parts = list(self.loop.body.seq) if isinstance(self.loop.body, SeqStmt) else [self.loop.body]
-        parts = [part for part in parts if not _is_barrier(part)]
+        parts = [part for part in parts if not is_barrier(part)]
         if len(parts) != 2:
             raise BuildError(self.name, "a chunk is not one copy and one nest", len(parts), "2", "report this schedule")
         count = int(self.loop.extent)
         threads = [self.axes[tag] for tag in THREADS if tag in self.axes]
-        copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads)
+        block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
+        copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
         (length,) = copies.buffer.ty.shape
         return _Chunk(self.loop.loop_var, count, copies, parts[1], int(length))
 
@@ -150,13 +175,16 @@ class _Kernel:
         if isinstance(body, AttrStmt):
             if is_thread_axis(body) and body.node.thread_tag in SELECTING:
                 chosen = (*chosen, (body.node.var, int(body.value)))
-            return AttrStmt(body.node, body.attr_key, body.value, self._at_threads(body.body, chosen))
+            value = body.value
+            if is_thread_axis(body) and body.node.thread_tag == "blockIdx.x" and self.order == PERSISTENT:
+                value = integer(self._held())
+            return AttrStmt(body.node, body.attr_key, value, self._at_threads(body.body, chosen))
         if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
             return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
         before, ring, after = self._around(body)
         if self.large:
-            return _selected(_sequence([*before, ring, *after]), chosen, pieces.piece)
-        return _sequence([*before, _selected(ring, chosen), *after])
+            return _selected(sequence([*before, ring, *after]), chosen, pieces.piece)
+        return sequence([*before, _selected(ring, chosen), *after])
 
     def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
         """What a thread does: before it knows its tile, for its tile, and after that."""
@@ -164,29 +192,47 @@ class _Kernel:
         after: list[Stmt] = []
         if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON:
             after = [statements.pop().body]
-        before, ring = self._turned() if self.turn and self.chunk.count > self.ahead else self._straight()
+        before, ring = self._turned() if self.order == TURNED else self._straight()
         for index, each in enumerate(statements):
             if isinstance(each, For) and RING in each.annotations:
-                return before, _sequence([*statements[:index], ring, *statements[index + 1 :]]), after
+                whole = sequence([*statements[:index], ring, *statements[index + 1 :]])
+                return before, self._persistent(whole) if self.order == PERSISTENT else whole, after
         raise BuildError(
             self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule"
         )
 
     def _straight(self) -> tuple[list[Stmt], Stmt]:
-        """The first copies, and the chunks in their order."""
-        chunk, ahead = self.chunk, self.ahead
+        """The first copies, and the chunks in their order; persistent, the first copies of the next pixels too."""
+        chunk, ahead, goes_on = self.chunk, self.ahead, self.order == PERSISTENT
 
         def slot(index: int) -> IntImm:
-            return _integer(index % self.buffers * chunk.length)
+            return integer(index % self.buffers * chunk.length)
 
-        before = [*chunk.copies.prologue, *(chunk.copied(_integer(i), slot(i)) for i in range(ahead))]
+        before = [*chunk.copies.prologue, *(chunk.copied(integer(i), slot(i)) for i in range(ahead))]
         parts: list[Stmt] = []
         for index in range(chunk.count):
             later = index + ahead
-            copies = [chunk.copied(_integer(later), slot(later))] if later < chunk.count else []
-            arithmetic = chunk.computed(_integer(index), slot(index))
-            parts.append(_waited(min(ahead, chunk.count - index) - 1, SeqStmt([_barrier(), *copies, arithmetic])))
-        return before, _sequence(parts)
+            copies = [chunk.copied(integer(later % chunk.count), slot(later))] if later < chunk.count or goes_on else []
+            if later == chunk.count and goes_on:
+                copies = [*chunk.copies.moved(self._next()), *copies]
+            arithmetic = chunk.computed(integer(index), slot(index))
+            left = ahead if goes_on else min(ahead, chunk.count - index)
+            parts.append(waited(left - 1, SeqStmt([barrier(), *copies, arithmetic])))
+        return before, sequence(parts)
+
+    def _next(self) -> tirx.Expr:
+        """The block whose pixels come next; behind the last one, that one again, whose copies nobody reads."""
+        block, extent = self.axes["blockIdx.x"]
+        return tirx.min(block + integer(self._held()), integer(extent - 1))
+
+    def _persistent(self, body: Stmt) -> Stmt:
+        """`body` of one block for the pixels of one after the other."""
+        (block, extent), held = self.axes["blockIdx.x"], self._held()
+        turn, here = Var("turn", block.ty), Var("here", block.ty)
+        body = SeqStmt([Bind(here, block + turn * integer(held)), substituted(body, block, here)])
+        if extent % held:
+            body = IfThenElse(block + turn * integer(held) < integer(extent), body, None)
+        return For(turn, integer(0), integer(-(-extent // held)), tirx.ForKind.SERIAL, body)
 
     def _turned(self) -> tuple[list[Stmt], Stmt]:
         """The first copies, and two rounds over the chunks: from the block's first one to the end, then up to it.
@@ -202,44 +248,28 @@ class _Kernel:
         block, _ = self.axes["blockIdx.x"]
         first, turn = Var("first", block.ty), Var("turn", block.ty)
         fill, read, left, later, entry = counters = [
-            _Counter(name) for name in ("fill", "read", "left", "later", "entry")
+            Counter(name) for name in ("fill", "read", "left", "later", "entry")
         ]
         before: list[Stmt] = [AllocBuffer(each.buffer) for each in counters]
-        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, _integer(count)))]
+        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, integer(count)))]
         for i in range(ahead):
-            before.append(chunk.copied(tirx.truncmod(first + i, _integer(count)), _integer(i * chunk.length)))
-        before += [fill.set(_integer(ahead * chunk.length)), read.set(_integer(0)), left.set(_integer(count))]
-        before += [later.set(tirx.truncmod(first + ahead, _integer(count))), entry.set(first)]
-        end = _integer(chunk.length * (self.buffers - 1))
+            before.append(chunk.copied(tirx.truncmod(first + i, integer(count)), integer(i * chunk.length)))
+        before += [fill.set(integer(ahead * chunk.length)), read.set(integer(0)), left.set(integer(count))]
+        before += [later.set(tirx.truncmod(first + ahead, integer(count))), entry.set(first)]
+        end = integer(chunk.length * (self.buffers - 1))
         line: list[Stmt] = []
         for index in range(count):
             copy = chunk.copied(later.value, fill.value)
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
-            more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, _integer(count - 1))])
-            copies = IfThenElse(left.value > ahead, more, _committed(_nothing()))
-            steps = [_barrier(), copies, chunk.computed(_integer(index), read.value), read.next(chunk.length, end)]
-            body = _waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
+            more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, integer(count - 1))])
+            copies = IfThenElse(left.value > ahead, more, committed(nothing()))
+            steps = [barrier(), copies, chunk.computed(integer(index), read.value), read.next(chunk.length, end)]
+            body = waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
             line += [switch.case(index), body, switch.leave(left.value < 1)]
         # No chunk is left where the first is number 0: its first round is whole.
-        entered = switch.enter(tirx.Select(left.value > 0, entry.value, _integer(count)))
-        steps = [entered, *line, switch.end(), entry.set(_integer(0))]
-        return before, For(turn, _integer(0), _integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
-
-
-class _Counter:
-    """An integer in a register."""
-
-    def __init__(self, name: str):
-        self.buffer = tirx.decl_buffer((1,), "int32", name, scope="local")
-        self.value = tirx.BufferLoad(self.buffer, [_integer(0)])
-
-    def set(self, value: tirx.Expr) -> Stmt:
-        """The statement that assigns `value`."""
-        return BufferStore(self.buffer, value, [_integer(0)])
-
-    def next(self, step: int, last: IntImm) -> Stmt:
-        """The statement that moves on by `step`, and from `last` to 0."""
-        return self.set(tirx.Select(self.value < last, self.value + step, _integer(0)))
+        entered = switch.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
+        steps = [entered, *line, switch.end(), entry.set(integer(0))]
+        return before, For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
 
 
 def _axes(body: Stmt) -> dict[str, tuple[Var, int]]:
@@ -252,41 +282,6 @@ def _axes(body: Stmt) -> dict[str, tuple[Var, int]]:
 
     tvm_ffi.structural_walk(body, (AttrStmt, visit))
     return found
-
-
-def _integer(value: int) -> IntImm:
-    return IntImm("int32", value)
-
-
-def _sequence(statements: list[Stmt]) -> Stmt:
-    return SeqStmt(statements) if len(statements) > 1 else statements[0]
-
-
-def _nothing() -> Stmt:
-    return Evaluate(_integer(0))
-
-
-def _is_barrier(stmt: Stmt) -> bool:
-    return (
-        isinstance(stmt, Evaluate)
-        and isinstance(stmt.value, Call)
-        and stmt.value.op.same_as(Op.get("tirx.tvm_storage_sync"))
-    )
-
-
-def _barrier() -> Stmt:
-    return Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared.dyn"))
-
-
-def _committed(copies: Stmt) -> Stmt:
-    """`copies` as one group that can be waited for."""
-    return AttrStmt(_integer(0), "async_commit_queue_scope", _integer(0), copies)
-
-
-def _waited(in_flight: int, body: Stmt) -> Stmt:
-    """`body` behind a wait until at most `in_flight` groups of this thread's copies are not complete."""
-    inner = AttrStmt(_integer(0), "async_wait_inflight_count", _integer(in_flight), body)
-    return AttrStmt(_integer(0), "async_wait_queue_scope", _integer(0), inner)
 
 
 def _grown(buffer: Var, buffers: int) -> Var:
@@ -304,7 +299,7 @@ def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...], marked: Callable[
         return _selected(body, tuple(others), marked)
 
     def copy(index: int) -> Stmt:
-        return _selected(substituted(body, var, _integer(index)), tuple(others), marked)
+        return _selected(substituted(body, var, integer(index)), tuple(others), marked)
 
     return _tree(var, 0, count, copy)
 
@@ -315,4 +310,4 @@ def _tree(var: Var, start: int, stop: int, make: Callable[[int], Stmt]) -> Stmt:
         return make(start)
     middle = (start + stop) // 2
     below, above = _tree(var, start, middle, make), _tree(var, middle, stop, make)
-    return IfThenElse(var < _integer(middle), below, above)
+    return IfThenElse(var < integer(middle), below, above)
