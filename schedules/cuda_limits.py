@@ -12,6 +12,7 @@ from tvm.target import Target
 from tvm_sparse.gpu_kernel import MULTIPROCESSORS, GpuKernel
 from tvm_sparse.pieces import SPLIT_NON_ZEROS
 from tvm_sparse.schedules.base import Space, decided
+from tvm_sparse.spread import MAX_ADDRESSES
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -30,8 +31,6 @@ STARTS = 3
 # Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
 # compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
 MAX_PIECES, SHARE = 4096, 8
-# Addresses of a thread's copies in one chunk, at most: each takes three registers.
-MAX_ADDRESSES = 12
 # What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
 _RESERVED = 1024 + 64
 

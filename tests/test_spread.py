@@ -44,6 +44,8 @@ def test_every_copy_is_made_once(extents, free, threads, chunks):
         ((4, 7, 30), 384, 4, (1,), 1, 4),
         # In many chunks a copy less is worth more than two addresses.
         ((4, 7, 30), 384, 64, (), 3, 3),
+        # But registers are worth more than copies.
+        ((64, 46, 7), 314, 32, (1,), 2, 128),
         # More rows than threads.
         ((2, 16, 16), 128, 4, (1,), 2, 4),
     ],

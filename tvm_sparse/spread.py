@@ -17,6 +17,8 @@ from functools import cache
 
 # Instructions that find where a copy comes from and goes to; each copy in a chunk takes one.
 _ADDRESS = 25
+# Addresses of a thread at most, where fewer are possible: each takes three registers.
+MAX_ADDRESSES = 12
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,11 @@ def spread(extents: tuple[int, ...], free: int, threads: int, chunks: int) -> Sp
     `threads` share the copies of each of `chunks` chunks.
     """
     found = [_spread(extents[:outer], math.prod(extents[outer:]), threads) for outer in range(free + 1)]
-    return min(found, key=lambda each: (each.rounds * _ADDRESS + each.copies * chunks, each.rounds))
+
+    def cost(each: Spread) -> tuple[int, ...]:
+        return max(each.rounds, MAX_ADDRESSES), each.rounds * _ADDRESS + each.copies * chunks, each.rounds
+
+    return min(found, key=cost)
 
 
 def _spread(outer: Sequence[int], inner: int, threads: int) -> Spread:
