@@ -2,7 +2,8 @@
 
 A module of this package offers ``NAME``, ``TARGET`` (the target kind it is for) and
 ``spaces(spec, pattern, target) -> list[Space]``, which raises `NotApplicable`, with the rule that failed as a sentence,
-where the schedule cannot serve a convolution.
+where the schedule cannot serve a convolution. It may offer ``named(spec, pattern, target, variant) -> Space | None``,
+which makes one space without the others.
 """
 
 from __future__ import annotations

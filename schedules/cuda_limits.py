@@ -9,8 +9,8 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.gpu_kernel import MULTIPROCESSORS, GpuKernel
-from tvm_sparse.pieces import SPLIT_NON_ZEROS
+from tvm_sparse.gpu_kernel import PERSISTENT, GpuKernel
+from tvm_sparse.ring import cannot_persist
 from tvm_sparse.schedules.base import Space, decided
 from tvm_sparse.spread import MAX_ADDRESSES
 
@@ -74,12 +74,10 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
         return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
-    if kernel.persistent and kernel.blocks <= MULTIPROCESSORS * kernel.resident:
-        return f"{kernel.blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
-    if kernel.persistent and kernel.chunks % kernel.depth:
-        return f"{kernel.chunks} chunks do not end where a ring of {kernel.depth} does"
-    if kernel.persistent and kernel.multiply_adds * kernel.tiles >= SPLIT_NON_ZEROS * kernel.pixels:
-        return "kernels that are built in parts do not go on with other pixels"
+    if kernel.order == PERSISTENT:
+        reason = cannot_persist(kernel.blocks, kernel.resident, kernel.chunks, kernel.depth, kernel.non_zeros)
+        if reason:
+            return reason
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
 

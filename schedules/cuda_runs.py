@@ -22,8 +22,8 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
-from tvm_sparse.gpu_kernel import GpuKernel
-from tvm_sparse.ring import ORDER, ORDERS, PERSISTENT, RING, STRAIGHT, TURNED
+from tvm_sparse.gpu_kernel import ORDERS, STRAIGHT, GpuKernel
+from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.runs import Runs, conv2d_runs
 from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
@@ -102,8 +102,7 @@ def run_kernel(
         lanes=plan.lanes,
         depth=depth,
         resident=resident,
-        turned=order == TURNED,
-        persistent=order == PERSISTENT,
+        order=order,
         parts=parts,
     )
 

@@ -27,9 +27,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_sparse.compute import conv2d_tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
-from tvm_sparse.gpu_kernel import GpuKernel
+from tvm_sparse.gpu_kernel import ORDERS, GpuKernel
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.ring import ORDER, ORDERS, PERSISTENT, RING, TURNED
+from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.schedules.base import Space, sample, weight_itself
 from tvm_sparse.schedules.cuda_limits import folded_space
 from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan, torn
@@ -146,8 +146,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         lanes=structure.tiles.lanes(spec),
         depth=depth,
         resident=resident,
-        turned=order == TURNED,
-        persistent=order == PERSISTENT,
+        order=order,
         torn=torn(spec, structure.tiles),
     )
 

@@ -52,9 +52,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     folding, found = Fold(pattern, shared_memory_bytes(target)), []
     for pixels, count in TILINGS:
-        if pixels <= spec.out_h and pattern.nnz * pixels <= MAX_MULTIPLY_ADDS:
-            plans = (plan(spec, Structure(tiles, pixels, "ring"), 0) for tiles in layouts(spec, pixels))
-            tiled = (folded_tile_space(NAME, spec, each, folding) for each in plans if each is not None)
+        if pixels <= spec.out_h:
+            tiled = (_tiled(spec, tiles, pixels, folding) for tiles in layouts(spec, pixels))
             found += list(islice((each for each in tiled if each is not None), count))
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
     found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
@@ -86,9 +85,8 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     folding = Fold(pattern, shared_memory_bytes(target))
     if match := _RING.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups())
-        structure = Structure(Tiles(rows, columns), pixels, "ring")
-        tiled = plan(spec, structure, 0) if serves(spec, structure.tiles, pixels) else None
-        return None if tiled is None else folded_tile_space(NAME, spec, tiled, folding)
+        tiles = Tiles(rows, columns)
+        return _tiled(spec, tiles, pixels, folding) if serves(spec, tiles, pixels) else None
     match = _RUN.fullmatch(variant)
     if match is None or not 0 < int(match[2]) <= MAX_LENGTH:
         return None
@@ -97,3 +95,11 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
         return run_space(NAME, spec, run, folding)
     parts = int(match[1])
     return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
+
+
+def _tiled(spec: ConvSpec, tiles: Tiles, pixels: int, folding: Fold) -> Space | None:
+    """The space of one way to cut the output, or None where no ring of copies fits."""
+    if folding.pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
+        return None
+    decisions = plan(spec, Structure(tiles, pixels, "ring"), 0)
+    return None if decisions is None else folded_tile_space(NAME, spec, decisions, folding)

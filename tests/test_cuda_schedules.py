@@ -27,8 +27,8 @@ from tvm_sparse import lowering, reference, space
 from tvm_sparse.compute import Tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.gpu_kernel import ORDERS, PERSISTENT, TURNED
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.ring import ORDERS, PERSISTENT, TURNED
 from tvm_sparse.schedules import dense_cuda, folded_cuda
 from tvm_sparse.schedules.base import NotApplicable, decided
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn

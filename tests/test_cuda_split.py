@@ -101,8 +101,8 @@ def test_the_counts_of_a_part() -> None:
     pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
     counts = {"threads": 196, "pixels": 1, "blocks": 1, "channels": 8, "chunk_bytes": 8 * 16 * 46 * 4}
     counts |= {"nest": (8, 16, 8), "lanes": 2, "depth": 4, "resident": 1}
-    whole = GpuKernel.of(SMALL, pattern, filters=4, turned=False, **counts)
-    part = GpuKernel.of(SMALL, pattern, filters=16, turned=False, parts=4, **counts)
+    whole = GpuKernel.of(SMALL, pattern, filters=4, **counts)
+    part = GpuKernel.of(SMALL, pattern, filters=16, parts=4, **counts)
     assert part.blocks * part.tiles * part.parts == whole.blocks * whole.tiles
     assert part.multiply_adds == pytest.approx(whole.multiply_adds)
     assert (part.chunks, part.copied_bytes) == (whole.chunks / 4, whole.copied_bytes / 4)

@@ -71,7 +71,7 @@ def join_parts_pass() -> tvm.transform.Pass:
 
 
 @dataclass(frozen=True)
-class _Nest:
+class Nest:
     """One kernel: its thread axes by tag with their extents, what it allocates, and the body of its threads."""
 
     axes: dict[str, tuple[Var, int]]
@@ -79,7 +79,8 @@ class _Nest:
     body: list[Stmt]
 
     @classmethod
-    def of(cls, stmt: Stmt) -> _Nest:
+    def of(cls, stmt: Stmt) -> Nest:
+        """The kernel whose outermost thread axis `stmt` is, or ends with."""
         axes: dict[str, tuple[Var, int]] = {}
         allocations: list[Stmt] = []
         while True:
@@ -102,7 +103,7 @@ class _Join:
         if len(kernels) != 2 or not all(map(is_thread_axis, kernels)) or len(found) != 1:
             raise self._refusal("the function is not two kernels with one buffer between them")
         first, second = kernels
-        self.first, self.first_nest, self.second = first, _Nest.of(first), _Nest.of(second)
+        self.first, self.first_nest, self.second = first, Nest.of(first), Nest.of(second)
         self.before.remove(found[0])
         self.global_sums = found[0].buffer
         extents = {tag: extent for tag, (_, extent) in self.first_nest.axes.items()}

@@ -24,7 +24,6 @@ from tvm.tirx import (
     BufferStore,
     FloatImm,
     For,
-    IntImm,
     SeqStmt,
     Stmt,
     Var,
@@ -34,8 +33,7 @@ from tvm_sparse.affine import shifted, split_index, variables
 from tvm_sparse.copy_code import CACHING, Copy, Zeros, first, shared_address
 from tvm_sparse.errors import BuildError
 from tvm_sparse.spread import spread
-
-_ZERO = IntImm("int32", 0)
+from tvm_sparse.statements import integer, sequence
 
 
 class ChunkCopies:
@@ -72,13 +70,12 @@ class ChunkCopies:
 
     def at(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copies of one chunk, their destination moved by `shift` elements."""
-        copies = [copy.code(chunk, shift) for copy in self._copies]
-        return SeqStmt(copies) if len(copies) > 1 else copies[0]
+        return sequence([copy.code(chunk, shift) for copy in self._copies])
 
     def moved(self, block: tirx.Expr) -> list[Stmt]:
         """What has the copies that follow come from where those of thread block `block` do."""
         assert self.block is not None
-        return [BufferStore(to, substituted(value, self.block, block), [_ZERO]) for to, value in self._moving]
+        return [BufferStore(to, substituted(value, self.block, block), [integer(0)]) for to, value in self._moving]
 
     def _collect(self, stmt: Stmt) -> None:
         """Add what each thread copies of a nest, or of one after the other."""
@@ -100,11 +97,11 @@ class ChunkCopies:
         taking_part = math.prod(laid)
         for turn in range(found.rounds):
             index = shifted(self._thread(), turn * threads)
-            guard = None if (turn + 1) * threads <= taking_part else index < IntImm("int32", taking_part)
-            first: Stmt = stmt
+            guard = None if (turn + 1) * threads <= taking_part else index < integer(taking_part)
+            own = stmt
             for loop, place in zip(loops, _places(index, laid), strict=True):
-                first = substituted(first, loop.loop_var, place)
-            copy = self._copy(first, guard)
+                own = substituted(own, loop.loop_var, place)
+            copy = self._copy(own, guard)
             for at in np.ndindex(*(extent // group for extent, group in zip(extents, found.groups, strict=False))):
                 moves = [i * group for i, group in zip(at, found.groups, strict=True)]
                 further = [sum(i * step[side] for i, step in zip(moves, steps, strict=False)) for side in (0, 1)]
@@ -124,17 +121,18 @@ class ChunkCopies:
         for loop in loops:
             if inside is not None and any(each.same_as(loop.loop_var) for each in variables([inside])):
                 break
-            distances = [_distance(side, loop.loop_var, int(loop.extent)) for side in sides]
-            if None in distances:
+            lines = [_line(side, loop.loop_var, int(loop.extent)) for side in sides]
+            if None in lines:
                 break
-            found.append((distances[0] or 0, distances[-1] or 0))
+            distances = [line[1] for line in lines if line]
+            found.append((distances[0], distances[-1]))
         return found
 
     def _thread(self) -> tirx.Expr:
         """The number of a thread among those of its block."""
         (number, _), *others = self.threads
         for axis, extent in others:
-            number = number * IntImm("int32", extent) + axis
+            number = number * integer(extent) + axis
         return number
 
     def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> Copy | Zeros:
@@ -146,16 +144,13 @@ class ChunkCopies:
             raise self._refusal("it does not only copy")
         to, lanes = first(store.indices)
         source, source_lanes = first(value.indices)
-        form = split_index(source, [self.chunk], [self.count])
-        if form is None or lanes != source_lanes or 4 * lanes not in CACHING:
-            raise self._refusal("its addresses are not regular")
-        step = _distance(source, self.chunk, self.count)
-        if step is None:
-            raise self._refusal("its chunks are not equally far apart")
-        start = form.at(int(form.offsets.flat[0]))
+        line = _line(source, self.chunk, self.count)
+        if line is None or lanes != source_lanes or 4 * lanes not in CACHING:
+            raise self._refusal("its addresses are not regular, or its chunks not equally far apart")
+        start, step = line
         for condition in (inside, guard):
             if condition is not None:
-                start = tirx.Select(condition, start, IntImm("int32", 0))
+                start = tirx.Select(condition, start, integer(0))
         return Copy(
             store.buffer,
             self._bind("to", shared_address(store.buffer, to)),
@@ -178,13 +173,13 @@ class ChunkCopies:
             return self._bind(name, value)
         register = tirx.decl_buffer((1,), "int32", name, scope="local")
         self._moving.append((register, value))
-        self.prologue += [AllocBuffer(register), BufferStore(register, value, [_ZERO])]
-        return tirx.BufferLoad(register, [_ZERO])
+        self.prologue += [AllocBuffer(register), BufferStore(register, value, [integer(0)])]
+        return tirx.BufferLoad(register, [integer(0)])
 
     def _inside(self, inside: tirx.Expr) -> tirx.Expr:
         if self.block is None:
             return self._bind("inside", inside)
-        return self._keep("inside", tirx.Select(inside, IntImm("int32", 1), _ZERO)) > 0
+        return self._keep("inside", tirx.Select(inside, integer(1), integer(0))) > 0
 
     def _refusal(self, what: str) -> BuildError:
         return BuildError(self.name, f"the copy of a chunk cannot be made asynchronous: {what}", hint="tune again")
@@ -197,14 +192,16 @@ def _condition(value: tirx.Expr) -> tuple[tirx.Expr | None, tirx.Expr]:
     return None, value
 
 
-def _distance(index: tirx.Expr, var: Var, extent: int) -> int | None:
-    """Elements by which `index` moves as `var` goes on by one; None where these differ or are not known."""
+def _line(index: tirx.Expr, var: Var, extent: int) -> tuple[tirx.Expr, int] | None:
+    """(`index` where `var` is 0, how far it moves as `var` goes on by one); None where that differs or is not known."""
     form = split_index(index, [var], [extent])
     if form is None:
         return None
     offsets = np.broadcast_to(form.offsets, extent)
     distance = int(offsets[-1] - offsets[-2]) if extent > 1 else 0
-    return distance if np.array_equal(offsets, offsets[0] + distance * np.arange(extent)) else None
+    if not np.array_equal(offsets, offsets[0] + distance * np.arange(extent)):
+        return None
+    return form.at(int(offsets[0])), distance
 
 
 def _places(number: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
@@ -212,9 +209,9 @@ def _places(number: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
     places: list[tirx.Expr] = []
     below = 1
     for position in reversed(range(len(extents))):
-        whole = number if below == 1 else tirx.floordiv(number, IntImm("int32", below))
+        whole = number if below == 1 else tirx.floordiv(number, integer(below))
         # What the guard leaves is below the first extent.
-        places.append(whole if position == 0 else tirx.floormod(whole, IntImm("int32", extents[position])))
+        places.append(whole if position == 0 else tirx.floormod(whole, integer(extents[position])))
         below *= extents[position]
     return places[::-1]
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.tirx import BufferStore, Evaluate, IfThenElse, IntImm, Stmt, Var
+from tvm.tirx import BufferStore, Evaluate, IfThenElse, Stmt, Var
 
 from tvm_sparse.affine import shifted
+from tvm_sparse.statements import integer
 
 # Bytes of one copy -> caching: 16 bytes may go past the level-1 cache, which has no use for what is staged.
 CACHING = {16: "cg", 8: "ca", 4: "ca"}
@@ -49,8 +50,8 @@ class Copy:
 
     def code(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copy of one chunk, its destination moved by `shift` elements."""
-        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * IntImm("int32", 4))
-        start = self.start + shifted(chunk * IntImm("int32", self.step), self.further[1])
+        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(4))
+        start = self.start + shifted(chunk * integer(self.step), self.further[1])
         source = tirx.address_of(tirx.BufferLoad(self.source, [start]))
         size = 4 * self.lanes
         code = _SOURCE.format(bytes=size, cache=CACHING[size])

@@ -18,6 +18,9 @@ from tvm_sparse.spread import spread
 MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
 LEVEL_2_BYTES = 50e6
 BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
+# Chunks from the first to the last; turned, blocks start at different ones; persistent, blocks go on with other pixels
+# (`ring`).
+STRAIGHT, TURNED, PERSISTENT = ORDERS = (0, 1, 2)
 # Registers of a multiprocessor's four parts, its shared memory, and the warps and thread blocks that it holds.
 _REGISTERS, _SHARED_BYTES, _WARPS, _BLOCKS = 16384, 227 * 1024, 64, 32
 # Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them.
@@ -38,7 +41,7 @@ _COLD_BYTES = 115.0
 _KEPT_BYTES = 108 * 1024
 # How much longer code takes where blocks are at different chunks and so share less of what is fetched, and warm code
 # whose registers do not suffice to issue shared loads well before their use (fitted).
-_TURNED, _CRAMPED = 1.25, 1.7
+_SLOWER_TURNED, _CRAMPED = 1.25, 1.7
 # Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).
 _OTHER_REGISTERS = 24
 # Cycles of a barrier with the wait for copies (measured), and of a block's start and end (assumed, likewise).
@@ -76,9 +79,8 @@ class GpuKernel:
         Buffers of the ring.
     resident
         Thread blocks that a multiprocessor should hold at once.
-    turned, persistent
-        Whether blocks start at different chunks, and whether they go on with other pixels. (Persistent kernels are
-        estimated like others: none was measured.)
+    order
+        One of `ORDERS`. Persistent kernels are estimated like straight ones: none was measured.
     floor_us
         `floor_us` of the convolution.
     """
@@ -98,10 +100,9 @@ class GpuKernel:
     shared_bytes: float
     depth: int
     resident: int
-    turned: bool
     floor_us: float
+    order: int = STRAIGHT
     parts: int = 1
-    persistent: bool = False
 
     @classmethod
     def of(
@@ -119,8 +120,7 @@ class GpuKernel:
         lanes: int,
         depth: int,
         resident: int,
-        turned: bool,
-        persistent: bool = False,
+        order: int = STRAIGHT,
         parts: int = 1,
         torn: bool = False,
     ) -> GpuKernel:
@@ -154,11 +154,20 @@ class GpuKernel:
             shared_bytes=float(chunk_bytes * min(depth, chunks) + sums),
             depth=depth,
             resident=resident,
-            turned=turned,
-            persistent=persistent,
             floor_us=floor_us(spec, pattern, 2 if torn else 1),
+            order=order,
             parts=parts,
         )
+
+    @property
+    def turned(self) -> bool:
+        """Whether blocks start at different chunks."""
+        return self.order == TURNED
+
+    @property
+    def non_zeros(self) -> int:
+        """Of the weight."""
+        return round(self.multiply_adds * self.tiles * self.parts / self.pixels)
 
     @property
     def instructions(self) -> float:
@@ -228,7 +237,7 @@ class GpuKernel:
         if self.code_bytes > _FETCH_CYCLES[0][0]:
             fetch *= active**_DRIFT
         issue = max(self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.warps)
-        issue *= (_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
+        issue *= (_SLOWER_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
         rate = min(_COPIED_BYTES, _COPIED_TOGETHER_BYTES * max(1.0, 1 / self.share))
         return issue + active * self.copied_bytes / rate
 
@@ -246,7 +255,7 @@ class GpuKernel:
         apart = self.turned and self.code_bytes <= _FETCH_CYCLES[1][0]
         together = 0.0 if apart else min(1.0, self.blocks / _TOGETHER)
         cold = self.instructions * (_COLD_CYCLES + together * (_COLD_TOGETHER_CYCLES - _COLD_CYCLES))
-        cold = max(cold * (_TURNED if self.turned else 1), all_code / rounds / _COLD_BYTES)
+        cold = max(cold * (_SLOWER_TURNED if self.turned else 1), all_code / rounds / _COLD_BYTES)
         return rounds * max(0.0, cold - self._warm_cycles()) * (1 - min(1.0, _KEPT_BYTES / all_code))
 
     def features(self) -> list[float]:
@@ -281,7 +290,7 @@ class GpuKernel:
             self.resident_blocks,
             self.pixels,
             self.turned,
-            self.persistent,
+            self.order == PERSISTENT,
         ]
 
 

@@ -57,6 +57,11 @@ class Part:
     options: tuple[str, ...] = ()
 
 
+def is_large(non_zeros: int) -> bool:
+    """Whether the tiles of a weight with so many non-zeros are marked as pieces."""
+    return non_zeros >= SPLIT_NON_ZEROS
+
+
 def piece(stmt: Stmt) -> Stmt:
     """`stmt`, marked as a piece; what it uses of its kernel are arguments, threads, blocks and arrays."""
     return SeqStmt([_marker(BEGIN), stmt, _marker(END)])

@@ -44,19 +44,17 @@ from tvm.tirx import (
 )
 
 from tvm_sparse import pieces, switch
-from tvm_sparse.cluster import COMMON, PART_AXIS, is_thread_axis
+from tvm_sparse.cluster import COMMON, PART_AXIS, Nest, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import FOLD, WEIGHT_ATTRIBUTE
-from tvm_sparse.gpu_kernel import MULTIPROCESSORS
+from tvm_sparse.gpu_kernel import MULTIPROCESSORS, PERSISTENT, STRAIGHT, TURNED
 from tvm_sparse.statements import Counter, barrier, committed, integer, is_barrier, nothing, sequence, waited
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
-# Annotation of a chunk loop beside `RING`: one of the orders below.
+# Annotation of a chunk loop beside `RING`: one of `gpu_kernel.ORDERS`.
 ORDER = "tvm_sparse.order"
-# Chunks from the first to the last; turned, blocks start at different ones; persistent, blocks go on with other pixels.
-STRAIGHT, TURNED, PERSISTENT = ORDERS = (0, 1, 2)
 # The thread axes that select code: over tiles of output channels, and over parts of the input channels.
 SELECTING = ("blockIdx.y", PART_AXIS)
 # The axes of a block's threads, the fastest last.
@@ -78,17 +76,28 @@ def make_rings_pass() -> tvm.transform.Pass:
         name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
         if len(loops) > 1:
             raise BuildError(name, "more than one loop of chunks", len(loops), "1", "report this schedule")
-        body = _Kernel(name, func.body, loops[0], _is_large(func)).rewritten()
+        body = _Kernel(name, func.body, loops[0], _non_zeros(func)).rewritten()
         return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
     return make
 
 
-def _is_large(func: tirx.PrimFunc) -> bool:
-    """Whether the kernel's tiles are to be compiled one by one."""
-    if WEIGHT_ATTRIBUTE not in func.attrs:
-        return False
-    return int(np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy())) >= pieces.SPLIT_NON_ZEROS
+def _non_zeros(func: tirx.PrimFunc) -> int:
+    """Of the weight that is folded into the function; none where it is an argument."""
+    return int(np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy())) if WEIGHT_ATTRIBUTE in func.attrs else 0
+
+
+def cannot_persist(blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
+    """Why a kernel's blocks cannot go on with other pixels, or "".
+
+    It has so many `blocks` for each tile of output channels, of which a multiprocessor should hold `resident` at once,
+    and so many `chunks`, copied to a ring of `depth` buffers.
+    """
+    if blocks <= MULTIPROCESSORS * resident:
+        return f"{blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
+    if chunks % depth:
+        return f"{chunks} chunks do not end where a ring of {depth} does"
+    return "kernels that are built in parts do not go on with other pixels" if pieces.is_large(non_zeros) else ""
 
 
 @dataclass(frozen=True)
@@ -119,25 +128,25 @@ class _Chunk:
 class _Kernel:
     """The body of one kernel around its chunk loop."""
 
-    def __init__(self, name: str, body: Stmt, loop: For, large: bool):
-        self.name, self.body, self.loop, self.large = name, body, loop, large
-        self.axes = _axes(body)
+    def __init__(self, name: str, body: Stmt, loop: For, non_zeros: int):
+        self.name, self.body, self.loop, self.large = name, body, loop, pieces.is_large(non_zeros)
+        self.axes = Nest.of(body).axes
         depth, count = int(loop.annotations[RING]), int(loop.extent)
         # Where there are fewer chunks than buffers, each has its own.
         self.buffers = min(depth, count)
         self.ahead = self.buffers - 1 if count >= depth else count
         self.order = int(loop.annotations.get(ORDER, STRAIGHT))
+        resident = self._resident()
+        # Thread blocks of a persistent grid.
+        self.held = MULTIPROCESSORS * resident
         few = self.order == TURNED and count <= self.ahead
-        if few or (self.order == PERSISTENT and not self._may_persist(depth, count)):
+        blocks = self.axes["blockIdx.x"][1]
+        if few or (self.order == PERSISTENT and cannot_persist(blocks, resident, count, depth, non_zeros)):
             self.order = STRAIGHT
         self.chunk = self._chunk()
 
-    def _may_persist(self, depth: int, count: int) -> bool:
-        """Whether buffers come round with the chunks, and there are more blocks than are held at once."""
-        return not self.large and count % depth == 0 and self._held() < self.axes["blockIdx.x"][1]
-
-    def _held(self) -> int:
-        """Thread blocks that all multiprocessors hold at once, at least."""
+    def _resident(self) -> int:
+        """Thread blocks that a multiprocessor should hold at once."""
         found: list[int] = []
 
         def visit(loop: For) -> None:
@@ -145,7 +154,7 @@ class _Kernel:
                 found.append(int(loop.annotations[FOLD]))
 
         tvm_ffi.structural_walk(self.loop, (For, visit))
-        return MULTIPROCESSORS * max([1, *found])
+        return max([1, *found])
 
     def _chunk(self) -> _Chunk:
         parts = list(self.loop.body.seq) if isinstance(self.loop.body, SeqStmt) else [self.loop.body]
@@ -177,7 +186,7 @@ class _Kernel:
                 chosen = (*chosen, (body.node.var, int(body.value)))
             value = body.value
             if is_thread_axis(body) and body.node.thread_tag == "blockIdx.x" and self.order == PERSISTENT:
-                value = integer(self._held())
+                value = integer(self.held)
             return AttrStmt(body.node, body.attr_key, value, self._at_threads(body.body, chosen))
         if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
             return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
@@ -223,11 +232,11 @@ class _Kernel:
     def _next(self) -> tirx.Expr:
         """The block whose pixels come next; behind the last one, that one again, whose copies nobody reads."""
         block, extent = self.axes["blockIdx.x"]
-        return tirx.min(block + integer(self._held()), integer(extent - 1))
+        return tirx.min(block + integer(self.held), integer(extent - 1))
 
     def _persistent(self, body: Stmt) -> Stmt:
         """`body` of one block for the pixels of one after the other."""
-        (block, extent), held = self.axes["blockIdx.x"], self._held()
+        (block, extent), held = self.axes["blockIdx.x"], self.held
         turn, here = Var("turn", block.ty), Var("here", block.ty)
         body = SeqStmt([Bind(here, block + turn * integer(held)), substituted(body, block, here)])
         if extent % held:
@@ -270,18 +279,6 @@ class _Kernel:
         entered = switch.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
         steps = [entered, *line, switch.end(), entry.set(integer(0))]
         return before, For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
-
-
-def _axes(body: Stmt) -> dict[str, tuple[Var, int]]:
-    """The axes of blocks and threads, by tag, and their extents."""
-    found: dict[str, tuple[Var, int]] = {}
-
-    def visit(node: AttrStmt) -> None:
-        if is_thread_axis(node):
-            found[str(node.node.thread_tag)] = (node.node.var, int(node.value))
-
-    tvm_ffi.structural_walk(body, (AttrStmt, visit))
-    return found
 
 
 def _grown(buffer: Var, buffers: int) -> Var:

@@ -77,10 +77,10 @@ def find(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) ->
     schedule, _, variant = name.partition(":")
     if schedule not in names(target):
         raise UsageError(f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(names(target)))
-    if schedule == folded_cuda.NAME:
-        one = folded_cuda.named(spec, pattern, target, variant)
-        if one is not None:
-            return one
+    (module,) = (each for each in SCHEDULES if schedule == each.NAME)
+    one = module.named(spec, pattern, target, variant) if hasattr(module, "named") else None
+    if one is not None:
+        return one
     found, reasons = spaces(spec, pattern, target, [schedule])
     for space in found:
         if variant in ("", space.variant):

@@ -8,18 +8,22 @@ from tvm.tirx import AttrStmt, BufferStore, Evaluate, IntImm, SeqStmt, Stmt
 
 
 def integer(value: int) -> IntImm:
+    """An int32 constant."""
     return IntImm("int32", value)
 
 
 def sequence(statements: list[Stmt]) -> Stmt:
+    """One statement after the other; there is at least one."""
     return SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
 def nothing() -> Stmt:
+    """A statement without effect."""
     return Evaluate(integer(0))
 
 
 def is_barrier(stmt: Stmt) -> bool:
+    """Whether `stmt` is a barrier of a thread block."""
     return (
         isinstance(stmt, Evaluate)
         and isinstance(stmt.value, Call)
@@ -28,6 +32,7 @@ def is_barrier(stmt: Stmt) -> bool:
 
 
 def barrier() -> Stmt:
+    """All threads of the block arrive, and see each other's shared memory."""
     return Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared.dyn"))
 
 
