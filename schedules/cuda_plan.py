@@ -21,6 +21,8 @@ from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, blocks_default
 
 # Threads of a block at most, and about how many the defaults aim at.
 MAX_THREADS, THREADS = 512, 256
+# Columns of a tile at least, unless the output has fewer: half a warp.
+NARROW = 16
 # Bytes of shared memory that a block has on every architecture with asynchronous copies, and the staged weights' share.
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
 # Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
@@ -160,10 +162,10 @@ def _heights(spec: ConvSpec, pixels: int) -> range:
 
 def _widths(spec: ConvSpec) -> list[int]:
     """Widths of tiles: the whole output's, and narrower ones in whole copies of 4 that keep a warp's rows long."""
-    counts = range(2, spec.out_w // 24 + 2)
+    counts = range(2, spec.out_w // NARROW + 2)
     narrower = {-(-spec.out_w // (4 * count)) * 4 for count in counts}
     whole = {spec.out_w} if spec.out_w <= MAX_THREADS else set()
-    return sorted(whole | {columns for columns in narrower if 24 <= columns <= MAX_THREADS})
+    return sorted(whole | {columns for columns in narrower if NARROW <= columns <= MAX_THREADS})
 
 
 def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int) -> tuple[float, int]:

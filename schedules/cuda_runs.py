@@ -26,7 +26,7 @@ from tvm_sparse.gpu_kernel import ORDERS, STRAIGHT, GpuKernel
 from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.runs import Runs, conv2d_runs
 from tvm_sparse.schedules.base import Space, divisors, sample
-from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 
@@ -112,7 +112,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
     candidates = (
         divisors(spec.k // spec.groups, ACCUMULATORS),
         divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
-        [3, 4],
+        DEPTHS,
         list(ORDERS),
         [1, 2, 3, 4],
     )

@@ -29,7 +29,7 @@ from tvm_sparse.fold import FOLD
 from tvm_sparse.gpu_kernel import GpuKernel
 from tvm_sparse.ring import RING
 from tvm_sparse.schedules.base import Space, divisors, sample
-from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, folded_space
+from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.schedules.cuda_runs import RunPlan, lengths, run_kernel, run_plan
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
 from tvm_sparse.split import conv2d_split
@@ -73,7 +73,7 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
-    candidates = (filters, channels, [3, 4], [1, 2, 3, 4])
+    candidates = (filters, channels, DEPTHS, [1, 2, 3, 4])
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         per_thread, per_chunk, depth, resident = values

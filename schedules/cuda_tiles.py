@@ -31,7 +31,7 @@ from tvm_sparse.gpu_kernel import ORDERS, GpuKernel
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.schedules.base import Space, sample, weight_itself
-from tvm_sparse.schedules.cuda_limits import folded_space
+from tvm_sparse.schedules.cuda_limits import DEPTHS, folded_space
 from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan, torn
 
 
@@ -69,7 +69,7 @@ def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
 def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
     """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
-    candidates = (*(each.candidates for each in decisions), [3, 4], list(ORDERS), [1, 2, 3, 4])
+    candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4])
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)

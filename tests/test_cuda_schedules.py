@@ -29,10 +29,11 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.gpu_kernel import ORDERS, PERSISTENT, TURNED
 from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.runs import Runs
 from tvm_sparse.schedules import dense_cuda, folded_cuda
 from tvm_sparse.schedules.base import NotApplicable, decided
 from tvm_sparse.schedules.cuda_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
-from tvm_sparse.schedules.cuda_runs import lengths
+from tvm_sparse.schedules.cuda_runs import lengths, run_plan
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, tile_space
 from tvm_sparse.spread import spread
 
@@ -109,10 +110,23 @@ def test_many_runs_are_whole_warps() -> None:
     """Memory is written 32 bytes at a time: neither a warp's outputs nor a tile's begin or end amid them."""
     large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
     assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
-    assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {56, 112, 40}
+    assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
     assert [torn(large, Tiles(112, columns)) for columns in (28, 56, 112)] == [True, False, False]
     small = replace(large, n=1)
     assert not torn(small, Tiles(112, 28))
+
+
+def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
+    """Also where TVM resolves the divisions that say which row of its run a pixel reads."""
+    spec, runs = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), Runs(16)
+    weight = sparse_weight(spec)
+    each = space.find("folded_cuda:run16", spec, SparsityPattern.of(weight), CUDA)
+    schedule = s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    _, channels, depth, *_ = decided(schedule)
+    buffers = min(depth, spec.c // channels)
+    (launch,) = build_source(space.apply_trace(each, weight).func, CUDA)[1]
+    assert launch.shared == 4 * buffers * channels * run_plan(spec, runs).channel
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")

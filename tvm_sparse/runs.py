@@ -94,6 +94,8 @@ def product(
     read = lattice(spec)
     place = run * runs.length + pixel
     row = _stacked_row(spec, runs, tirx.floordiv(place, spec.out_w)) - _first_row(spec, runs, run)
+    # Bounds that always hold: without them TVM finds others in the divisions, and stages hundreds of rows.
+    row = tirx.min(tirx.max(row, 0), runs.rows(spec) - 1 - (spec.r - 1) * read.dilation[0])
     flat = tirx.floormod(place, spec.out_w) * read.stride[1] + s * read.dilation[1] + tiles.lead(spec)
     copy, lane = tirx.floordiv(flat, tiles.lanes(spec)), tirx.floormod(flat, tiles.lanes(spec))
     value = packed[run, channel_of(k, filters, channels, c), row + r * read.dilation[0], copy, lane]
