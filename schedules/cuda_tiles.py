@@ -2,7 +2,7 @@
 
 Outermost first::
 
-    blockIdx.x over images, tiles of columns and tiles of rows; blockIdx.y over tiles of `filters` output channels
+    blockIdx.x over images, tiles of rows and tiles of columns; blockIdx.y over tiles of `filters` output channels
       threadIdx.z, y, x over images, rows and columns of the tile; a thread has `pixels` rows one below the other
         registers = 0
         for each chunk of `channels` input channels
@@ -13,7 +13,8 @@ Outermost first::
 In mode "ring" copies run ahead of the arithmetic and the chunks are straight-line code (`ring`), in mode "async" they
 run two chunks ahead in a loop (``cp.async``, three buffers), in mode "plain" they take turns; in mode "direct" nothing
 is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that blocks that run together
-execute the same code. The distance of rows in shared memory is the one with the fewest bank conflicts.
+execute the same code, and tiles of columns fastest, so that they read and write whole rows together. The distance of
+rows in shared memory is the one with the fewest bank conflicts.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     y_outer, y_thread, y_inner = sch.split(y, [None, rows, structure.pixels])
     tile, x = sch.split(x, [None, structure.tiles.columns])
     c_outer, c_inner = sch.split(c, [None, channels])
-    sch.reorder(n_outer, tile, y_outer, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner)
-    sch.bind(sch.fuse(n_outer, tile, y_outer), "blockIdx.x")
+    sch.reorder(n_outer, y_outer, tile, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner)
+    sch.bind(sch.fuse(n_outer, y_outer, tile), "blockIdx.x")
     sch.bind(k_outer, "blockIdx.y")
     _bind_threads(sch, [n_inner, y_thread, x])
     sch.reverse_compute_at(out, x, preserve_unit_loops=True)
@@ -108,7 +109,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
             _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
             _bind_threads(sch, bound)
     if structure.stages_weights:
-        _stage_weights(sch, conv, c_outer, threads)
+        _stage_weights(sch, conv, c_outer, threads, spec.r * spec.s)
     if folded:
         *ring, blocks = folded
         sch.annotate(c_inner, FOLD, blocks)
@@ -171,11 +172,14 @@ def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -
     return loops
 
 
-def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list) -> None:
+def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list, taps: int) -> None:
     """Let all threads copy a chunk of the weight to shared memory, where output channels lie side by side."""
     # Dynamic like the input: TVM asks for more than 48 KiB by the dynamic part alone, and a static part adds to it.
     weight = sch.cache_read(conv, 1, "shared.dyn")
     sch.transform_layout(weight, ("write", 0), lambda k, c, r, s: (c, r, s, k))
     sch.compute_at(weight, chunk, preserve_unit_loops=True)
+    if taps == 1:
+        # TVM finds no place in shared memory for a buffer of 4 bytes beside others.
+        sch.storage_align(weight, 0, axis=-2, factor=2, offset=0)
     _, *bound = sch.split(sch.fuse(*sch.get_loops(weight)[-4:]), [None, *threads])
     _bind_threads(sch, bound)

@@ -1,8 +1,8 @@
 """What decides the time of a folded CUDA kernel: counts for the cost model, and a first estimate from them.
 
 A folded kernel is bound by its instruction stream, and where it has little code a thread by copies. Constants are those
-of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 645 kernels of
-36 convolutions, timed warm as the tuner does: least squares of the error's logarithm, each convolution alike.
+of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 1152 kernels of
+41 convolutions, timed warm as the tuner does: least squares of the error's logarithm, each convolution alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.spread import spread
+from tvm_sparse.spread import ADDRESS, spread
 
 # The card: multiprocessors, their clock, bytes of DRAM and flops a second.
 MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
@@ -34,25 +34,25 @@ _FETCH_CYCLES = ((32 * 1024, 1.0), (160 * 1024, 2.7), (math.inf, 6.2))
 # of their number (fitted; 0 were all in step).
 _DRIFT = 0.5
 # Cycles of a cold instruction (fitted), and where `_TOGETHER` multiprocessors want the same lines at once (measured).
-_COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 7.5, 14.0, 64
+_COLD_CYCLES, _COLD_TOGETHER_CYCLES, _TOGETHER = 7.0, 14.0, 64
 # Bytes of cold code that reach all multiprocessors together in a cycle, each tile's and part's once (fitted).
 _COLD_BYTES = 115.0
 # Code of all tiles and parts that is still cached when the kernel is called again, bytes (fitted).
-_KEPT_BYTES = 108 * 1024
+_KEPT_BYTES = 150 * 1024
 # How much longer code takes where blocks are at different chunks and so share less of what is fetched, and warm code
 # whose registers do not suffice to issue shared loads well before their use (fitted).
-_SLOWER_TURNED, _CRAMPED = 1.25, 1.7
+_SLOWER_TURNED, _CRAMPED = 1.38, 1.7
 # Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).
 _OTHER_REGISTERS = 24
-# Cycles of a barrier with the wait for copies (measured), and of a block's start and end (assumed, likewise).
-_BARRIER_CYCLES, _BLOCK_CYCLES = 300.0, 500.0
+# Cycles of a barrier with the wait for copies, where one buffer would be all, and of a block's start and end (fitted).
+_BARRIER_CYCLES, _BLOCK_CYCLES = 230.0, 220.0
 # Bytes a cycle into a multiprocessor's shared memory: at most, and while all of them copy, 6 TB/s from the level-2
-# cache (measured; the fit finds the same).
-_COPIED_BYTES, _COPIED_TOGETHER_BYTES = 64.0, 25.0
+# cache (measured 25; fitted).
+_COPIED_BYTES, _COPIED_TOGETHER_BYTES = 64.0, 27.5
+# What copies hide of the arithmetic of a multiprocessor's other blocks: 1 would be nothing (fitted).
+_OVERLAP = 1.5
 # Bytes of partial sums that a block reads in a cycle from the other blocks of its cluster (fitted).
 _JOINED_BYTES = 6.0
-# Instructions that compute one address of a thread's copies (assumed; the fit hardly depends on it).
-_ADDRESS = 10
 # Of a kernel in a CUDA graph (fitted).
 _LAUNCH_US = 0.95
 
@@ -174,7 +174,7 @@ class GpuKernel:
         """Of a thread, about."""
         # Partial sums are stored, read and added up.
         joining = 3 * self.filters * self.pixels + 2 * self.parts + 20 if self.parts > 1 else 0
-        beside = 2 * self.copies * self.chunks + _ADDRESS * self.addresses + 8 * self.chunks
+        beside = 2 * self.copies * self.chunks + ADDRESS * self.addresses + 8 * self.chunks
         beside += self.filters * self.pixels + 60
         return self.multiply_adds + self.loads + beside + joining
 
@@ -238,15 +238,23 @@ class GpuKernel:
             fetch *= active**_DRIFT
         issue = max(self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.warps)
         issue *= (_SLOWER_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
+        copies = self._copy_cycles(self.copied_bytes)
+        if active == 1:
+            return issue + copies
+        return float((issue**_OVERLAP + copies**_OVERLAP) ** (1 / _OVERLAP))
+
+    def _copy_cycles(self, copied_bytes: float) -> float:
+        """Of the copies of all blocks that a multiprocessor has at once, each so many bytes."""
         rate = min(_COPIED_BYTES, _COPIED_TOGETHER_BYTES * max(1.0, 1 / self.share))
-        return issue + active * self.copied_bytes / rate
+        return self.active_blocks * copied_bytes / rate
 
     def _waiting_cycles(self) -> float:
-        """Of the same blocks: barriers, their start, and their partial sums."""
+        """Of the same blocks: their start until the first chunk is there, barriers, and their partial sums."""
         # Behind each barrier warps wait for copies, less where these run further ahead.
         barriers = self.chunks * _BARRIER_CYCLES / self.depth
         sums = 4 * self.filters * self.pixels * self.threads * (self.parts - 1) / self.parts
-        return barriers + _BLOCK_CYCLES + self.active_blocks * sums / _JOINED_BYTES
+        start = _BLOCK_CYCLES + self._copy_cycles(self.copied_bytes / self.chunks)
+        return start + barriers + self.active_blocks * sums / _JOINED_BYTES
 
     def _cold_cycles(self) -> float:
         """What is added as code is executed for the first time since the last call."""

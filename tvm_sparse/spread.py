@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 # Instructions that find where a copy comes from and goes to; each copy in a chunk takes one.
-_ADDRESS = 25
+ADDRESS = 25
 # Addresses of a thread at most, where fewer are possible: each takes three registers.
 MAX_ADDRESSES = 12
 
@@ -43,7 +43,7 @@ def spread(extents: tuple[int, ...], free: int, threads: int, chunks: int) -> Sp
     found = [_spread(extents[:outer], math.prod(extents[outer:]), threads) for outer in range(free + 1)]
 
     def cost(each: Spread) -> tuple[int, ...]:
-        return max(each.rounds, MAX_ADDRESSES), each.rounds * _ADDRESS + each.copies * chunks, each.rounds
+        return max(each.rounds, MAX_ADDRESSES), each.rounds * ADDRESS + each.copies * chunks, each.rounds
 
     return min(found, key=cost)
 
