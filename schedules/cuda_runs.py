@@ -29,6 +29,7 @@ from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
+from tvm_sparse.strips import Strips
 
 # Threads of a block that lengths are chosen near.
 THREADS = (384, 768, 256, 512, 320, 128)
@@ -72,11 +73,11 @@ def lengths(spec: ConvSpec) -> list[Runs]:
 def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     """The geometry of runs: rows lie so that a warp that wraps to the next row meets no bank conflict."""
     tiles = runs.whole(spec)
-    stride = Structure(tiles, 1, "ring").row_stride(spec)
-    width = tiles.width(spec)
+    rows, copies, lanes = runs.rows(spec), runs.copies(spec), tiles.lanes(spec)
+    width = copies * lanes
+    stride = width % 32 if isinstance(runs, Strips) else Structure(tiles, 1, "ring").row_stride(spec)
     row = width + (stride - width) % 32
-    rows, lanes = runs.rows(spec), tiles.lanes(spec)
-    return RunPlan(runs, stride, rows * row, (rows, width // lanes), lanes)
+    return RunPlan(runs, stride, rows * row, (rows, copies), lanes)
 
 
 def run_kernel(
@@ -125,7 +126,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
 
-    func, variant = conv2d_runs(spec, plan.runs), f"run{plan.runs.length}"
+    func, variant = conv2d_runs(spec, plan.runs), plan.runs.variant
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 

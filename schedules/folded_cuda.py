@@ -24,6 +24,7 @@ from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves
 from tvm_sparse.schedules.cuda_runs import MAX_LENGTH, lengths, run_plan, run_space
 from tvm_sparse.schedules.cuda_split import SPLITS, has_clusters, split_space, split_spaces
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
+from tvm_sparse.strips import Strips
 
 NAME = "folded_cuda"
 TARGET = "cuda"
@@ -36,8 +37,8 @@ MAX_WHOLE = 120_000
 CHUNK = 200
 # Offered to the search: pixels of a thread, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
-# Runs of pixels offered to the search.
-RUNS = 4
+# Runs of pixels offered to the search, and pixels of strips, most promising first.
+RUNS, STRIPS = 4, (256, 224, 320, 288, 192)
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -58,6 +59,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
     found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
+    strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
+    found += [each for each in (run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1]) if each]
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a ring.
@@ -72,6 +75,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     return sorted(found, key=lambda each: each.estimate_us or 0)
 
 
+_STRIP = re.compile(r"strip(\d{1,4})")
 _RUN, _RING = re.compile(r"(?:split(\d)-)?run(\d{1,4})"), re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])")
 
 
@@ -87,6 +91,10 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
         rows, columns, pixels = map(int, match.groups())
         tiles = Tiles(rows, columns)
         return _tiled(spec, tiles, pixels, folding) if serves(spec, tiles, pixels) else None
+    if match := _STRIP.fullmatch(variant):
+        strips = Strips(int(match[1]))
+        fits = 0 < strips.length <= MAX_LENGTH and strips.serves(spec)
+        return run_space(NAME, spec, run_plan(spec, strips), folding) if fits else None
     match = _RUN.fullmatch(variant)
     if match is None or not 0 < int(match[2]) <= MAX_LENGTH:
         return None

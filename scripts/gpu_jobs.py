@@ -21,7 +21,7 @@ from tvm_sparse.conv import ConvSpec
 
 # Convolutions of real networks, larger than the random ones; each is run with every variant's default decisions.
 LARGE = (
-    ConvSpec(2, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True),
+    ConvSpec(4, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True),
     ConvSpec(1, 3, 224, 224, 64, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3), bias=True),
     ConvSpec(4, 64, 14, 14, 256, 1, 1, residual=True, relu=True),
     ConvSpec(1, 128, 28, 28, 96, 3, 3, stride=(2, 2), padding=(1, 1, 1, 1)),

@@ -164,8 +164,8 @@ def test_emulated_split_kernels_match_the_reference(seed: int, tmp_path: Path) -
 
 @needs_compiler
 def test_the_default_of_a_small_map_is_a_split_kernel_that_is_right(tmp_path: Path) -> None:
-    """What `space.kernel` makes where nothing was tuned, here with a residual and 4 images."""
-    spec = ConvSpec(4, 64, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+    """What `space.kernel` makes where nothing was tuned, here with a residual and 2 images."""
+    spec = ConvSpec(2, 128, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
     weight = weight_of(spec, 0.1)
     assert "split" in space.find("folded_cuda", spec, SparsityPattern.of(weight), CUDA).variant
     verify(Case(spec, weight, 3, integers=False), space.kernel("folded_cuda", spec, weight, CUDA), tmp_path)

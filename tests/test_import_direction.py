@@ -14,7 +14,7 @@ LAYERS = {
         *("memory", "device_lock", "workspace", "channel"),
     ],
     1: ["conv", "pattern", "reference", "onnx_file", "pt2", "weights", "demo_data"],
-    2: ["lattice", "compute", "runs", "split", "spread", "affine", "selection"],
+    2: ["lattice", "compute", "runs", "strips", "split", "spread", "affine", "selection"],
     3: [
         *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copy_code", "copies", "switch", "statements"),
         *("cluster", "ring", "fold", "lowering", "schedules", "trace", "space", "records"),

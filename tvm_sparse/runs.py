@@ -22,6 +22,9 @@ from tvm_sparse.compute import WEIGHT, Tiles, arguments_of, channel_of, epilogue
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.lattice import lattice
 
+# (n, y, x) of a pixel.
+Place = tuple[tirx.Expr, tirx.Expr, tirx.Expr]
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -52,6 +55,55 @@ class Runs:
         """The tiles of whole rows whose lanes and width hold for runs too."""
         return Tiles(spec.out_h, spec.out_w)
 
+    @property
+    def variant(self) -> str:
+        """Its name."""
+        return f"run{self.length}"
+
+    def copies(self, spec: ConvSpec) -> int:
+        """Copies of a row of a run's input."""
+        tiles = self.whole(spec)
+        return tiles.width(spec) // tiles.lanes(spec)
+
+    def source(self, spec: ConvSpec, run: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
+        """(n, y, column in copies) of what is staged at `row` and `copy`, in the padding too."""
+        read, height = lattice(spec), self.image_rows(spec)
+        stacked = self._first_row(spec, run) + row
+        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) * read.step[0] - spec.padding[0]
+        return n, y, copy * read.step[1] + first_copy(self, spec)
+
+    def staged(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """(row, column) of a pixel's first tap in what is staged."""
+        read, place = lattice(spec), run * self.length + pixel
+        row = self._stacked_row(spec, tirx.floordiv(place, spec.out_w)) - self._first_row(spec, run)
+        return row, tirx.floormod(place, spec.out_w) * read.stride[1] + self.whole(spec).lead(spec)
+
+    def place(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
+        """(n, y, x) of a pixel of a run; `bounded`, of the last one for pixels behind it."""
+        at, size = run * self.length + pixel, spec.out_h * spec.out_w
+        at = tirx.min(at, spec.n * size - 1) if bounded else at
+        within = tirx.floormod(at, size)
+        return tirx.floordiv(at, size), tirx.floordiv(within, spec.out_w), tirx.floormod(within, spec.out_w)
+
+    def exists(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr | None:
+        """Whether there is this pixel; None where there are all."""
+        pixels = spec.n * spec.out_h * spec.out_w
+        return None if pixels % self.length == 0 else run * self.length + pixel < pixels
+
+    def _stacked_row(self, spec: ConvSpec, row: tirx.Expr) -> tirx.Expr:
+        """Where the input of output row `row` of all images begins in the stack of padded images."""
+        image, within = tirx.floordiv(row, spec.out_h), tirx.floormod(row, spec.out_h)
+        return image * self.image_rows(spec) + within * lattice(spec).stride[0]
+
+    def _first_row(self, spec: ConvSpec, run: tirx.Expr) -> tirx.Expr:
+        return self._stacked_row(spec, tirx.floordiv(run * self.length, spec.out_w))
+
+
+def first_copy(runs: Runs, spec: ConvSpec) -> int:
+    """Where a padded row of the input begins, in copies."""
+    tiles = runs.whole(spec)
+    return -(spec.padding[1] + tiles.lead(spec)) // tiles.lanes(spec)
+
 
 def conv2d_runs(spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
     """The form whose input is staged run by run; arguments as `compute.conv2d`.
@@ -70,19 +122,15 @@ def conv2d_runs(spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
 
 def packed_runs(spec: ConvSpec, runs: Runs, x: te.Tensor) -> te.Tensor:
     """The stage ``pack``: for each run what its pixels read of the rows of the padded input."""
-    tiles, height = runs.whole(spec), runs.image_rows(spec)
-    lanes, step = tiles.lanes(spec), lattice(spec).step
-    copies, start = tiles.width(spec) // lanes, -(spec.padding[1] + tiles.lead(spec)) // lanes
-    zero = tirx.const(0.0, spec.dtype)
+    lanes, zero = runs.whole(spec).lanes(spec), tirx.const(0.0, spec.dtype)
 
     def pack_at(run: tirx.Expr, c: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-        stacked = _first_row(spec, runs, run) + row
-        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) * step[0] - spec.padding[0]
-        column = copy * step[1] + start
+        n, y, column = runs.source(spec, run, row, copy)
         inside = tirx.all(n < spec.n, y >= 0, y < spec.h, column >= 0, column < spec.w // lanes)
         return tirx.if_then_else(inside, x[n, c, y, column * lanes + lane], zero)
 
-    return te.compute((runs.count(spec), spec.c, runs.rows(spec), copies, lanes), pack_at, name="pack")
+    shape = (runs.count(spec), spec.c, runs.rows(spec), runs.copies(spec), lanes)
+    return te.compute(shape, pack_at, name="pack")
 
 
 def product(
@@ -90,43 +138,26 @@ def product(
 ) -> tirx.Expr:
     """What the weight at `tap` = (c, r, s) of a filter contributes to the output `at` = (run, k, pixel)."""
     (run, k, pixel), (c, r, s) = at, tap
-    tiles, channels, filters = runs.whole(spec), spec.weight_shape[1], spec.k // spec.groups
-    read = lattice(spec)
-    place = run * runs.length + pixel
-    row = _stacked_row(spec, runs, tirx.floordiv(place, spec.out_w)) - _first_row(spec, runs, run)
+    lanes, channels, filters = runs.whole(spec).lanes(spec), spec.weight_shape[1], spec.k // spec.groups
+    row, flat = runs.staged(spec, run, pixel)
     # Bounds that always hold: without them TVM finds others in the divisions, and stages hundreds of rows.
-    row = tirx.min(tirx.max(row, 0), runs.rows(spec) - 1 - (spec.r - 1) * read.dilation[0])
-    flat = tirx.floormod(place, spec.out_w) * read.stride[1] + s * read.dilation[1] + tiles.lead(spec)
-    copy, lane = tirx.floordiv(flat, tiles.lanes(spec)), tirx.floormod(flat, tiles.lanes(spec))
-    value = packed[run, channel_of(k, filters, channels, c), row + r * read.dilation[0], copy, lane]
+    down, right = ((extent - 1) * step for extent, step in zip((spec.r, spec.s), lattice(spec).dilation, strict=True))
+    row = tirx.min(tirx.max(row, 0), runs.rows(spec) - 1 - down) + r * lattice(spec).dilation[0]
+    flat = tirx.min(tirx.max(flat, 0), runs.copies(spec) * lanes - 1 - right) + s * lattice(spec).dilation[1]
+    copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
+    value = packed[run, channel_of(k, filters, channels, c), row, copy, lane]
     return value * weight[k, c, r, s]
-
-
-def _stacked_row(spec: ConvSpec, runs: Runs, row: tirx.Expr) -> tirx.Expr:
-    """Where the input of output row `row` of all images begins in the stack of padded images."""
-    image, within = tirx.floordiv(row, spec.out_h), tirx.floormod(row, spec.out_h)
-    return image * runs.image_rows(spec) + within * lattice(spec).stride[0]
-
-
-def _first_row(spec: ConvSpec, runs: Runs, run: tirx.Expr) -> tirx.Expr:
-    return _stacked_row(spec, runs, tirx.floordiv(run * runs.length, spec.out_w))
 
 
 def written_in_place(arguments: dict[str, te.Tensor], conv: te.Tensor, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
     """The function that ends with the stage ``out``, the epilogue of `conv` with axes (run, k, pixel of the run)."""
 
     def out_at(run: tirx.Expr, k: tirx.Expr, pixel: tirx.Expr) -> tirx.Expr:
-        at = tirx.min(run * runs.length + pixel, spec.n * spec.out_h * spec.out_w - 1)
-        return epilogue(spec, arguments, conv[run, k, pixel], _place(spec, at, k))
+        n, y, x = runs.place(spec, run, pixel, bounded=True)
+        return epilogue(spec, arguments, conv[run, k, pixel], (n, k, y, x))
 
     func = prim_func(arguments, te.compute(conv.shape, out_at, name="out"))
     return _placed(_read_whole_rows(func), spec, runs)
-
-
-def _place(spec: ConvSpec, at: tirx.Expr, k: tirx.Expr) -> tuple:
-    """(n, k, y, x) of pixel `at` of all images."""
-    image, pixel = tirx.floordiv(at, spec.out_h * spec.out_w), tirx.floormod(at, spec.out_h * spec.out_w)
-    return image, k, tirx.floordiv(pixel, spec.out_w), tirx.floormod(pixel, spec.out_w)
 
 
 def _read_whole_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -157,22 +188,21 @@ def _placed(func: tirx.PrimFunc, spec: ConvSpec, runs: Runs) -> tirx.PrimFunc:
     """`func` with its output, by runs, replaced by the convolution's output (N, K, OH, OW); the tail is dropped."""
     by_runs = func.params[-1]
     out = tirx.decl_buffer(spec.output_shape, spec.dtype, "out")
-    pixels = spec.n * spec.out_h * spec.out_w
 
     def store(node: BufferStore) -> tirx.Stmt:
         if not node.buffer.same_as(by_runs):
             return node
         run, k, pixel = node.indices
-        at = run * runs.length + pixel
-        written = BufferStore(out, node.value, list(_place(spec, at, k)))
-        return written if pixels % runs.length == 0 else IfThenElse(at < pixels, written, None)
+        (n, y, x), exists = runs.place(spec, run, pixel), runs.exists(spec, run, pixel)
+        written = BufferStore(out, node.value, [n, k, y, x])
+        return written if exists is None else IfThenElse(exists, written, None)
 
     def block(node: SBlock) -> SBlock:
         if node.name_hint != "out":
             return node
         run, k, pixel = (axis.var for axis in node.iter_vars)
-        place = _place(spec, run * runs.length + pixel, k)
-        writes = [BufferRegion(out, [Range.from_min_extent(index, 1) for index in place])]
+        n, y, x = runs.place(spec, run, pixel)
+        writes = [BufferRegion(out, [Range.from_min_extent(index, 1) for index in (n, k, y, x)])]
         rest = (node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers, node.annotations)
         return SBlock(node.iter_vars, node.reads, writes, *rest)
 
