@@ -38,6 +38,8 @@ DENSE_EPOCHS, STEP_EPOCHS, FINE_TUNE_EPOCHS = 12, 2, 10
 DENSITIES = (0.5, 0.25, 0.15, 0.1)  # of each pruned convolution after each step
 # The dense network learns on with convolution weights of 2**BITS values, so that its file is small.
 BITS, STEP_SIGMAS, ROUNDED_EPOCHS = 3, 0.59, 10
+# Binary digits of the pruned convolutions' weights, of float32's 24.
+FRACTION = 10
 
 
 class ConvBN(nn.Module):
@@ -135,6 +137,13 @@ def prune_gradually(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     train(net, x, y, FINE_TUNE_EPOCHS, rate=0.05)
     for conv in list(convolutions(net).values())[1:]:
         prune.remove(conv, "weight")
+
+
+def shorten(net: nn.Module) -> None:
+    """Round the weights of convolutions to `FRACTION` binary digits, to keep the file small; zeros stay zeros."""
+    for conv in convolutions(net).values():
+        fraction, exponent = torch.frexp(conv.weight.data)
+        conv.weight.data = torch.ldexp(torch.round(fraction * 2**FRACTION) / 2**FRACTION, exponent)
 
 
 class Rounded(nn.Module):
@@ -238,6 +247,7 @@ def make(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_test: torch.T
     print(f"accuracy, pruned, not fine-tuned  {accuracy(at_once, x_test, y_test):.4f}", flush=True)
     pruned = copy.deepcopy(dense)
     prune_gradually(pruned, x, y)
+    shorten(pruned)
     print(f"accuracy, pruned and fine-tuned   {accuracy(pruned, x_test, y_test):.4f}")
     return dense, pruned
 

@@ -53,24 +53,27 @@ def tuning(document: Document) -> Table:
     return Table("Tuning", note, header, tuple(rows))
 
 
-def predictions(document: Document) -> Table:
-    """Predicted against measured times of our kernels and of cuDNN, and whether the winner was foreseen."""
+def predictions(document: Document, shown: float) -> Table:
+    """Predicted against measured times of our kernels and of cuDNN at density `shown`, and how often the winner was."""
     rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
-    right = 0
+    right: dict[tuple[int, int, float], bool] = {}
     for case, density in _cases(document):
         own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
         key = (case.operator, case.batch, density)
-        if own is None or rival is None or own.predicted_us is None or key in rows:
+        if own is None or rival is None or own.predicted_us is None or key in right:
             continue
         measured = [Spread.of(each.cold_us).median for each in (own, rival)]
         predicted = [own.predicted_us, cudnn_us(case.spec)]
         ratios = [times[1] / times[0] for times in (predicted, measured)]
-        right += (ratios[0] > 1) == (ratios[1] > 1)
+        right[key] = (ratios[0] > 1) == (ratios[1] > 1)
         times = (predicted[0], measured[0], predicted[1], measured[1])
-        rows[key] = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
+        if density == shown:
+            rows[key] = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
+    here, all_ = sum(right[key] for key in rows), sum(right.values())
     note = (
         "What `inspect --target cuda` predicts from the pattern alone, for the best of the default decisions, against "
-        f"the measured medians, cold, of tuned kernels; the winner is predicted in {right} of {len(rows)} cases."
+        f"the measured medians, cold, of tuned kernels; the winner is predicted in {here} of {len(rows)} cases, in "
+        f"{all_} of {len(right)} over all densities."
     )
     names = (
         "ours, predicted us",

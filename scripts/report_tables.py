@@ -73,7 +73,7 @@ def tables(document: Document, density: float) -> list[Table]:
         _crossings(document),
         memory(at, density),
         tuning(document),
-        predictions(document),
+        predictions(document, density),
         failures(document),
     ]
 
@@ -81,11 +81,10 @@ def tables(document: Document, density: float) -> list[Table]:
 def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device) -> Table:
     batch = next(iter(cases))[1]
     note = (
-        f"Density {density:g}, inputs and outputs rotating, nothing of them in the L2 cache. Medians in microseconds, "
-        "ours with quartiles; ratios are medians of the rounds' ratios with quartiles, and a verdict is what three "
-        "quarters of the rounds say. TF32 allowed: the better of float32 and TF32, torch's default. Ours and the exact "
-        "rivals are float32. Roof: the time that the non-zeros' operations or the compulsory bytes take at least, as "
-        "per cent of ours. Kernels are tuned for these weights where nothing else is said."
+        f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
+        "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
+        "better of float32 and TF32, torch's default. Ours and the exact rivals are float32. Roof: least time of the "
+        "non-zeros' operations or the compulsory bytes. Kernels are tuned for these weights unless it is said."
     )
     header = ("op", "ours", *RIVALS, "roof", "kernel")
     rows = []

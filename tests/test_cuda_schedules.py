@@ -98,12 +98,42 @@ def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name", ["run0", "run2000", "split3-run64", "ring-13x14-pixels1", "ring-14x16-pixels1", "ring-15x14-pixels2", "run"]
+    "name",
+    [
+        "run0",
+        "run2000",
+        "split3-run64",
+        "ring-13x14-pixels1",
+        "ring-14x16-pixels1",
+        "ring-15x14-pixels2",
+        "run",
+        "strip64",
+    ],
 )
 def test_what_cuts_no_output_has_no_space(name: str) -> None:
     """A name from a damaged log is refused."""
     with pytest.raises(UsageError, match=f"it has no variant '{name}'"):
         space.find(f"folded_cuda:{name}", SPEC, SparsityPattern.of(sparse_weight(SPEC)), CUDA)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("strip64", ConvSpec(2, 4, 6, 48, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)),
+        ("strip128", ConvSpec(4, 8, 8, 40, 8, 3, 3, padding=(2, 1, 2, 3), dilation=(2, 2), groups=2)),
+        ("strip32", ConvSpec(8, 6, 2, 36, 4, 1, 1)),
+    ],
+)
+def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: Path) -> None:
+    """Blocks of 32 columns where 32 does not divide the width; a search is offered one length of them."""
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    y = run_emulated(case, space.kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    arguments = reference.random_arguments(spec, case.seed, case.integers)
+    np.testing.assert_array_equal(y, reference.reference(spec, weight=case.weight, **arguments).value)
+    large = ConvSpec(64, 8, 112, 112, 8, 3, 3, padding=(1, 1, 1, 1))
+    offered = folded_cuda.spaces(large, SparsityPattern.of(sparse_weight(large)), CUDA)
+    assert [each.variant for each in offered if "strip" in each.variant] == ["strip256"]
 
 
 def test_many_runs_are_whole_warps() -> None:
