@@ -65,8 +65,8 @@ class Space:
         Why a schedule is not worth a trial, judged before it is built, or ""; None: all are.
     features
         What the cost model is told of a schedule; None: TVM's features of the loop nest, which know nothing of folding.
-    estimate_us
-        Estimated time of the default decisions; None where nothing estimates it.
+    estimate_us, estimate
+        Estimated time of the default decisions, and of a schedule; None where nothing estimates it.
     others
         Like `apply`, with other defaults that a search should try first.
     """
@@ -81,6 +81,7 @@ class Space:
     refuse: Callable[[Schedule], str] | None = None
     features: Callable[[Schedule], Sequence[float]] | None = None
     estimate_us: float | None = None
+    estimate: Callable[[Schedule], float] | None = None
     others: tuple[Callable[[Schedule], None], ...] = ()
 
     @property

@@ -128,4 +128,5 @@ def folded_space(
         refuse=lambda sch: refused(kernel(decided(sch)), shared_limit),
         features=lambda sch: kernel(decided(sch)).features(),
         estimate_us=kernel(starts[0]).time_us(),
+        estimate=lambda sch: kernel(decided(sch)).time_us(),
     )

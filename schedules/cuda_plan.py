@@ -51,6 +51,8 @@ class Structure:
     mode
         "ring" and "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns;
         "direct": no copies.
+    across
+        Whether blocks go through tiles of columns before tiles of rows.
     stages_weights
         Whether the weights of a chunk are copied to shared memory too.
     """
@@ -59,11 +61,13 @@ class Structure:
     pixels: int
     mode: str
     stages_weights: bool = False
+    across: bool = False
 
     @property
     def variant(self) -> str:
         """Its name."""
-        return f"{self.mode}-{self.tiles.rows}x{self.tiles.columns}-pixels{self.pixels}"
+        order = "-across" if self.across else ""
+        return f"{self.mode}-{self.tiles.rows}x{self.tiles.columns}-pixels{self.pixels}{order}"
 
     @property
     def buffers(self) -> int:
@@ -151,8 +155,12 @@ def serves(spec: ConvSpec, tiles: Tiles, pixels: int) -> bool:
 
 def torn(spec: ConvSpec, tiles: Tiles) -> bool:
     """Whether neighbouring tiles share the 32 bytes in which memory is written, in an output of more than level 2."""
-    large = 4 * math.prod(spec.output_shape) > LEVEL_2_BYTES
-    return large and tiles.count(spec) > 1 and tiles.columns % 8 != 0
+    return side_by_side(spec, tiles) and tiles.columns % 8 != 0
+
+
+def side_by_side(spec: ConvSpec, tiles: Tiles) -> bool:
+    """Whether there are several tiles of columns, in an output of more than level 2."""
+    return 4 * math.prod(spec.output_shape) > LEVEL_2_BYTES and tiles.count(spec) > 1
 
 
 def _heights(spec: ConvSpec, pixels: int) -> range:

@@ -20,7 +20,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.runs import Runs
 from tvm_sparse.schedules.base import NotApplicable, Space
 from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
-from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves
+from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.schedules.cuda_runs import MAX_LENGTH, lengths, run_plan, run_space
 from tvm_sparse.schedules.cuda_split import SPLITS, has_clusters, split_space, split_spaces
 from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
@@ -56,6 +56,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         if pixels <= spec.out_h:
             tiled = (_tiled(spec, tiles, pixels, folding) for tiles in layouts(spec, pixels))
             found += list(islice((each for each in tiled if each is not None), count))
+    across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
+    found += [each for each in (_tiled(spec, tiles, 1, folding, True) for tiles in islice(across, 1)) if each]
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
     found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
@@ -76,7 +78,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 
 
 _STRIP = re.compile(r"strip(\d{1,4})")
-_RUN, _RING = re.compile(r"(?:split(\d)-)?run(\d{1,4})"), re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])")
+_RUN, _RING = re.compile(r"(?:split(\d)-)?run(\d{1,4})"), re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])(-across)?")
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
@@ -88,9 +90,9 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
         return None
     folding = Fold(pattern, shared_memory_bytes(target))
     if match := _RING.fullmatch(variant):
-        rows, columns, pixels = map(int, match.groups())
+        rows, columns, pixels = map(int, match.groups()[:3])
         tiles = Tiles(rows, columns)
-        return _tiled(spec, tiles, pixels, folding) if serves(spec, tiles, pixels) else None
+        return _tiled(spec, tiles, pixels, folding, bool(match[4])) if serves(spec, tiles, pixels) else None
     if match := _STRIP.fullmatch(variant):
         strips = Strips(int(match[1]))
         fits = 0 < strips.length <= MAX_LENGTH and strips.serves(spec)
@@ -105,9 +107,9 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
 
 
-def _tiled(spec: ConvSpec, tiles: Tiles, pixels: int, folding: Fold) -> Space | None:
+def _tiled(spec: ConvSpec, tiles: Tiles, pixels: int, folding: Fold, across: bool = False) -> Space | None:
     """The space of one way to cut the output, or None where no ring of copies fits."""
     if folding.pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(spec, Structure(tiles, pixels, "ring"), 0)
+    decisions = plan(spec, Structure(tiles, pixels, "ring", across=across), 0)
     return None if decisions is None else folded_tile_space(NAME, spec, decisions, folding)

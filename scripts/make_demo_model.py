@@ -39,7 +39,7 @@ DENSITIES = (0.5, 0.25, 0.15, 0.1)  # of each pruned convolution after each step
 # The dense network learns on with convolution weights of 2**BITS values, so that its file is small.
 BITS, STEP_SIGMAS, ROUNDED_EPOCHS = 3, 0.59, 10
 # Binary digits of the pruned convolutions' weights, of float32's 24.
-FRACTION = 10
+FRACTION = 9
 
 
 class ConvBN(nn.Module):

@@ -86,7 +86,7 @@ def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-@pytest.mark.parametrize("name", ["run93", "split4-run100", "ring-17x14-pixels1", "ring-16x8-pixels2"])
+@pytest.mark.parametrize("name", ["run93", "split4-run100", "ring-17x14-pixels1", "ring-16x8-pixels2-across"])
 def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
     """Whatever a log names and `named` accepts computes the convolution."""
     assert f"folded_cuda:{name}" not in variants()
@@ -142,8 +142,10 @@ def test_many_runs_are_whole_warps() -> None:
     assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
     assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
     assert [torn(large, Tiles(112, columns)) for columns in (28, 56, 112)] == [True, False, False]
-    small = replace(large, n=1)
+    small, few = replace(large, n=1), replace(large, c=4, k=16)
     assert not torn(small, Tiles(112, 28))
+    offered = folded_cuda.spaces(few, SparsityPattern.of(sparse_weight(few)), CUDA)
+    assert sum("-across" in each.variant for each in offered) == 1
 
 
 def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:

@@ -9,6 +9,7 @@ from tvm_sparse import environment, random_search, space
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.random_search import RandomSearch
+from tvm_sparse.search import HOPELESS, SharedModel, SpaceSearch
 from tvm_sparse.trials import key_of_trace
 
 CPU = environment.resolve_target('{"kind":"llvm","num-cores":1}')
@@ -47,6 +48,14 @@ def test_draws_are_valid_distinct_and_repeatable(spec, target, schedules):
         assert each.refuse is None or each.refuse(schedule) == ""
     assert keys(RandomSearch(found, target, 3).propose(20)) == keys(drawn)
     assert keys(RandomSearch(found, target, 4).propose(20)) != keys(drawn)
+
+
+def test_a_guided_search_proposes_nothing_hopeless():
+    each = spaces(LARGE, CUDA, "folded_cuda")[0]
+    search = SpaceSearch(each, CUDA, SharedModel(0, own=True), 0, 32, 16)
+    estimates = [each.estimate(space.replay(each, trace)) for trace in search.propose()]
+    assert max(estimates) <= HOPELESS * each.estimate_us
+    assert any("estimated" in reason for reason in search.refused)
 
 
 def test_every_candidate_is_as_likely_as_another():
