@@ -223,6 +223,13 @@ def test_without_a_dense_kernel_there_is_nothing_to_compare_with(fake):
         tune()
 
 
+def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
+    fake()
+    start = max((record for record in done if record.schedule.startswith("folded")), key=lambda record: record.time_us)
+    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), start=start))
+    assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
+
+
 def test_schedules_limit_the_search_but_not_the_rival(fake):
     fake()
     names = {record.schedule.split(":")[0] for record in tune(schedules=("csr_cpu",))}

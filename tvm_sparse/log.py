@@ -114,14 +114,18 @@ class TuningLog:
         self.refresh()
         return count
 
-    def lookup(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+    def lookup(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
+    ) -> Match | None:
         """The best verified record of a sparse kernel for this weight on this machine.
 
         First those with the same values, then those with the same zeros, then those with the same structure
-        and the nearest density; among equals the fastest.
+        and the nearest density; among equals the fastest. Without `own`, those with the same values do not count.
         """
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
         same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+        if not own:
+            usable, same_values = [record for record in usable if record not in same_values], []
         if same_values:
             return Match(_best(same_values), "values", "tuned for these weights")
         same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]

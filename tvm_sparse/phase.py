@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tvm_sparse.errors import BuildError
 from tvm_sparse.random_search import RandomSearch
 from tvm_sparse.records import TuningRecord
 from tvm_sparse.schedules.base import Space
 from tvm_sparse.search import SpaceSearch
 from tvm_sparse.trials import key_of_trace
+from tvm_sparse.vetting import Vetting
 
 if TYPE_CHECKING:
     from tvm_sparse.tuner import LayerTuner
@@ -82,6 +84,7 @@ class GuidedPhase(Phase):
         starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
         # Defaults of all spaces before second starts of any.
         pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
+        pairs = [*self._transferred(), *pairs]
         for first in range(0, len(pairs), self.tuner.batch):
             if not self._goes_on():
                 return
@@ -101,6 +104,19 @@ class GuidedPhase(Phase):
                 continue
             yield from self._measure([(search.space, trace) for trace in traces], searches)
             search.tell([self.tuner.time_us(search.space, trace) for trace in traces])
+
+    def _transferred(self) -> list[Proposal]:
+        """The decisions found for another weight, unless they do not fit this one."""
+        tuner, start = self.tuner, self.tuner.start
+        for each in self.spaces:
+            if start is not None and each.name == start.schedule:
+                with Vetting() as vetting:
+                    try:
+                        schedule = vetting.check(each, tuner.spec, tuner.pattern, tuner.target, start.trace)
+                    except BuildError:
+                        return []
+                return [] if each.refuse is not None and each.refuse(schedule) else [(each, start.trace)]
+        return []
 
     def _searches(self) -> list[SpaceSearch]:
         tuner = self.tuner

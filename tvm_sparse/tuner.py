@@ -78,12 +78,13 @@ def tune_layer(
     options: TuneOptions | None = None,
     known: Iterable[TuningRecord] = (),
     out_of_time: Callable[[], None] = lambda: None,
+    start: TuningRecord | None = None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search.
+    the trials, ended the search. A guided search first tries the decisions of `start`, a record of another weight.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def tune_layer(
     """
     options = options or TuneOptions()
     with Measurer(spec, weight, target, options.measure) as measurer:
-        tuner = LayerTuner(measurer, weight, options, known)
+        tuner = LayerTuner(measurer, weight, options, known, start)
         yield from tuner.run()
         if tuner.is_out_of_time:
             out_of_time()
@@ -101,8 +102,15 @@ def tune_layer(
 class LayerTuner:
     """What the phases of a layer's search share: the trials so far, the measurer, the budget; see `tune_layer`."""
 
-    def __init__(self, measurer: Measurer, weight: np.ndarray, options: TuneOptions, known: Iterable[TuningRecord]):
-        self.measurer, self.options = measurer, options
+    def __init__(
+        self,
+        measurer: Measurer,
+        weight: np.ndarray,
+        options: TuneOptions,
+        known: Iterable[TuningRecord],
+        start: TuningRecord | None,
+    ):
+        self.measurer, self.options, self.start = measurer, options, start
         self.spec, self.target = measurer.spec, measurer.target
         self.pattern = SparsityPattern.of(weight)
         self.fingerprint = environment.fingerprint(self.target)

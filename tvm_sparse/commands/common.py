@@ -83,7 +83,9 @@ def use_threads_of(target: Target) -> int:
 class DenseOnly(TuningLog):
     """A log that knows no sparse kernel: what is compiled with it is dense throughout, with the best dense kernels."""
 
-    def lookup(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+    def lookup(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
+    ) -> Match | None:
         """None."""
         return None
 
