@@ -302,6 +302,7 @@ def test_lookup_prefers_values_then_mask_then_density(path):
     found = log.lookup(SPEC, wanted, FINGERPRINT)
     assert (found.record.seed, found.how) == (7, "values")
     assert TuningLog(path).lookup(SPEC, wanted, FINGERPRINT) == found
+    assert log.lookup(SPEC, wanted, FINGERPRINT, own=False).how == "mask"
 
 
 def test_a_newer_schema_is_a_clear_error(path):

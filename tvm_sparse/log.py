@@ -125,8 +125,8 @@ class TuningLog:
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
         same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
         if not own:
-            usable, same_values = [record for record in usable if record not in same_values], []
-        if same_values:
+            usable = [record for record in usable if record.pattern.value_digest != pattern.value_digest]
+        elif same_values:
             return Match(_best(same_values), "values", "tuned for these weights")
         same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
         if same_mask:
