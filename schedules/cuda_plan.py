@@ -51,10 +51,10 @@ class Structure:
     mode
         "ring" and "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns;
         "direct": no copies.
-    across
-        Whether blocks go through tiles of columns before tiles of rows.
     stages_weights
         Whether the weights of a chunk are copied to shared memory too.
+    across
+        Whether blocks go through tiles of columns before tiles of rows.
     """
 
     tiles: Tiles

@@ -29,7 +29,6 @@ from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.schedules.cuda_plan import Structure
 from tvm_sparse.schedules.cuda_tiles import Fold, stage_input
-from tvm_sparse.strips import Strips
 
 # Threads of a block that lengths are chosen near.
 THREADS = (384, 768, 256, 512, 320, 128)
@@ -75,7 +74,7 @@ def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
     tiles = runs.whole(spec)
     rows, copies, lanes = runs.rows(spec), runs.copies(spec), tiles.lanes(spec)
     width = copies * lanes
-    stride = width % 32 if isinstance(runs, Strips) else Structure(tiles, 1, "ring").row_stride(spec)
+    stride = Structure(tiles, 1, "ring").row_stride(spec) if runs.wraps else width % 32
     row = width + (stride - width) % 32
     return RunPlan(runs, stride, rows * row, (rows, copies), lanes)
 

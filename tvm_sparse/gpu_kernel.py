@@ -1,7 +1,7 @@
 """What decides the time of a folded CUDA kernel: counts for the cost model, and a first estimate from them.
 
 A folded kernel is bound by its instruction stream, and where it has little code a thread by copies. Constants are those
-of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 1152 kernels of
+of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 1144 kernels of
 41 convolutions, timed warm as the tuner does: least squares of the error's logarithm, each convolution alike.
 """
 
@@ -80,7 +80,7 @@ class GpuKernel:
     resident
         Thread blocks that a multiprocessor should hold at once.
     order
-        One of `ORDERS`. Persistent kernels are estimated like straight ones: none was measured.
+        One of `ORDERS`. Persistent kernels are estimated like straight ones.
     floor_us
         `floor_us` of the convolution.
     """

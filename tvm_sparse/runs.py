@@ -56,6 +56,11 @@ class Runs:
         return Tiles(spec.out_h, spec.out_w)
 
     @property
+    def wraps(self) -> bool:
+        """Whether the pixels of a warp may lie on several rows."""
+        return True
+
+    @property
     def variant(self) -> str:
         """Its name."""
         return f"run{self.length}"

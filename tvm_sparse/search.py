@@ -89,7 +89,7 @@ class SpaceSearch:
         # Why candidates were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
         model.know(space)
-        self._context = tune_context(space, target, _strategy(), seed, self.refused, [hopeless(space)])
+        self._context = tune_context(space, target, _strategy(), seed, self.refused, hopeless(space))
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._context.mod)
         self._designs = self._context.generate_design_space()
@@ -142,15 +142,18 @@ class SpaceSearch:
             self._database.commit_tuning_record(record)
 
 
-def hopeless(space: Space) -> Reason:
-    """Why a candidate is no use to a search that looks for the fastest, or ""."""
+def hopeless(space: Space) -> list[Reason]:
+    """Why a candidate is no use to a search that looks for the fastest; nothing where there is no estimate."""
+    estimate, default_us = space.estimate, space.estimate_us
+    if estimate is None or default_us is None:
+        return []
 
     def reason(sch: s_tir.Schedule) -> str:
-        if space.estimate is None or space.estimate_us is None or space.estimate(sch) <= HOPELESS * space.estimate_us:
+        if estimate(sch) <= HOPELESS * default_us:
             return ""
         return f"estimated at more than {HOPELESS:g} times the time of the space's own decisions"
 
-    return reason
+    return [reason]
 
 
 def tune_context(
@@ -187,8 +190,7 @@ def _result(time_us: float | None) -> ms.runner.RunnerResult:
 def _generator(
     space: Space, seed: int, refused: Counter[str], reasons: Sequence[Reason]
 ) -> ms.space_generator.SpaceGenerator:
-    asked = [space.refuse, *reasons] if space.refuse is not None else []
-    postprocs = [Refuse(reason, refused) for reason in asked]
+    postprocs = [Refuse(reason, refused) for reason in (space.refuse, *reasons) if reason is not None]
     if space.generated is not None:
         return space.generated.generator(postprocs)
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}

@@ -27,6 +27,11 @@ class Strips(Runs):
     """How `runs.conv2d_runs` cuts the output into blocks of 32 columns and as many rows as give `length` pixels."""
 
     @property
+    def wraps(self) -> bool:
+        """No: a warp has one row."""
+        return False
+
+    @property
     def variant(self) -> str:
         """Its name."""
         return f"strip{self.length}"
@@ -40,7 +45,7 @@ class Strips(Runs):
         """Whether bands and columns come out even, and blocks begin where copies do."""
         lanes, read = self.whole(spec).lanes(spec), lattice(spec)
         even = self.length % COLUMNS == 0 and spec.out_h % self.band == 0 and spec.n * spec.out_w % COLUMNS == 0
-        plain = read.stride == (1, 1) and read.step == (1, 1) and self.whole(spec).width(spec) % lanes == 0
+        plain = read.stride == (1, 1) and read.step == (1, 1)
         return even and plain and spec.out_w % lanes == 0 and spec.out_w > COLUMNS
 
     def count(self, spec: ConvSpec) -> int:
@@ -62,7 +67,7 @@ class Strips(Runs):
 
     def source(self, spec: ConvSpec, run: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
         """See `Runs`."""
-        tiles, (_, y, first) = self.whole(spec), self._start(spec, run)
+        tiles, (y, first) = self.whole(spec), self._start(spec, run)
         lanes = tiles.lanes(spec)
         stacked, width = tirx.floordiv(self._stacked(spec, first), lanes) + copy, tiles.width(spec) // lanes
         column = tirx.floormod(stacked, width) + first_copy(self, spec)
@@ -70,21 +75,21 @@ class Strips(Runs):
 
     def staged(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """See `Runs`."""
-        _, _, first = self._start(spec, run)
+        _, first = self._start(spec, run)
         column = self._stacked(spec, first + tirx.floormod(pixel, COLUMNS)) - self._stacked(spec, first)
         return tirx.floordiv(pixel, COLUMNS), column + self.whole(spec).lead(spec)
 
     def place(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
         """See `Runs`; no pixel lies behind the last one."""
-        _, y, first = self._start(spec, run)
+        y, first = self._start(spec, run)
         at = first + tirx.floormod(pixel, COLUMNS)
         return tirx.floordiv(at, spec.out_w), y + tirx.floordiv(pixel, COLUMNS), tirx.floormod(at, spec.out_w)
 
     def exists(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> None:
         """See `Runs`: all pixels do."""
 
-    def _start(self, spec: ConvSpec, run: tirx.Expr) -> Place:
-        """(group of images, first row, first column of the line) of a block.
+    def _start(self, spec: ConvSpec, run: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """(first row, first column of the line) of a block.
 
         Blocks go through the columns of as few images as come out even, then through their bands.
         """
@@ -93,7 +98,7 @@ class Strips(Runs):
         across, bands = images * spec.out_w // COLUMNS, spec.out_h // self.band
         group = tirx.floordiv(run, across * bands)
         column = (group * across + tirx.floormod(run, across)) * COLUMNS
-        return group, tirx.floormod(tirx.floordiv(run, across), bands) * self.band, column
+        return tirx.floormod(tirx.floordiv(run, across), bands) * self.band, column
 
     def _stacked(self, spec: ConvSpec, column: tirx.Expr) -> tirx.Expr:
         """Where the input of a column of the line begins in the line of padded images."""
