@@ -171,10 +171,11 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
         # Fewer blocks than fit at once, or a ring that does not end with the chunks: as they come.
         ("run64", [8, 2, 4, PERSISTENT, 2], (196, 1, 1)),
         ("run32", [4, 2, 3, PERSISTENT, 1], (392, 2, 1)),
+        ("run64", [8, 2, 3, TURNED, 2], (196, 1, 1)),
     ],
 )
-def test_persistent_blocks_go_on_with_other_pixels(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
-    """As many blocks as a GPU holds at once compute all of them."""
+def test_many_blocks(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
+    """More than there are multiprocessors copy amid their chunks; persistent ones go on with others' pixels."""
     spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
     each = space.find(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
@@ -190,7 +191,7 @@ def test_persistent_blocks_go_on_with_other_pixels(name: str, values: list, grid
     refused = each.refuse(schedule) if each.refuse else ""
     kernel = space.apply_trace(each, case.weight, space.trace_to_json(schedule.trace))
     assert build_source(kernel.func, CUDA)[1][0].grid == grid
-    assert ("go on" in refused or "do not end" in refused) == (grid[0] not in (132, 264))
+    assert ("go on" in refused or "do not end" in refused) == (values[-2] == PERSISTENT and grid[0] not in (132, 264))
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     y = run_emulated(case, kernel, CUDA, tmp_path)
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)

@@ -59,19 +59,24 @@ class Strips(Runs):
     def copies(self, spec: ConvSpec) -> int:
         """Copies of a row of a block's input, where it goes over the end of an image."""
         first = np.arange(spec.n * spec.out_w // COLUMNS) * COLUMNS
-        start, end = (
-            at // spec.out_w * self.whole(spec).width(spec) + at % spec.out_w for at in (first, first + COLUMNS - 1)
-        )
-        needed = int((end - start).max()) + self.whole(spec).lead(spec) + (spec.s - 1) * lattice(spec).dilation[1] + 1
-        return -(-needed // self.whole(spec).lanes(spec))
+        start, end = (at // spec.out_w * self.pitch(spec) + at % spec.out_w for at in (first, first + COLUMNS - 1))
+        return int(self._last_copy(spec, (end - start).max())) + 1
+
+    def pitch(self, spec: ConvSpec) -> int:
+        """Floats from one image to the next in a line of padded images, which share the padding between them."""
+        lanes, (_, left, _, _) = self.whole(spec).lanes(spec), spec.padding
+        right = spec.out_w + (spec.s - 1) * lattice(spec).dilation[1] - left - spec.w
+        return -(-(spec.w + max(left, right)) // lanes) * lanes
 
     def source(self, spec: ConvSpec, run: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
         """See `Runs`."""
-        tiles, (y, first) = self.whole(spec), self._start(spec, run)
-        lanes = tiles.lanes(spec)
-        stacked, width = tirx.floordiv(self._stacked(spec, first), lanes) + copy, tiles.width(spec) // lanes
-        column = tirx.floormod(stacked, width) + first_copy(self, spec)
-        return tirx.floordiv(stacked, width), y + row - spec.padding[0], column
+        lanes, (y, first) = self.whole(spec).lanes(spec), self._start(spec, run)
+        start, end = (self._stacked(spec, at) for at in (first, first + COLUMNS - 1))
+        stacked, pitch = tirx.floordiv(start, lanes) + copy, self.pitch(spec) // lanes
+        column = tirx.floormod(stacked, pitch) + first_copy(self, spec)
+        # Only blocks over the end of an image need all copies; what others do not need is not read.
+        column = tirx.Select(copy <= self._last_copy(spec, end - start), column, -1)
+        return tirx.floordiv(stacked, pitch), y + row - spec.padding[0], column
 
     def staged(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """See `Runs`."""
@@ -102,5 +107,10 @@ class Strips(Runs):
 
     def _stacked(self, spec: ConvSpec, column: tirx.Expr) -> tirx.Expr:
         """Where the input of a column of the line begins in the line of padded images."""
-        width = self.whole(spec).width(spec)
-        return tirx.floordiv(column, spec.out_w) * width + tirx.floormod(column, spec.out_w)
+        return tirx.floordiv(column, spec.out_w) * self.pitch(spec) + tirx.floormod(column, spec.out_w)
+
+    def _last_copy(self, spec: ConvSpec, pixels: tirx.Expr | np.integer) -> tirx.Expr | np.integer:
+        """The last copy that a block needs whose last pixel lies so far behind its first one."""
+        return (pixels + self.whole(spec).lead(spec) + (spec.s - 1) * lattice(spec).dilation[1]) // self.whole(
+            spec
+        ).lanes(spec)
