@@ -204,3 +204,16 @@ def test_the_worker_verifies_before_it_times(tmp_path, change):
     answer = worker.run({**run, "arrays": wrong})
     assert answer["error"] > 1
     assert answer["times_us"] == []
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2, 4])
+def test_one_wrong_image_of_a_batch_is_found(tmp_path, wrong):
+    value, images = np.random.default_rng(0).standard_normal((2, 3, 4, 4)), np.array([0, 1, 0, 1, 1])
+    x = np.zeros((2, 1, 4, 4), np.float32)
+    np.savez(tmp_path / "arrays.npz", value=value, bound=np.full(value.shape, 1e-5), images=images, x=x)
+    y = value.astype(np.float32)[images]
+    if wrong is not None:
+        y[wrong, 2, 3, 3] += [1, np.nan][wrong % 2]
+    found = worker._Inputs(str(tmp_path / "arrays.npz"), "llvm").worst(y)
+    assert (found > 1) == (wrong is not None)
+    assert found < np.inf or wrong == 1
