@@ -1,4 +1,4 @@
-"""Tables of the report on Table 2 beside the times: memory, tuning, predictions and what failed."""
+"""Tables of the report on Table 2 beside the times: memory, predictions and what failed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from table2_results import OURS, Case, Contender, Document
 
 from tvm_sparse.gpu_kernel import cudnn_us
 from tvm_sparse.timing import Spread
-
-# Trials after which a search is called done: its best time is within this of the best of all.
-NEARLY = 1.05
 
 
 def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
@@ -32,25 +29,6 @@ def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
         code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
         rows.append((str(operator), str(batch), code, kib(own.weight_bytes), kib(dense), kib(rows_bytes)))
     return Table("Memory", note, ("op", "batch", "code", "arrays", "dense", "sparse rows"), tuple(rows))
-
-
-def tuning(document: Document) -> Table:
-    """How searches went."""
-    note = (
-        f"Best time that a search found, after how many trials it was within {round(100 * (NEARLY - 1))}% of it, and "
-        "seconds from the layer's first result to its last, building and verifying included."
-    )
-    header = ("op", "batch", "density", "candidates", "best us", "trials", f"within {NEARLY:g}x after", "seconds")
-    rows = []
-    for curve in sorted(document.tuning, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
-        times = [each for each in curve.best_us if each is not None]
-        near = next(
-            (i for i, each in enumerate(curve.best_us, 1) if each is not None and each <= NEARLY * times[-1]), None
-        )
-        head = (str(curve.operator), str(curve.batch), f"{curve.density:g}", curve.label)
-        cells = (f"{times[-1]:.4g}" if times else NOTHING, str(len(curve.best_us)), str(near or NOTHING))
-        rows.append((*head, *cells, f"{curve.seconds:.0f}"))
-    return Table("Tuning", note, header, tuple(rows))
 
 
 def predictions(document: Document, shown: float) -> Table:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from report_tables import cases_at, own_densities, sweeps
+from report_tuning import layers
 from table2_compare import CUDNN_FP32, CUDNN_TF32, against, best
 from table2_results import OURS, Case, Document, TuningCurve
 
@@ -90,17 +91,15 @@ def _sparsity(cases: Sequence[Case]) -> str:
 
 def _trials(curves: Sequence[TuningCurve]) -> str:
     """One small plot a layer, one line a way of choosing candidates."""
-    layers: dict[tuple[int, int, float], list[TuningCurve]] = {}
-    for curve in sorted(curves, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
-        layers.setdefault((curve.operator, curve.batch, curve.density), []).append(curve)
+    found = layers(curves)
     labels = sorted({curve.label for curve in curves})
-    figure, axes = small_plots(len(layers))
-    for each, ((operator, batch, density), found) in zip(axes, layers.items(), strict=False):
-        for curve in found:
+    figure, axes = small_plots(len(found))
+    for each, layer in zip(axes, found, strict=False):
+        for curve in layer:
             times = [math.nan if time_us is None else time_us for time_us in curve.best_us]
             colour = COLOURS[labels.index(curve.label) % len(COLOURS)]
             each.step(range(1, len(times) + 1), times, where="post", label=curve.label, color=colour)
-        each.set_title(f"op {operator}, batch {batch}, density {density:g}", fontsize=8)
+        each.set_title(f"op {layer[0].operator}, batch {layer[0].batch}, density {layer[0].density:g}", fontsize=8)
         each.set_xlabel("trials", fontsize=8)
         each.set_ylabel("best us", fontsize=8)
         each.legend(fontsize=7)

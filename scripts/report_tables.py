@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from report_cells import NOTHING, Table, median, time
-from report_details import failures, memory, predictions, tuning
+from report_details import failures, memory, predictions
+from report_tuning import equal_trials, tuning
 from table2_compare import (
     CUDNN_FP16,
     CUDNN_FP32,
@@ -73,6 +74,7 @@ def tables(document: Document, density: float) -> list[Table]:
         _crossings(document),
         memory(at, density),
         tuning(document),
+        equal_trials(document),
         predictions(document, density),
         failures(document),
     ]
@@ -158,14 +160,16 @@ def _densities(document: Document) -> Table:
 
 def _crossings(document: Document) -> Table:
     note = (
-        "The density up to which ours is faster; between two measured densities it is interpolated with both axes "
-        "logarithmic. The network must be at least so sparse for the layer to gain."
+        "The density up to which ours is faster, of all densities measured; between two of them it is interpolated with "
+        "both axes logarithmic. The network must be at least so sparse for the layer to gain."
     )
     rows = []
-    for (operator, batch), case in sweeps(document).items():
+    cases = [case for run in document.runs for case in run.cases]
+    for operator, batch in sweeps(document):
+        same = [case for case in cases if (case.operator, case.batch) == (operator, batch)]
         cells = []
         for families in (CUDNN_FP32, CUDNN_TF32):
-            found = [(density, against(case, density, families)) for density in own_densities(case)]
+            found = [(density, against(case, density, families)) for case in same for density in own_densities(case)]
             word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
             texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
             cells.append(texts.get(word, word))

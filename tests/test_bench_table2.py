@@ -237,17 +237,38 @@ def make_record(time_us: float | None, second: int, schedule: str = "folded_cuda
 
 def test_curves_come_from_logs(tmp_path: Path) -> None:
     log = TuningLog(tmp_path / "log.jsonl")
-    # Out of order; the dense trial is a trial but no result.
+    # Out of order; the dense trial is no trial.
     for record in (make_record(50, 40), make_record(5, 1, "dense_cuda:a"), make_record(None, 10), make_record(70, 20)):
         log.append(record)
     (curve,) = report_tuning.curves("random", log.path)
     assert curve == TuningCurve(
-        label="random", operator=6, batch=64, density=0.1, best_us=(None, None, 70.0, 50.0), seconds=39.0
+        label="random", operator=6, batch=64, density=0.1, best_us=(None, 70.0, 50.0), seconds=30.0
     )
     dense = TuningLog(tmp_path / "dense.jsonl")
     dense.append(make_record(5, 1, "dense_cuda:a"))
     with pytest.raises(LogError, match="no trial"):
         report_tuning.curves("random", dense.path)
+
+
+def test_searches_at_equal_trials() -> None:
+    """Against the best of all searches, one that made a single trial included; layers that one lacks do not count."""
+    document = make_document()
+    searches = [
+        *document.tuning,
+        TuningCurve(label="log", operator=6, batch=64, density=0.1, best_us=(50.0,), seconds=0),
+        TuningCurve(label="random", operator=1, batch=1, density=0.1, best_us=(1.0,) * 64, seconds=1),
+    ]
+    table = report_tuning.equal_trials(replace(document, tuning=tuple(searches)))
+    assert table.header == ("trials", "layers", "XGBoost ahead", "over best known", "random ahead", "over best known")
+    assert table.rows == (
+        ("1", "1", "0", "-", "0", "-"),
+        ("2", "1", "0", "1.80", "0", "1.80"),
+        ("4", "1", "1", "1.04", "0", "1.60"),
+    )
+    rows = report_tuning.tuning(replace(document, tuning=tuple(searches))).rows
+    assert [row[3] for row in rows] == ["random", "XGBoost", "log", "random"]
+    assert rows[1] == ("6", "64", "0.1", "XGBoost", "4", "52", "-", "1.80", "1.04", *"----", "4", "33")
+    assert report_tuning.equal_trials(replace(document, tuning=document.tuning[:1])).rows == ()
 
 
 @pytest.mark.parametrize(

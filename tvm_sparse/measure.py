@@ -185,7 +185,7 @@ class Measurer:
             self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
-        return Outcome("ok", "", tuple(answer["times_us"]), tuple(answer["rival_times_us"]), error)
+        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["rival_times_us"]), error)
 
     def _new_library(self) -> str:
         self._count += 1
@@ -200,6 +200,11 @@ class Measurer:
         )
         arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, "images": images, **arguments}
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
+
+
+def _rounded(times_us: Sequence[float]) -> tuple[float, ...]:
+    """Five digits: more would be noise, and half of a compressed log."""
+    return tuple(float(f"{each:.5g}") for each in times_us)
 
 
 def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:
