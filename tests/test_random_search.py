@@ -42,7 +42,8 @@ def test_draws_are_valid_distinct_and_repeatable(spec, target, schedules):
     drawn = [*search.propose(7), *search.propose(13)]
     assert len(set(keys(drawn))) == len(drawn) == 20
     assert {each.schedule for each, _ in drawn} == set(schedules)
-    assert search.refused
+    # What a CPU's space refuses depends on its vectors.
+    assert search.refused or target is CPU
     for each, trace in drawn:
         schedule = space.replay(each, trace)
         assert each.refuse is None or each.refuse(schedule) == ""
