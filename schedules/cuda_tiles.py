@@ -3,7 +3,8 @@
 Outermost first::
 
     blockIdx.x over images, tiles of columns and tiles of rows; blockIdx.y over tiles of `filters` output channels
-      threadIdx.z, y, x over images, rows and columns of the tile; a thread has `pixels` rows one below the other
+      threadIdx.z, y, x over images, rows and columns of the tile; a thread has `pixels` rows one below the other, and
+      `beside` columns side by side
         registers = 0
         for each chunk of `channels` input channels
           copy the chunk's input tile, zeros for padding included, to shared memory
@@ -94,15 +95,16 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     k_outer, k_inner = sch.split(k, [None, filters])
     y_outer, y_thread, y_inner = sch.split(y, [None, rows, structure.pixels])
     tile, x = sch.split(x, [None, structure.tiles.columns])
+    x, *beside = sch.split(x, [None, structure.beside]) if structure.beside > 1 else [x]
     c_outer, c_inner = sch.split(c, [None, channels])
     order = [n_outer, y_outer, tile] if structure.across else [n_outer, tile, y_outer]
-    sch.reorder(*order, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner)
+    sch.reorder(*order, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner, *beside)
     sch.bind(sch.fuse(*order), "blockIdx.x")
     sch.bind(k_outer, "blockIdx.y")
     _bind_threads(sch, [n_inner, y_thread, x])
     sch.reverse_compute_at(out, x, preserve_unit_loops=True)
 
-    threads = [images, rows, structure.tiles.columns]
+    threads = [images, rows, structure.columns]
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
@@ -127,7 +129,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
         sch.annotate(c_outer, "software_pipeline_async_stages", [0])
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
-    for loop in [*sch.get_loops(init)[-2:], *sch.get_loops(out)[-4:]]:
+    for loop in [*sch.get_loops(init)[-2 - len(beside) :], *sch.get_loops(out)[-4:]]:
         sch.unroll(loop)
 
 
@@ -135,13 +137,14 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
     """What decisions make of the plan."""
     structure = plan.structure
     filters, rows, images, channels, depth, order, resident = values
-    height = structure.tiles.rows // (rows * structure.pixels)
+    height = structure.thread_rows // rows
     return GpuKernel.of(
         spec,
         folding.pattern,
-        threads=rows * images * structure.tiles.columns,
+        threads=rows * images * structure.columns,
         filters=filters,
         pixels=structure.pixels,
+        beside=structure.beside,
         blocks=spec.n // images * structure.tiles.count(spec) * height,
         channels=channels,
         chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
@@ -150,7 +153,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         depth=depth,
         resident=resident,
         order=order,
-        torn=torn(spec, structure.tiles),
+        torn=torn(spec, structure),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from itertools import islice
 
 from tvm.target import Target
@@ -35,8 +36,10 @@ MAX_MULTIPLY_ADDS = 400_000
 MAX_WHOLE = 120_000
 # Multiply-adds of a chunk where there is no ring.
 CHUNK = 200
-# Offered to the search: pixels of a thread, and how many widths of tiles for them.
+# Offered to the search: pixels of a thread below each other, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
+# Pixels of a thread side by side, where filters are so wide or wider.
+BESIDE = ((2, 3), (4, 5))
 # Runs of pixels offered to the search, and pixels of strips, most promising first.
 RUNS, STRIPS = 4, (256, 224, 320, 288, 192)
 
@@ -54,15 +57,15 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     folding, found = Fold(pattern, shared_memory_bytes(target)), []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
-            tiled = (_tiled(spec, tiles, pixels, folding) for tiles in layouts(spec, pixels))
+            tiled = (_tiled(spec, Structure(tiles, pixels, "ring"), folding) for tiles in layouts(spec, pixels))
             found += list(islice((each for each in tiled if each is not None), count))
     across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
-    found += [each for each in (_tiled(spec, tiles, 1, folding, True) for tiles in islice(across, 1)) if each]
+    found += _each(_tiled(spec, Structure(tiles, 1, "ring", across=True), folding) for tiles in islice(across, 1))
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
     found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
-    found += [each for each in (run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1]) if each]
+    found += _each(run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a ring.
@@ -74,11 +77,27 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         if pattern.nnz > MAX_WHOLE:
             raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
-    return sorted(found, key=lambda each: each.estimate_us or 0)
+    # Last: what they take was never measured.
+    return [*sorted(found, key=lambda each: each.estimate_us or 0), *_beside(spec, folding)]
+
+
+def _beside(spec: ConvSpec, folding: Fold) -> list[Space]:
+    """Spaces whose threads have several pixels side by side, on maps that still make a warp."""
+    offered = (beside for beside, width in BESIDE if spec.s >= width and spec.out_h * spec.out_w >= 32 * beside)
+    pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, 1, beside)[:1])
+    return _each(_tiled(spec, Structure(tiles, 1, "ring", beside=beside), folding) for beside, tiles in pairs)
+
+
+def _each(spaces: Iterable[Space | None]) -> list[Space]:
+    """Those that can be made."""
+    return [each for each in spaces if each is not None]
 
 
 _STRIP = re.compile(r"strip(\d{1,4})")
-_RUN, _RING = re.compile(r"(?:split(\d)-)?run(\d{1,4})"), re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])(-across)?")
+_RUN, _RING = (
+    re.compile(r"(?:split(\d)-)?run(\d{1,4})"),
+    re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?"),
+)
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
@@ -91,8 +110,8 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     folding = Fold(pattern, shared_memory_bytes(target))
     if match := _RING.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
-        tiles = Tiles(rows, columns)
-        return _tiled(spec, tiles, pixels, folding, bool(match[4])) if serves(spec, tiles, pixels) else None
+        structure = Structure(Tiles(rows, columns), pixels, "ring", across=bool(match[5]), beside=int(match[4] or 1))
+        return _tiled(spec, structure, folding) if serves(spec, structure) else None
     if match := _STRIP.fullmatch(variant):
         strips = Strips(int(match[1]))
         fits = 0 < strips.length <= MAX_LENGTH and strips.serves(spec)
@@ -107,9 +126,9 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
 
 
-def _tiled(spec: ConvSpec, tiles: Tiles, pixels: int, folding: Fold, across: bool = False) -> Space | None:
+def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> Space | None:
     """The space of one way to cut the output, or None where no ring of copies fits."""
-    if folding.pattern.nnz * pixels > MAX_MULTIPLY_ADDS:
+    if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(spec, Structure(tiles, pixels, "ring", across=across), 0)
+    decisions = plan(spec, structure, 0)
     return None if decisions is None else folded_tile_space(NAME, spec, decisions, folding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -65,7 +66,7 @@ def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
     """Every non-zero appears once a pixel, as an immediate; no zero, no weight argument and no index array is left."""
     weight = sparse_weight(SPEC)
     source = source_of(name, SPEC, weight)
-    pixels = int(name.rpartition("pixels")[2]) if "pixels" in name else 1
+    pixels = math.prod(map(int, name.rpartition("pixels")[2].split("x"))) if "pixels" in name else 1
     immediates = re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", source)
     assert len(immediates) == np.count_nonzero(weight) * pixels
     found = np.array([float.fromhex(each) for each in immediates], np.float32)
@@ -86,7 +87,17 @@ def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-@pytest.mark.parametrize("name", ["run93", "split4-run100", "ring-17x14-pixels1", "ring-16x8-pixels2-across"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run93",
+        "split4-run100",
+        "ring-17x14-pixels1",
+        "ring-16x8-pixels2-across",
+        "ring-14x8-pixels1x2",
+        "ring-14x8-pixels2x4-across",
+    ],
+)
 def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
     """Whatever a log names and `named` accepts computes the convolution."""
     assert f"folded_cuda:{name}" not in variants()
@@ -106,6 +117,7 @@ def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path)
         "ring-13x14-pixels1",
         "ring-14x16-pixels1",
         "ring-15x14-pixels2",
+        "ring-14x14-pixels1x4",
         "run",
         "strip64",
     ],
@@ -141,9 +153,10 @@ def test_many_runs_are_whole_warps() -> None:
     large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
     assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
     assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
-    assert [torn(large, Tiles(112, columns)) for columns in (28, 56, 112)] == [True, False, False]
+    rings = [Structure(Tiles(112, columns), 1, "ring") for columns in (28, 56, 112)]
+    assert [torn(large, ring) for ring in rings] == [True, False, False]
     small, few = replace(large, n=1), replace(large, c=4, k=16)
-    assert not torn(small, Tiles(112, 28))
+    assert not torn(small, rings[0])
     offered = folded_cuda.spaces(few, SparsityPattern.of(sparse_weight(few)), CUDA)
     assert sum("-across" in each.variant for each in offered) == 1
 

@@ -64,13 +64,13 @@ class GpuKernel:
     Parameters
     ----------
     threads, filters, pixels
-        Threads of a block; output channels and outputs below each other of a thread.
+        Threads of a block; output channels of a thread, and outputs of each.
     blocks, tiles, parts
         Thread blocks for one tile of output channels and one part of the input channels, tiles, and parts.
     channels, chunks
         Input channels a chunk, and chunks.
-    multiply_adds, loads
-        Of a thread: multiply-adds and reads of shared memory.
+    multiply_adds, loads, floats
+        Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
     copied_bytes, shared_bytes
         Copied by a block in all, and its shared memory.
     copies, addresses
@@ -103,6 +103,7 @@ class GpuKernel:
     floor_us: float
     order: int = STRAIGHT
     parts: int = 1
+    floats: float = 1.0
 
     @classmethod
     def of(
@@ -123,9 +124,11 @@ class GpuKernel:
         order: int = STRAIGHT,
         parts: int = 1,
         torn: bool = False,
+        beside: int = 1,
     ) -> GpuKernel:
         """Counts from a schedule's decisions.
 
+        A thread has `pixels` outputs below each other, and in each row so many `beside` each other.
         A chunk takes `chunk_bytes` of shared memory, gaps between rows included; `nest` are the extents of its copies,
         rows and copies of a row last, each of `lanes` floats; `depth` is the number of buffers; `parts` thread blocks
         share the input channels and add their sums up. `torn`: neighbouring blocks write to the same 32 bytes of
@@ -133,8 +136,11 @@ class GpuKernel:
         """
         tiles, density = spec.k // filters, pattern.nnz / pattern.size
         _, per_group, r, s = spec.weight_shape
-        # A thread reads an input where some of its filters has a non-zero; rows are shared by its pixels.
-        read = per_group // parts * s * ((pixels - 1) * min(spec.stride[0], r) + r)
+        # A thread reads an input where some of its filters has a non-zero; inputs are shared by its pixels, and read by
+        # as many at once as there are beside each other.
+        rows, width = per_group // parts * ((pixels - 1) * min(spec.stride[0], r) + r), s + beside - 1
+        read = rows * -(-(-spec.padding[1] % beside + width) // beside)
+        pixels *= beside
         chunks = per_group // parts // channels
         copies = spread(nest, len(nest) - 2, threads, chunks)
         sums = 4 * filters * threads if parts > 1 else 0
@@ -147,7 +153,8 @@ class GpuKernel:
             channels=channels,
             chunks=chunks,
             multiply_adds=pattern.nnz * pixels / (tiles * parts),
-            loads=read * (1 - (1 - density) ** filters),
+            loads=read * (1 - (1 - density) ** (filters * beside)),
+            floats=rows * width / read,
             copied_bytes=4.0 * math.prod(nest) * lanes * chunks,
             copies=copies.copies,
             addresses=copies.rounds,
@@ -236,7 +243,9 @@ class GpuKernel:
         fetch = next(cycles for most, cycles in _FETCH_CYCLES if self.code_bytes <= most)
         if self.code_bytes > _FETCH_CYCLES[0][0]:
             fetch *= active**_DRIFT
-        issue = max(self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.warps)
+        issue = max(
+            self.instructions * max(active * self.warps / 4, fetch), active * self.loads * self.floats * self.warps
+        )
         issue *= (_SLOWER_TURNED if self.turned else 1) * (_CRAMPED if self.registers > self.available_registers else 1)
         copies = self._copy_cycles(self.copied_bytes)
         if active == 1:
@@ -283,6 +292,7 @@ class GpuKernel:
             self.instructions / self.chunks,
             self.code_bytes * self.tiles * self.parts,
             self.loads,
+            self.loads * self.floats,
             self.copied_bytes,
             self.copies,
             self.addresses,
