@@ -160,8 +160,8 @@ def _densities(document: Document) -> Table:
 
 def _crossings(document: Document) -> Table:
     note = (
-        "The density up to which ours is faster, of all densities measured; between two of them it is interpolated with "
-        "both axes logarithmic. The network must be at least so sparse for the layer to gain."
+        "The density up to which ours is faster, of all densities measured; between two of them it is interpolated "
+        "with both axes logarithmic. The network must be at least so sparse for the layer to gain."
     )
     rows = []
     cases = [case for run in document.runs for case in run.cases]

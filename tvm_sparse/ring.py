@@ -25,13 +25,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
 from tvm.tirx import (
     AllocBuffer,
     AttrStmt,
@@ -45,12 +43,13 @@ from tvm.tirx import (
 )
 
 from tvm_sparse import pieces, switch
+from tvm_sparse.chunk import Chunk
 from tvm_sparse.cluster import COMMON, PART_AXIS, Nest, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import FOLD, WEIGHT_ATTRIBUTE
 from tvm_sparse.gpu_kernel import MULTIPROCESSORS, PERSISTENT, STRAIGHT, TURNED
-from tvm_sparse.statements import Counter, barrier, committed, integer, is_barrier, nothing, sequence, waited
+from tvm_sparse.statements import Counter, committed, integer, is_barrier, nothing, sequence, waited
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
 RING = "tvm_sparse.ring"
@@ -101,31 +100,6 @@ def cannot_persist(blocks: int, resident: int, chunks: int, depth: int, non_zero
     return "kernels that are built in parts do not go on with other pixels" if pieces.is_large(non_zeros) else ""
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """One turn of the chunk loop: what is copied, and what is computed from the copy."""
-
-    var: Var
-    count: int
-    copies: ChunkCopies
-    compute: Stmt
-    length: int
-
-    def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
-        """The copy of chunk `index` into the buffer that begins at element `start`, committed as one group."""
-        return committed(self.copies.at(index, start))
-
-    def computed(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
-        """The arithmetic on chunk `index`, which lies in the buffer that begins at element `start`."""
-
-        def load(node: TensorLoad) -> tirx.Expr:
-            if not node.source.same_as(self.copies.buffer):
-                return node
-            return tirx.BufferLoad(node.source, [each + start for each in node.indices])
-
-        return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
-
-
 class _Kernel:
     """The body of one kernel around its chunk loop."""
 
@@ -160,7 +134,7 @@ class _Kernel:
         tvm_ffi.structural_walk(self.loop, (For, visit))
         return max([1, *found])
 
-    def _chunk(self) -> _Chunk:
+    def _chunk(self) -> Chunk:
         parts = list(self.loop.body.seq) if isinstance(self.loop.body, SeqStmt) else [self.loop.body]
         parts = [part for part in parts if not is_barrier(part)]
         if len(parts) != 2:
@@ -170,7 +144,7 @@ class _Kernel:
         block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
         copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
         (length,) = copies.buffer.ty.shape
-        return _Chunk(self.loop.loop_var, count, copies, parts[1], int(length))
+        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length))
 
     def rewritten(self) -> Stmt:
         """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
@@ -229,21 +203,8 @@ class _Kernel:
             if later == chunk.count and goes_on:
                 copies = [*chunk.copies.moved(self._next()), *copies]
             left = ahead if goes_on else min(ahead, chunk.count - index)
-            parts.append(waited(left - 1, self._step(copies, integer(index), slot(index))))
+            parts.append(waited(left - 1, chunk.turn(copies, integer(index), slot(index), self.alone)))
         return before, sequence(parts)
-
-    def _step(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr) -> Stmt:
-        """The chunk `index`, which lies at `start`, behind a barrier, and `copies` of a later one.
-
-        Right behind the barrier all warps would copy at once, and their loads from shared memory queue behind that.
-        With the copies in the middle operator 10 took 324 us at batch 64 for 335, operator 9 600 for 621. A block that
-        has a multiprocessor for itself waits for its copies: there they come first (operator 2: 3.6 us for 3.8).
-        """
-        nest = self.chunk.computed(index, start)
-        if self.alone:
-            return SeqStmt([barrier(), *copies, nest])
-        first, *rest = _halves(nest) if copies else [nest]
-        return SeqStmt([barrier(), first, *copies, *rest])
 
     def _next(self) -> tirx.Expr:
         """The block whose pixels come next; behind the last one, that one again, whose copies nobody reads."""
@@ -288,28 +249,13 @@ class _Kernel:
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
             more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, integer(count - 1))])
             copies = IfThenElse(left.value > ahead, more, committed(nothing()))
-            steps = [self._step([copies], integer(index), read.value), read.next(chunk.length, end)]
+            steps = [chunk.turn([copies], integer(index), read.value, self.alone), read.next(chunk.length, end)]
             body = waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
             line += [switch.case(index), body, switch.leave(left.value < 1)]
         # No chunk is left where the first is number 0: its first round is whole.
         entered = switch.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
         steps = [entered, *line, switch.end(), entry.set(integer(0))]
         return before, For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
-
-
-def _halves(loop: For) -> list[Stmt]:
-    """The nest `loop` as two, one after the other; as it is where no loop of it turns twice."""
-    count = int(loop.extent)
-    if count == 1:
-        return [_turning(loop, 1, body) for body in _halves(loop.body)] if isinstance(loop.body, For) else [loop]
-    middle = (count + 1) // 2
-    later = substituted(loop.body, loop.loop_var, loop.loop_var + integer(middle))
-    return [_turning(loop, middle, loop.body), _turning(loop, count - middle, later)]
-
-
-def _turning(loop: For, times: int, body: Stmt) -> Stmt:
-    """`loop` with another body, so many times."""
-    return For(loop.loop_var, integer(0), integer(times), loop.kind, body, annotations=loop.annotations)
 
 
 def _grown(buffer: Var, buffers: int) -> Var:

@@ -111,6 +111,5 @@ class Strips(Runs):
 
     def _last_copy(self, spec: ConvSpec, pixels: tirx.Expr | np.integer) -> tirx.Expr | np.integer:
         """The last copy that a block needs whose last pixel lies so far behind its first one."""
-        return (pixels + self.whole(spec).lead(spec) + (spec.s - 1) * lattice(spec).dilation[1]) // self.whole(
-            spec
-        ).lanes(spec)
+        tiles = self.whole(spec)
+        return (pixels + tiles.lead(spec) + (spec.s - 1) * lattice(spec).dilation[1]) // tiles.lanes(spec)
