@@ -105,7 +105,7 @@ class Structure:
 
     def row_stride(self, spec: ConvSpec) -> int:
         """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
-        return _row_stride(self, spec)
+        return _row_stride(self.tiles, self.pixels, self.beside, spec)
 
 
 def _height(spec: ConvSpec, rows: int) -> int:
@@ -115,20 +115,20 @@ def _height(spec: ConvSpec, rows: int) -> int:
 
 
 @cache
-def _row_stride(structure: Structure, spec: ConvSpec) -> int:
-    columns, floats, (st_h, st_w) = structure.columns, structure.beside, lattice(spec).stride
+def _row_stride(tiles: Tiles, pixels: int, beside: int, spec: ConvSpec) -> int:
+    columns, (st_h, st_w) = tiles.columns // beside, lattice(spec).stride
     # A warp loads 32 floats at a time: so many threads all that they load at once.
-    lanes = 32 // floats
+    lanes = 32 // beside
 
     def conflicts(stride: int) -> int:
         total = 0
         for first in range(0, 256, lanes):
             places = {divmod(thread, columns) for thread in range(first, first + lanes)}
-            starts = [row * structure.pixels * st_h * stride + column * floats * st_w for row, column in places]
-            total += max(Counter((start + i) % 32 for start in starts for i in range(floats)).values())
+            starts = [row * pixels * st_h * stride + column * beside * st_w for row, column in places]
+            total += max(Counter((start + i) % 32 for start in starts for i in range(beside)).values())
         return total
 
-    width, strides = structure.tiles.width(spec), range(0, 32, structure.tiles.lanes(spec))
+    width, strides = tiles.width(spec), range(0, 32, tiles.lanes(spec))
     return min(strides, key=lambda stride: (conflicts(stride), (stride - width) % 32))
 
 
@@ -155,9 +155,9 @@ def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[Tiles]:
     """
 
     def cost(tiles: Tiles) -> float:
-        return _best_rows(spec, tiles, pixels, beside)[0]
+        return _best_rows(spec, Structure(tiles, pixels, "ring", beside=beside))[0]
 
-    widths = [columns for columns in _widths(spec, beside) if _side_by_side(spec, columns, beside)]
+    widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
     found = [sorted((Tiles(rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in widths]
     best = [tiles for tiles, *_ in found]
     if len(found) == 1:
@@ -170,10 +170,10 @@ def serves(spec: ConvSpec, structure: Structure) -> bool:
     columns, beside = structure.tiles.columns, structure.beside
     whole = columns == spec.out_w or (columns % 4 == 0 and 0 < columns < spec.out_w)
     fits = structure.tiles.rows in _heights(spec, structure.pixels) and whole and columns <= beside * MAX_THREADS
-    return fits and _side_by_side(spec, columns, beside)
+    return fits and _divides(spec, columns, beside)
 
 
-def _side_by_side(spec: ConvSpec, columns: int, beside: int) -> bool:
+def _divides(spec: ConvSpec, columns: int, beside: int) -> bool:
     """Whether threads of a tile may have so many outputs side by side; only what they read side by side is a gain."""
     return columns % beside == 0 and (beside == 1 or lattice(spec).stride[1] == 1)
 
@@ -209,11 +209,10 @@ def _widths(spec: ConvSpec, beside: int) -> list[int]:
     return sorted(whole | {columns for columns in narrower if NARROW <= columns <= MAX_THREADS * beside})
 
 
-def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int, beside: int) -> tuple[float, int]:
+def _best_rows(spec: ConvSpec, structure: Structure) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
-    stride, columns = lattice(spec).stride, tiles.columns // beside
-    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w
-    waste *= 1 + torn(spec, Structure(tiles, pixels, "ring", beside=beside))
+    tiles, pixels, columns, stride = structure.tiles, structure.pixels, structure.columns, lattice(spec).stride
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w * (1 + torn(spec, structure))
 
     def cost(rows: int) -> float:
         threads = rows * columns
@@ -222,7 +221,7 @@ def _best_rows(spec: ConvSpec, tiles: Tiles, pixels: int, beside: int) -> tuple[
         size = max(threads / THREADS, THREADS / threads)
         return waste * (1 + idle) * (1 + 0.25 * copied) * (1 + 0.1 * (size - 1))
 
-    return min((cost(rows), rows) for rows in divisors(tiles.rows // pixels, MAX_THREADS // columns))
+    return min((cost(rows), rows) for rows in divisors(structure.thread_rows, MAX_THREADS // columns))
 
 
 def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
@@ -248,7 +247,7 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
         for each in divisors(spec.weight_shape[1])
         if structure.shared_bytes(spec, *largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
-    rows_default = nearest(rows, _best_rows(spec, structure.tiles, structure.pixels, structure.beside)[1])
+    rows_default = nearest(rows, _best_rows(spec, structure)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
     tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
     busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]

@@ -62,7 +62,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
     found += _each(_tiled(spec, Structure(tiles, 1, "ring", across=True), folding) for tiles in islice(across, 1))
     runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
-    found += sorted((each for each in runs if each is not None), key=lambda each: each.estimate_us or 0)[:RUNS]
+    found += sorted(_each(runs), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
     found += _each(run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])

@@ -46,7 +46,7 @@ class Job:
     """One kernel: the convolution, the schedule (``name`` or ``name:variant``) and the seed of what is random.
 
     Without `spec` the convolution and the decisions are random, else the decisions are the defaults. Every fourth
-    random convolution has `MANY` images, so that thread blocks outnumber multiprocessors, for which other code is made.
+    random convolution has `MANY` images, so that thread blocks may outnumber multiprocessors: these have other code.
     """
 
     schedule: str

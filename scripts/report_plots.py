@@ -60,7 +60,7 @@ def _bars(cases: Sequence[Case], density: float) -> str:
     axes.set_ylabel("times as fast as cuDNN float32")
     axes.set_xticks(range(len(cases)), [f"op {case.operator}" for case in cases])
     axes.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-    return svg(figure)
+    return _svg(figure)
 
 
 def _speed(case: Case, families: Sequence[str], density: float | None = None) -> float:
@@ -72,7 +72,7 @@ def _speed(case: Case, families: Sequence[str], density: float | None = None) ->
 
 def _sparsity(cases: Sequence[Case]) -> str:
     """One small plot an operator: our speed by sparsity, cuDNN's as lines across."""
-    figure, axes = small_plots(len(cases))
+    figure, axes = _small_plots(len(cases))
     for each, case in zip(axes, cases, strict=False):
         found = [(density, against(case, density, CUDNN_FP32)) for density in own_densities(case)]
         spreads = {100 * (1 - density): one.ratio for density, one in found if one is not None}
@@ -86,14 +86,14 @@ def _sparsity(cases: Sequence[Case]) -> str:
         each.set_xlabel("sparsity, %", fontsize=8)
         each.set_ylabel("times cuDNN float32", fontsize=8)
     axes[0].legend(fontsize=7)
-    return svg(figure)
+    return _svg(figure)
 
 
 def _trials(curves: Sequence[TuningCurve]) -> str:
     """One small plot a layer, one line a way of choosing candidates."""
     found = layers(curves)
     labels = sorted({curve.label for curve in curves})
-    figure, axes = small_plots(len(found))
+    figure, axes = _small_plots(len(found))
     for each, layer in zip(axes, found, strict=False):
         for curve in layer:
             times = [math.nan if time_us is None else time_us for time_us in curve.best_us]
@@ -103,7 +103,7 @@ def _trials(curves: Sequence[TuningCurve]) -> str:
         each.set_xlabel("trials", fontsize=8)
         each.set_ylabel("best us", fontsize=8)
         each.legend(fontsize=7)
-    return svg(figure)
+    return _svg(figure)
 
 
 def _logarithmic(axes: Any) -> None:
@@ -116,7 +116,7 @@ def _logarithmic(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
-def small_plots(number: int) -> tuple[Any, list[Any]]:
+def _small_plots(number: int) -> tuple[Any, list[Any]]:
     """A figure of `number` small plots side by side, and their axes."""
     columns = min(number, COLUMNS)
     return _figure(number, width=2.8 * columns, height=2.6 * math.ceil(number / COLUMNS))
@@ -142,7 +142,7 @@ def _figure(number: int, width: float, height: float) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def svg(figure: Any) -> str:
+def _svg(figure: Any) -> str:
     """The figure as an element for a page: letters as text, the same bytes each time."""
     from matplotlib import pyplot
 

@@ -15,13 +15,17 @@ from tvm_sparse.statements import barrier, committed, integer
 
 @dataclass(frozen=True)
 class Chunk:
-    """One turn of the chunk loop: what is copied, and what is computed from the copy."""
+    """One turn of the chunk loop: what is copied, and what is computed from the copy.
+
+    `alone` says whether each thread block has a multiprocessor for itself.
+    """
 
     var: Var
     count: int
     copies: ChunkCopies
     compute: Stmt
     length: int
+    alone: bool
 
     def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
         """The copy of chunk `index` into the buffer that begins at element `start`, committed as one group."""
@@ -37,15 +41,15 @@ class Chunk:
 
         return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
 
-    def turn(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr, alone: bool) -> Stmt:
+    def turn(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr) -> Stmt:
         """The chunk `index`, which lies at `start`, behind a barrier, and `copies` of a later one.
 
         Right behind the barrier all warps would copy at once, and their loads from shared memory queue behind that.
         With the copies in the middle operator 10 took 324 us at batch 64 for 335, operator 9 600 for 621. A block that
-        is `alone` on its multiprocessor waits for its copies: there they come first (operator 2: 3.6 us for 3.8).
+        is alone waits for its copies: there they come first (operator 2: 3.6 us for 3.8).
         """
         nest = self.computed(index, start)
-        if alone:
+        if self.alone:
             return SeqStmt([barrier(), *copies, nest])
         first, *rest = _halves(nest) if copies else [nest]
         return SeqStmt([barrier(), first, *copies, *rest])

@@ -140,19 +140,19 @@ class GpuKernel:
         # as many at once as there are beside each other.
         rows, width = per_group // parts * ((pixels - 1) * min(spec.stride[0], r) + r), s + beside - 1
         read = rows * -(-(-spec.padding[1] % beside + width) // beside)
-        pixels *= beside
+        outputs = pixels * beside
         chunks = per_group // parts // channels
         copies = spread(nest, len(nest) - 2, threads, chunks)
         sums = 4 * filters * threads if parts > 1 else 0
         return cls(
             threads=threads,
             filters=filters,
-            pixels=pixels,
+            pixels=outputs,
             blocks=blocks,
             tiles=tiles,
             channels=channels,
             chunks=chunks,
-            multiply_adds=pattern.nnz * pixels / (tiles * parts),
+            multiply_adds=pattern.nnz * outputs / (tiles * parts),
             loads=read * (1 - (1 - density) ** (filters * beside)),
             floats=rows * width / read,
             copied_bytes=4.0 * math.prod(nest) * lanes * chunks,

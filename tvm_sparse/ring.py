@@ -116,9 +116,6 @@ class _Kernel:
         self.held = MULTIPROCESSORS * resident
         few = self.order == TURNED and count <= self.ahead
         blocks = self.axes["blockIdx.x"][1]
-        grid = [extent for tag, (_, extent) in self.axes.items() if tag not in THREADS]
-        # Whether each thread block has a multiprocessor for itself.
-        self.alone = math.prod(grid) <= MULTIPROCESSORS
         if few or (self.order == PERSISTENT and cannot_persist(blocks, resident, count, depth, non_zeros)):
             self.order = STRAIGHT
         self.chunk = self._chunk()
@@ -144,7 +141,8 @@ class _Kernel:
         block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
         copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
         (length,) = copies.buffer.ty.shape
-        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length))
+        alone = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS) <= MULTIPROCESSORS
+        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), alone)
 
     def rewritten(self) -> Stmt:
         """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
@@ -203,7 +201,7 @@ class _Kernel:
             if later == chunk.count and goes_on:
                 copies = [*chunk.copies.moved(self._next()), *copies]
             left = ahead if goes_on else min(ahead, chunk.count - index)
-            parts.append(waited(left - 1, chunk.turn(copies, integer(index), slot(index), self.alone)))
+            parts.append(waited(left - 1, chunk.turn(copies, integer(index), slot(index))))
         return before, sequence(parts)
 
     def _next(self) -> tirx.Expr:
@@ -249,7 +247,7 @@ class _Kernel:
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
             more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, integer(count - 1))])
             copies = IfThenElse(left.value > ahead, more, committed(nothing()))
-            steps = [chunk.turn([copies], integer(index), read.value, self.alone), read.next(chunk.length, end)]
+            steps = [chunk.turn([copies], integer(index), read.value), read.next(chunk.length, end)]
             body = waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
             line += [switch.case(index), body, switch.leave(left.value < 1)]
         # No chunk is left where the first is number 0: its first round is whole.
