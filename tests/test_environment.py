@@ -35,6 +35,22 @@ def test_a_cpu_target_is_this_machine_s(text):
     assert environment.threads(target) == environment.available_cores() >= 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "cpu"),
+    [
+        ("", "znver4"),
+        ("fpu sse4_1 avx avx2 fma avx512f", "x86-64-v3"),
+        ("fpu avx avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v4"),
+        ("fpu sse4_1", "x86-64-v2"),
+    ],
+)
+def test_what_a_virtual_machine_hides_is_not_used(monkeypatch, flags, cpu):
+    """A Zen 4, of which a guest sees these flags; without any, LLVM is believed."""
+    monkeypatch.setattr("tvm.target.codegen.llvm_get_system_cpu", lambda: "znver4")
+    monkeypatch.setattr(environment, "_cpu_info", lambda key: flags)
+    assert environment._host_cpu.__wrapped__() == cpu
+
+
 def test_what_is_given_is_kept():
     target = environment.resolve_target('{"kind": "llvm", "mcpu": "x86-64", "num-cores": 3}')
     assert (target.attrs["mcpu"], environment.threads(target)) == ("x86-64", 3)

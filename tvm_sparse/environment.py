@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from functools import lru_cache
 from importlib import metadata
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 DEFAULT_CUDA_ARCH = "sm_90"
 # Environment variable: compilers that the build of one kernel runs side by side; all cores where it is not set.
 COMPILERS = "TVM_SPARSE_COMPILERS"
+# Levels of x86-64 that LLVM knows, the best first; the last needs nothing.
+GENERIC_CPUS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64")
 
 
 def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
@@ -108,19 +111,39 @@ def compilers() -> int:
 
 @lru_cache(maxsize=1)
 def _host_config() -> dict[str, Any]:
-    from tvm.target.codegen import llvm_get_system_cpu
+    return {"kind": "llvm", "mcpu": _host_cpu(), "num-cores": available_cores()}
 
-    return {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": available_cores()}
+
+@lru_cache(maxsize=1)
+def _host_cpu() -> str:
+    """LLVM's name of this CPU, or a generic one where a virtual machine hides vector instructions from its guests.
+
+    LLVM goes by family and model; code for a Zen 4 whose host hides AVX-512 ends with an illegal instruction.
+    """
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+
+    name, flags = str(llvm_get_system_cpu()), set(re.sub("[._]", "", _cpu_info("flags")).split())
+
+    def runs(cpu: str) -> bool:
+        features = map(str, llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu})))
+        return flags.issuperset(
+            each for each in features if each.startswith("avx512") or each in ("avx", "avx2", "fma")
+        )
+
+    return name if not flags or runs(name) else next(filter(runs, GENERIC_CPUS))
 
 
 @lru_cache(maxsize=1)
 def _cpu_name() -> str:
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_info(key: str) -> str:
+    """What Linux says of the first core; empty elsewhere."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), "")
 
 
 def _gpu_arch() -> str | None:
