@@ -15,6 +15,7 @@ class Layers:
     """What a display reads of a task."""
 
     names: tuple[str, ...]
+    spec: None = None
 
 
 class Clock:

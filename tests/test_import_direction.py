@@ -19,7 +19,10 @@ LAYERS = {
         *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copy_code", "copies", "switch", "statements"),
         *("cluster", "chunk", "ring", "fold", "lowering", "schedules", "trace", "space", "records"),
     ],
-    4: ["worker", "measure", "search", "random_search", "trials", "phase", "vetting", "tuner", "metaschedule_db"],
+    4: [
+        *("worker", "measure", "search", "random_search", "trials", "phase", "vetting", "sample", "tuner"),
+        "metaschedule_db",
+    ],
     5: ["log_file", "log", "claims", "exchange"],
     6: ["importer", "onnx_trace", "passes", "decide", "tensors", "runtime", "validate", "model", "session"],
     7: ["advice", "artifact", "check", "manifest", "self_check", "peers"],

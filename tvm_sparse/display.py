@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from tvm_sparse.conv import ConvSpec
     from tvm_sparse.records import TuningRecord
     from tvm_sparse.session import Task
 
@@ -125,10 +126,13 @@ class Causes:
 
 
 class TaskProgress:
-    """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status."""
+    """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status.
 
-    def __init__(self, names: Sequence[str], known: Iterable[TuningRecord]):
-        self.names = tuple(names)
+    Trials of convolutions other than `spec`, where it is given, are of a sample: they count, but their times do not.
+    """
+
+    def __init__(self, names: Sequence[str], known: Iterable[TuningRecord], spec: ConvSpec | None = None):
+        self.names, self._spec = tuple(names), spec
         self.done = 0
         self.new = 0
         self.is_out_of_time = False
@@ -151,6 +155,8 @@ class TaskProgress:
         self.causes.add(record)
         if record.status != "ok":
             self.failures[record.status] += 1
+        elif self._spec not in (None, record.spec):
+            return
         elif record.is_dense:
             self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
         elif self._best is None or record.time_us < self._best.time_us:
@@ -225,7 +231,7 @@ class Progress:
     def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
         """A task begins; `known` records of it are in the log already."""
         self._finish_task()
-        self.tasks.append(TaskProgress(task.names, known))
+        self.tasks.append(TaskProgress(task.names, known, task.spec))
         self._task_start_s = self._shown_s = self._clock()
 
     def trial(self, record: TuningRecord) -> None:

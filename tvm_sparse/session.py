@@ -22,6 +22,7 @@ from tvm_sparse.log import TuningLog
 from tvm_sparse.model import ConvLayer, prepare
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.sample import Sample
 from tvm_sparse.tuner import TuneOptions, tune_layer
 
 # Layers whose densities differ by no more than this factor share their trials.
@@ -194,6 +195,9 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
         progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
     fingerprint = environment.fingerprint(target)
     known = log.trials(task.spec, task.pattern, fingerprint)
+    sample = Sample.of(task.spec, task.weight, target)
+    if sample is not None:
+        known += log.trials(sample.spec, SparsityPattern.of(sample.weight), fingerprint)
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Outcome
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.phase import GuidedPhase, Phase, Proposal, RandomPhase
 from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.sample import MIN_TRIALS, Sample, SamplePhase
 from tvm_sparse.schedules.base import Space
 from tvm_sparse.search import SharedModel
 from tvm_sparse.trials import Key, Trials, key_of_trace
@@ -112,13 +113,14 @@ class LayerTuner:
     ):
         self.measurer, self.options, self.start = measurer, options, start
         self.spec, self.target = measurer.spec, measurer.target
-        self.pattern = SparsityPattern.of(weight)
+        self.weight, self.pattern = weight, SparsityPattern.of(weight)
         self.fingerprint = environment.fingerprint(self.target)
         self.rival: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
         self.is_out_of_time = False
         self.start_clock()
-        self.known = Trials(filter(self._fits, known), options.seed)
+        self.given = list(known)
+        self.known = Trials(filter(self._fits, self.given), options.seed)
 
     def _fits(self, record: TuningRecord) -> bool:
         """Whether `record` is a trial of this search. A dense kernel's time does not depend on the weight's values."""
@@ -132,9 +134,10 @@ class LayerTuner:
         wanted = self.options.schedules or tuple(names)
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
-        self._forget_stale([*dense, *sparse])
-        self.known.give_up(lambda name: name not in {each.name for each in (*dense, *sparse) if self.searches(each)})
-        if self.known.count >= self.options.trials:
+        self._meet([*dense, *sparse])
+        sample = self._sample()
+        sampled = sum(record.spec == sample.spec for record in self.given) if sample is not None else 0
+        if self.known.count + sampled >= self.options.trials:
             return
         share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
@@ -142,8 +145,30 @@ class LayerTuner:
         if self._left() <= 0 or self.is_out_of_time:
             return
         self._choose_rival()
-        phase: type[Phase] = RandomPhase if self.options.search == "random" else GuidedPhase
-        yield from phase(self, sparse, self._left()).run()
+        if sample is not None and self._left() >= MIN_TRIALS:
+            yield from SamplePhase(self, sample, sparse, self._left()).run()
+        else:
+            phase: type[Phase] = RandomPhase if self.options.search == "random" else GuidedPhase
+            yield from phase(self, sparse, self._left()).run()
+
+    def search(self, spaces: list[Space]) -> Iterator[TuningRecord]:
+        """A guided search over these spaces alone, without a rival."""
+        self._meet(spaces)
+        yield from GuidedPhase(self, spaces, self._left()).run()
+
+    def of_sample(self, measurer: Measurer, weight: np.ndarray, trials: int) -> LayerTuner:
+        """The tuner of a sample of this layer, in half of its time."""
+        seconds = self.options.seconds / 2 if self.options.seconds is not None else None
+        return LayerTuner(measurer, weight, replace(self.options, trials=trials, seconds=seconds), self.given, None)
+
+    def _sample(self) -> Sample | None:
+        """What a guided search looks at where the layer takes long to build."""
+        return Sample.of(self.spec, self.weight, self.target) if self.options.search == "guided" else None
+
+    def _meet(self, spaces: list[Space]) -> None:
+        """Keep the known trials that a search of these spaces can use, and learn at once those it will not meet."""
+        self._forget_stale(spaces)
+        self.known.give_up(lambda name: name not in {each.name for each in spaces if self.searches(each)})
 
     def _forget_stale(self, spaces: list[Space]) -> None:
         """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""

@@ -1,0 +1,119 @@
+"""Tuning a large layer on a sample of its output channels: a share of the filters, as many times more images.
+
+A CUDA kernel with 100,000 multiply-adds and more takes half a minute to a minute to build on eight cores, that of an
+eighth of the filters an eighth of that. With eight times as many images it has as many thread blocks, and each has as
+much code, copies and barriers. Of 27 kernels of five layers of ResNet-50 and VGG16 (105,000 to 236,000 non-zeros, batch
+1), timed both ways on an H200, the fastest of each layer's sample was its fastest as a whole or within 1% of it, though
+samples took 0.54 to 0.96 times as long: all tiles' code is fetched once a call, and a sample has less of it.
+
+A sample is a convolution of its own, and so are its records. A layer's own are of kernels built whole, the best few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from tvm_sparse import space
+from tvm_sparse.conv import ConvSpec
+from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.measure import LARGE_KERNEL, Measurer
+from tvm_sparse.pattern import SparsityPattern
+from tvm_sparse.phase import GuidedPhase, Proposal
+from tvm_sparse.records import TuningRecord
+from tvm_sparse.schedules.base import Space
+from tvm_sparse.space import trace_to_json
+
+if TYPE_CHECKING:
+    from tvm_sparse.tuner import LayerTuner
+
+# Shares of the filters, the smallest first, and a number that tiles of output channels divide.
+SHARES, FILTERS = (8, 4, 2), 64
+# Input and output of a sample at most, bytes.
+MAX_BYTES = 1 << 30
+# Kernels built whole, and trials from which on a sample is worth it.
+WHOLE, MIN_TRIALS = 4, 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a layer: its convolution and its weight (K / share, C, R, S)."""
+
+    spec: ConvSpec
+    weight: np.ndarray
+
+    @classmethod
+    def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> Sample | None:
+        """The smallest sample of a layer; None where the layer is built fast enough, or cannot be divided."""
+        if target.kind.name != "cuda" or np.count_nonzero(weight) < LARGE_KERNEL or spec.groups > 1:
+            return None
+        for share in SHARES:
+            size = 4 * (share * math.prod(spec.input_shape) + math.prod(spec.output_shape))
+            if spec.k % (share * FILTERS) == 0 and size <= MAX_BYTES:
+                # Every so many filters, as neighbours may be pruned alike.
+                few = replace(spec, n=spec.n * share, k=spec.k // share)
+                return cls(few, np.ascontiguousarray(weight[::share]))
+        return None
+
+    def twin(self, each: Space, target: Target) -> Space | None:
+        """The sample's space that is called like one of the layer, if there is one."""
+        try:
+            return space.find(each.name, self.spec, SparsityPattern.of(self.weight), target)
+        except TvmSparseError:
+            return None
+
+
+def decided_alike(each: Space, trace: Any) -> Any:
+    """The JSON trace with which `each` decides as `trace` of its twin does; None where it cannot."""
+    if each.apply is None:
+        return None
+    instructions, decisions = trace
+    values = [instructions[index][2][0][decision] for index, decision in decisions]
+    schedule = Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    instructions, own = trace_to_json(schedule.trace)
+    candidates = [instructions[index][2][0] for index, _ in own]
+    if len(own) != len(values) or any(value not in among for value, among in zip(values, candidates, strict=True)):
+        return None
+    found = zip(own, values, candidates, strict=True)
+    return [instructions, [[index, among.index(value)] for (index, _), value, among in found]]
+
+
+class SamplePhase(GuidedPhase):
+    """A guided search on a sample, and the best of it measured whole."""
+
+    def __init__(self, tuner: LayerTuner, sample: Sample, spaces: list[Space], budget: int):
+        super().__init__(tuner, spaces, budget)
+        self.sample = sample
+
+    def run(self) -> Iterator[TuningRecord]:
+        """See `Phase`."""
+        tuner, twins = self.tuner, {}
+        for each in self.spaces:
+            twin = self.sample.twin(each, tuner.target)
+            if twin is not None:
+                twins[each.name] = twin
+        with Measurer(self.sample.spec, self.sample.weight, tuner.target, tuner.options.measure) as measurer:
+            inner = tuner.of_sample(measurer, self.sample.weight, self.left - WHOLE)
+            yield from inner.search(list(twins.values()))
+        found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
+        if self._goes_on():
+            yield from self._measure([*self._transferred(), *self._whole(found)][:WHOLE])
+        tuner.is_out_of_time |= inner.is_out_of_time
+
+    def _whole(self, found: list[TuningRecord]) -> Iterator[Proposal]:
+        """The layer's own candidates that decide as those of its sample do, unless they do not fit it."""
+        spaces = {each.name: each for each in self.spaces}
+        for record in found:
+            each = spaces.get(record.schedule)
+            trace = decided_alike(each, record.trace) if each is not None else None
+            if each is not None and trace is not None:
+                schedule = space.replay(each, trace)
+                if each.refuse is None or not each.refuse(schedule):
+                    yield each, trace
