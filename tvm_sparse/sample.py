@@ -4,7 +4,7 @@ A CUDA kernel with 100,000 multiply-adds and more takes half a minute to a minut
 eighth of the filters an eighth of that. With eight times as many images it has as many thread blocks, and each has as
 much code, copies and barriers. Of 27 kernels of five layers of ResNet-50 and VGG16 (105,000 to 236,000 non-zeros, batch
 1), timed both ways on an H200, the fastest of each layer's sample was its fastest as a whole or within 1% of it, though
-samples took 0.54 to 0.96 times as long: all tiles' code is fetched once a call, and a sample has less of it.
+samples took 0.62 to 0.97 times as long: all tiles' code is fetched once a call, and a sample has less of it.
 
 A sample is a convolution of its own, and so are its records. A layer's own are of kernels built whole, the best few.
 """
