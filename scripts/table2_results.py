@@ -18,6 +18,7 @@ import table2
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.errors import LogError
+from tvm_sparse.log_file import PACKED
 
 SCHEMA = 1
 # Family of our kernels that a log or default decisions give; "tvm-sparse <schedule>" are those of one schedule.
@@ -148,7 +149,7 @@ class Document:
         text = json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"
         data = text.encode()
         part = path.with_name(path.name + ".part")
-        part.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if path.suffix == ".xz" else data)
+        part.write_bytes(lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
         part.replace(path)
 
     @classmethod

@@ -130,6 +130,14 @@ def test_an_interrupted_search_goes_on(tmp_path, large, interrupted_after):
     assert not any(each.measured for each in large)
 
 
+def test_where_no_kernel_of_the_sample_runs_the_layer_is_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample, "Measurer", Fake({"folded": "build_failed"}))
+    records, progress = tune(tmp_path / "log.jsonl")
+    assert {record.status for record in records if record.spec != SPEC} == {"build_failed"}
+    assert sum(record.spec == SPEC and not record.is_dense for record in records) == WHOLE
+    assert progress.time_us
+
+
 def test_few_trials_and_random_ones_are_of_the_layer_itself(tmp_path):
     assert {record.spec for record in tune(tmp_path / "few.jsonl", trials=8)[0]} == {SPEC}
     assert {record.spec for record in tune(tmp_path / "random.jsonl", search="random")[0]} == {SPEC}

@@ -94,17 +94,19 @@ class SamplePhase(GuidedPhase):
 
     def run(self) -> Iterator[TuningRecord]:
         """See `Phase`."""
-        tuner, twins = self.tuner, {}
-        for each in self.spaces:
-            twin = self.sample.twin(each, tuner.target)
-            if twin is not None:
-                twins[each.name] = twin
+        tuner = self.tuner
+        twins = filter(None, (self.sample.twin(each, tuner.target) for each in self.spaces))
         with Measurer(self.sample.spec, self.sample.weight, tuner.target, tuner.options.measure) as measurer:
             inner = tuner.of_sample(measurer, self.sample.weight, self.left - WHOLE)
-            yield from inner.search(list(twins.values()))
+            yield from inner.search(list(twins))
         found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
-        if self._goes_on():
-            yield from self._measure([*self._transferred(), *self._whole(found)][:WHOLE])
+        self.end -= len(inner.known)
+        proposals = [*self._transferred(), *self._whole(found)]
+        if not proposals:
+            # None of the sample's runs: the layer's own may.
+            yield from super().run()
+        elif self._goes_on():
+            yield from self._measure(proposals[:WHOLE])
         tuner.is_out_of_time |= inner.is_out_of_time
 
     def _whole(self, found: list[TuningRecord]) -> Iterator[Proposal]:

@@ -51,6 +51,8 @@ class TuneOptions:
     baseline that shows, at equal trials, what guiding is worth. The dense rival is searched for alike in both. A record
     does not say which search made it, and known records count for both: give each a log of its own.
 
+    A guided search of a layer that takes a GPU's compilers long spends most trials on a sample of it, see `sample`.
+
     Raises
     ------
     UsageError
@@ -120,13 +122,17 @@ class LayerTuner:
         self.is_out_of_time = False
         self.start_clock()
         self.given = list(known)
-        self.known = Trials(filter(self._fits, self.given), options.seed)
+        self.known = Trials(self._trials_of(self.spec, self.pattern), options.seed)
 
-    def _fits(self, record: TuningRecord) -> bool:
-        """Whether `record` is a trial of this search. A dense kernel's time does not depend on the weight's values."""
-        same_weight = record.is_dense or record.pattern.value_digest == self.pattern.value_digest
-        same_machine = all(record.fingerprint[name] == self.fingerprint[name] for name in FINGERPRINT_KEYS)
-        return record.spec == self.spec and same_weight and same_machine
+    def _trials_of(self, spec: ConvSpec, pattern: SparsityPattern) -> list[TuningRecord]:
+        """Given records that are trials of a convolution here. A dense kernel's time does not depend on the weight."""
+
+        def fits(record: TuningRecord) -> bool:
+            same_weight = record.is_dense or record.pattern.value_digest == pattern.value_digest
+            same_machine = all(record.fingerprint[name] == self.fingerprint[name] for name in FINGERPRINT_KEYS)
+            return record.spec == spec and same_weight and same_machine
+
+        return list(filter(fits, self.given))
 
     def run(self) -> Iterator[TuningRecord]:
         """Dense first, then the sparse spaces."""
@@ -136,8 +142,8 @@ class LayerTuner:
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
         self._meet([*dense, *sparse])
         sample = self._sample()
-        sampled = sum(record.spec == sample.spec for record in self.given) if sample is not None else 0
-        if self.known.count + sampled >= self.options.trials:
+        sampled = self._trials_of(sample.spec, SparsityPattern.of(sample.weight)) if sample is not None else []
+        if self.known.count + len(sampled) >= self.options.trials:
             return
         share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
         tried = sum(1 for schedule, _ in self.known if schedule.startswith("dense"))
