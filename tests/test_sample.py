@@ -11,8 +11,9 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.display import Progress, progress_console
 from tvm_sparse.log import TuningLog
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.sample import WHOLE, Sample, decided_alike
+from tvm_sparse.sample import WHOLE, Sample
 from tvm_sparse.schedules.base import decided
+from tvm_sparse.space import decided_alike
 from tvm_sparse.tuner import TuneOptions
 
 CUDA = environment.resolve_target('{"kind":"cuda","arch":"sm_90"}')

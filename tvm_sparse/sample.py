@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse import space
@@ -28,7 +27,7 @@ from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.phase import GuidedPhase, Proposal
 from tvm_sparse.records import TuningRecord
 from tvm_sparse.schedules.base import Space
-from tvm_sparse.space import trace_to_json
+from tvm_sparse.space import decided_alike
 
 if TYPE_CHECKING:
     from tvm_sparse.tuner import LayerTuner
@@ -67,22 +66,6 @@ class Sample:
             return space.find(each.name, self.spec, SparsityPattern.of(self.weight), target)
         except TvmSparseError:
             return None
-
-
-def decided_alike(each: Space, trace: Any) -> Any:
-    """The JSON trace with which `each` decides as `trace` of its twin does; None where it cannot."""
-    if each.apply is None:
-        return None
-    instructions, decisions = trace
-    values = [instructions[index][2][0][decision] for index, decision in decisions]
-    schedule = Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    instructions, own = trace_to_json(schedule.trace)
-    candidates = [instructions[index][2][0] for index, _ in own]
-    if len(own) != len(values) or any(value not in among for value, among in zip(values, candidates, strict=True)):
-        return None
-    found = zip(own, values, candidates, strict=True)
-    return [instructions, [[index, among.index(value)] for (index, _), value, among in found]]
 
 
 class SamplePhase(GuidedPhase):

@@ -148,6 +148,23 @@ def replay(space: Space, trace: Any) -> s_tir.Schedule:
     return schedule
 
 
+def decided_alike(each: Space, trace: Any) -> Any:
+    """The JSON trace with which `each` decides as `trace`, of a space that is called alike; None where it cannot."""
+    if each.apply is None or problem(trace):
+        return None
+    schedule = s_tir.Schedule(each.func, debug_mask="none")
+    each.apply(schedule)
+    instructions, own = trace_to_json(schedule.trace)
+    candidates = [instructions[index][2][0] for index, _ in own]
+    try:
+        values = [trace[0][index][2][0][decision] for index, decision in trace[1]]
+        chosen = [among.index(value) for among, value in zip(candidates, values, strict=True)]
+    except (IndexError, TypeError, ValueError):
+        # It decides something else, or about other candidates.
+        return None
+    return [instructions, [[index, value] for (index, _), value in zip(own, chosen, strict=True)]]
+
+
 def trace_to_json(trace: Trace) -> Any:
     """A schedule's trace as plain JSON values, the form in which logs keep it."""
     return plain(trace.as_json())
