@@ -127,9 +127,9 @@ def _host_cpu() -> str:
 
     def runs(cpu: str) -> bool:
         features = map(str, llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu})))
-        return flags.issuperset(
-            each for each in features if each.startswith("avx512") or each in ("avx", "avx2", "fma")
-        )
+        # No compiler chooses vp2intersect by itself, and not every host shows it.
+        needed = (each for each in features if each.startswith("avx512") or each in ("avx", "avx2", "fma"))
+        return flags.issuperset({*needed} - {"avx512vp2intersect"})
 
     return name if not flags or runs(name) else next(filter(runs, GENERIC_CPUS))
 
