@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,12 +85,12 @@ class SamplePhase(GuidedPhase):
             yield from inner.search(list(twins))
         found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
         self.end -= len(inner.known)
-        proposals = [*self._transferred(), *self._whole(found)]
+        proposals = list(islice(chain(self._transferred(), self._whole(found)), WHOLE))
         if not proposals:
             # None of the sample's runs: the layer's own may.
             yield from super().run()
         elif self._goes_on():
-            yield from self._measure(proposals[:WHOLE])
+            yield from self._measure(proposals)
         tuner.is_out_of_time |= inner.is_out_of_time
 
     def _whole(self, found: list[TuningRecord]) -> Iterator[Proposal]:
