@@ -89,6 +89,16 @@ class Space:
         """``schedule`` or ``schedule:variant``."""
         return f"{self.schedule}:{self.variant}" if self.variant else self.schedule
 
+    def scheduled(self, apply: Callable[[Schedule], None]) -> Schedule:
+        """`func` as `apply`, or one of `others`, schedules it."""
+        schedule = Schedule(self.func, debug_mask="none")
+        apply(schedule)
+        return schedule
+
+    def is_worth(self, schedule: Schedule) -> bool:
+        """Whether `refuse` says nothing against a schedule."""
+        return self.refuse is None or not self.refuse(schedule)
+
 
 def divisors(number: int, most: int | None = None) -> list[int]:
     """Divisors of `number`, ascending, up to `most`."""

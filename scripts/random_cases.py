@@ -137,8 +137,7 @@ def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     """
     from tvm.s_tir import Schedule
 
-    schedule = Schedule(space.func, debug_mask="none")
-    space.apply(schedule)
+    schedule = space.scheduled(space.apply)
 
     def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> Any:
         return choose(range(len(attributes[0]))) if instruction.kind.name == "SampleCategorical" else None
@@ -146,6 +145,6 @@ def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     for _ in range(ATTEMPTS):
         decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
         schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
-        if space.refuse is None or not space.refuse(decided):
+        if space.is_worth(decided):
             return apply_trace(space, weight, trace_to_json(decided.trace))
     return apply_trace(space, weight)

@@ -61,14 +61,10 @@ def build(spec: ConvSpec, schedule: str, folder: str) -> list[tuple[str, str]]:
 
 
 def _traces(space_: Any) -> Iterator[Any]:
-    from tvm.s_tir import Schedule
-
     from tvm_sparse.space import trace_to_json
 
     for apply in (space_.apply, *space_.others):
-        schedule = Schedule(space_.func, debug_mask="none")
-        apply(schedule)
-        yield trace_to_json(schedule.trace)
+        yield trace_to_json(space_.scheduled(apply).trace)
 
 
 def sanitize(tool: str, jobs: Sequence[str]) -> str:

@@ -73,8 +73,8 @@ def test_what_is_built_fast_has_no_sample(monkeypatch):
 
 
 def test_decisions_are_the_same_values():
-    found, pattern = Sample.of(SPEC, WEIGHT, CUDA), SparsityPattern.of(WEIGHT)
-    spaces, _ = space.spaces(SPEC, pattern, CUDA, ["folded_cuda", "csr_cuda"])
+    found = Sample.of(SPEC, WEIGHT, CUDA)
+    spaces, _ = space.spaces(SPEC, pattern(), CUDA, ["folded_cuda", "csr_cuda"])
     for each in spaces:
         twin = found.twin(each, CUDA)
         trace = space.trace_to_json(space.replay(twin, decided_alike(twin, default(each))).trace)
@@ -82,9 +82,7 @@ def test_decisions_are_the_same_values():
 
 
 def default(each):
-    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    return space.trace_to_json(schedule.trace)
+    return space.trace_to_json(each.scheduled(each.apply).trace)
 
 
 def test_a_value_that_the_other_does_not_have_cannot_be_moved():

@@ -124,8 +124,9 @@ def _growth(record: TuningRecord, pattern: SparsityPattern, target: Target, more
     hardly anything: of 62 kernels with decisions made for fewer non-zeros (docs/results/table2-h200.md) 23 took longer
     than in proportion, up to 2.3 times, but only three longer than this, by 10% at most.
     """
-    estimates = [_estimate_us(record, each, target) for each in (record.pattern, pattern)] if more > 1 else []
-    before_us, after_us = estimates or (None, None)
+    if more <= 1 or target.kind.name != "cuda":
+        return more
+    before_us, after_us = (_estimate_us(record, each, target) for each in (record.pattern, pattern))
     if before_us is None or after_us is None:
         return more
     return max(1.0, after_us / before_us) * min(more, MARGIN)

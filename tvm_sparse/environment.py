@@ -114,7 +114,6 @@ def _host_config() -> dict[str, Any]:
     return {"kind": "llvm", "mcpu": _host_cpu(), "num-cores": available_cores()}
 
 
-@lru_cache(maxsize=1)
 def _host_cpu() -> str:
     """LLVM's name of this CPU, or a generic one where a virtual machine hides vector instructions from its guests.
 

@@ -115,7 +115,7 @@ class GuidedPhase(Phase):
                         schedule = vetting.check(each, tuner.spec, tuner.pattern, tuner.target, start.trace)
                     except BuildError:
                         return []
-                return [] if each.refuse is not None and each.refuse(schedule) else [(each, start.trace)]
+                return [(each, start.trace)] if each.is_worth(schedule) else []
         return []
 
     def _searches(self) -> list[SpaceSearch]:

@@ -22,7 +22,7 @@ from tvm.target import Target
 
 from tvm_sparse import space
 from tvm_sparse.conv import ConvSpec
-from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.errors import UsageError
 from tvm_sparse.measure import LARGE_KERNEL, Measurer
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.phase import GuidedPhase, Proposal
@@ -43,10 +43,11 @@ WHOLE, MIN_TRIALS = 4, 12
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a layer: its convolution and its weight (K / share, C, R, S)."""
+    """A sample of a layer: its convolution, its weight (K / share, C, R, S) and the pattern of that."""
 
     spec: ConvSpec
     weight: np.ndarray
+    pattern: SparsityPattern
 
     @classmethod
     def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> Sample | None:
@@ -57,15 +58,15 @@ class Sample:
             size = 4 * (share * math.prod(spec.input_shape) + math.prod(spec.output_shape))
             if spec.k % (share * FILTERS) == 0 and size <= MAX_BYTES:
                 # Every so many filters, as neighbours may be pruned alike.
-                few = replace(spec, n=spec.n * share, k=spec.k // share)
-                return cls(few, np.ascontiguousarray(weight[::share]))
+                few = np.ascontiguousarray(weight[::share])
+                return cls(replace(spec, n=spec.n * share, k=spec.k // share), few, SparsityPattern.of(few))
         return None
 
     def twin(self, each: Space, target: Target) -> Space | None:
         """The sample's space that is called like one of the layer, if there is one."""
         try:
-            return space.find(each.name, self.spec, SparsityPattern.of(self.weight), target)
-        except TvmSparseError:
+            return space.find(each.name, self.spec, self.pattern, target)
+        except UsageError:
             return None
 
 
@@ -81,9 +82,10 @@ class SamplePhase(GuidedPhase):
         tuner = self.tuner
         twins = filter(None, (self.sample.twin(each, tuner.target) for each in self.spaces))
         with Measurer(self.sample.spec, self.sample.weight, tuner.target, tuner.options.measure) as measurer:
-            inner = tuner.of_sample(measurer, self.sample.weight, self.left - WHOLE)
+            inner = tuner.of_sample(measurer, self.sample, self.left - WHOLE)
             yield from inner.search(list(twins))
         found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
+        # The sample's trials count.
         self.end -= len(inner.known)
         proposals = list(islice(chain(self._transferred(), self._whole(found)), WHOLE))
         if not proposals:
@@ -99,7 +101,5 @@ class SamplePhase(GuidedPhase):
         for record in found:
             each = spaces.get(record.schedule)
             trace = decided_alike(each, record.trace) if each is not None else None
-            if each is not None and trace is not None:
-                schedule = space.replay(each, trace)
-                if each.refuse is None or not each.refuse(schedule):
-                    yield each, trace
+            if each is not None and trace is not None and each.is_worth(space.replay(each, trace)):
+                yield each, trace

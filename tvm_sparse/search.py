@@ -99,10 +99,7 @@ class SpaceSearch:
         """Traces of the schedule's own decisions, its default first, as JSON; a generated space has none."""
         if self.space.apply is None:
             return []
-        schedules = [self._designs[0]]
-        for apply in self.space.others:
-            schedules.append(s_tir.Schedule(self.space.func, debug_mask="none"))
-            apply(schedules[-1])
+        schedules = [self._designs[0], *map(self.space.scheduled, self.space.others)]
         return [trace_to_json(schedule.trace) for schedule in schedules]
 
     def propose(self) -> list[Any] | None:

@@ -197,7 +197,7 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     known = log.trials(task.spec, task.pattern, fingerprint)
     sample = Sample.of(task.spec, task.weight, target)
     if sample is not None:
-        known += log.trials(sample.spec, SparsityPattern.of(sample.weight), fingerprint)
+        known += log.trials(sample.spec, sample.pattern, fingerprint)
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")

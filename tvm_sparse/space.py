@@ -118,8 +118,7 @@ def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
     if trace is not None:
         schedule = replay(space, trace)
     elif space.apply is not None:
-        schedule = s_tir.Schedule(space.func, debug_mask="none")
-        space.apply(schedule)
+        schedule = space.scheduled(space.apply)
     else:
         raise UsageError(f"schedule {space.name}", "has no default decisions", hint="give a trace from a tuning log")
     if space.generated is not None:
@@ -152,9 +151,7 @@ def decided_alike(each: Space, trace: Any) -> Any:
     """The JSON trace with which `each` decides as `trace`, of a space that is called alike; None where it cannot."""
     if each.apply is None or problem(trace):
         return None
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    instructions, own = trace_to_json(schedule.trace)
+    instructions, own = trace_to_json(each.scheduled(each.apply).trace)
     candidates = [instructions[index][2][0] for index, _ in own]
     try:
         values = [trace[0][index][2][0][decision] for index, decision in trace[1]]

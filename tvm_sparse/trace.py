@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm.s_tir import Schedule
-
 from tvm_sparse.plain import plain
 from tvm_sparse.schedules.base import Space
 
@@ -52,9 +50,7 @@ def is_own(space: Space, trace: Any) -> bool:
     """
     if space.apply is None:
         return False
-    schedule = Schedule(space.func, debug_mask="none")
-    space.apply(schedule)
-    instructions, defaults = plain(schedule.trace.as_json())
+    instructions, defaults = plain(space.scheduled(space.apply).trace.as_json())
     count = len(instructions)
     if trace[0][:count] != instructions or trace[0][count : count + 1] not in ([], [POSTPROC]):
         return False

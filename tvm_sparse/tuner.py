@@ -140,9 +140,9 @@ class LayerTuner:
         wanted = self.options.schedules or tuple(names)
         dense = self._spaces([name for name in names if name.startswith("dense")])
         sparse = self._spaces([name for name in names if name in wanted and not name.startswith("dense")])
-        self._meet([*dense, *sparse])
-        sample = self._sample()
-        sampled = self._trials_of(sample.spec, SparsityPattern.of(sample.weight)) if sample is not None else []
+        self._settle([*dense, *sparse])
+        sample = Sample.of(self.spec, self.weight, self.target) if self.options.search == "guided" else None
+        sampled = self._trials_of(sample.spec, sample.pattern) if sample is not None else []
         if self.known.count + len(sampled) >= self.options.trials:
             return
         share = max(min(len(dense), MIN_DENSE_TRIALS), self.options.trials // TRIALS_PER_DENSE_TRIAL)
@@ -151,27 +151,27 @@ class LayerTuner:
         if self._left() <= 0 or self.is_out_of_time:
             return
         self._choose_rival()
-        if sample is not None and self._left() >= MIN_TRIALS:
-            yield from SamplePhase(self, sample, sparse, self._left()).run()
+        phase: Phase
+        if self.options.search == "random":
+            phase = RandomPhase(self, sparse, self._left())
+        elif sample is not None and self._left() >= MIN_TRIALS:
+            phase = SamplePhase(self, sample, sparse, self._left())
         else:
-            phase: type[Phase] = RandomPhase if self.options.search == "random" else GuidedPhase
-            yield from phase(self, sparse, self._left()).run()
+            phase = GuidedPhase(self, sparse, self._left())
+        yield from phase.run()
 
     def search(self, spaces: list[Space]) -> Iterator[TuningRecord]:
         """A guided search over these spaces alone, without a rival."""
-        self._meet(spaces)
+        self._settle(spaces)
         yield from GuidedPhase(self, spaces, self._left()).run()
 
-    def of_sample(self, measurer: Measurer, weight: np.ndarray, trials: int) -> LayerTuner:
+    def of_sample(self, measurer: Measurer, sample: Sample, trials: int) -> LayerTuner:
         """The tuner of a sample of this layer, in half of its time."""
         seconds = self.options.seconds / 2 if self.options.seconds is not None else None
-        return LayerTuner(measurer, weight, replace(self.options, trials=trials, seconds=seconds), self.given, None)
+        options = replace(self.options, trials=trials, seconds=seconds)
+        return LayerTuner(measurer, sample.weight, options, self.given, None)
 
-    def _sample(self) -> Sample | None:
-        """What a guided search looks at where the layer takes long to build."""
-        return Sample.of(self.spec, self.weight, self.target) if self.options.search == "guided" else None
-
-    def _meet(self, spaces: list[Space]) -> None:
+    def _settle(self, spaces: list[Space]) -> None:
         """Keep the known trials that a search of these spaces can use, and learn at once those it will not meet."""
         self._forget_stale(spaces)
         self.known.give_up(lambda name: name not in {each.name for each in spaces if self.searches(each)})

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import tvm_ffi
-from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse import environment, space
@@ -74,11 +73,10 @@ def _by_structure(record: TuningRecord, vetting: Vetting) -> Verdict:
         _check_machine(record, target)
         each = space.find(record.schedule, record.spec, record.pattern, target)
         if record.trace is None:
-            schedule = Schedule(each.func, debug_mask="none")
             if each.apply is None:
                 hint = "a record of it needs its trace"
                 raise UsageError(f"schedule {each.name}", "has no default decisions", hint=hint)
-            each.apply(schedule)
+            schedule = each.scheduled(each.apply)
         else:
             schedule = vetting.check(each, record.spec, record.pattern, target, record.trace)
             if space.decisions(record.trace) != record.decisions:
