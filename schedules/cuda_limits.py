@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.gpu_kernel import PERSISTENT, GpuKernel
+from tvm_sparse.gpu_kernel import LAST_CHUNK, PERSISTENT, GpuKernel
 from tvm_sparse.ring import cannot_persist
 from tvm_sparse.schedules.base import Space, decided
 from tvm_sparse.spread import MAX_ADDRESSES
@@ -81,6 +81,8 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
         reason = cannot_persist(kernel.blocks, kernel.resident, kernel.chunks, kernel.depth, kernel.non_zeros)
         if reason:
             return reason
+        if kernel.release == LAST_CHUNK:
+            return "the chunks of a persistent grid come again and again, none is its last"
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
 
@@ -91,15 +93,21 @@ def choose(
     """Combinations of one of each of `candidates` that fit, those estimated fastest first, `STARTS` at most.
 
     The first is the default of a schedule: where nothing was tuned it is what runs. A search starts from all of them,
-    so they differ in what weighs most, the output channels of a thread and turning.
+    so they differ in what weighs most, the output channels of a thread and turning. The last of `candidates` are
+    releases, whose order of time hardly depends on the rest: they are chosen last.
     """
+    *others, releases = candidates
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-    for values in itertools.product(*candidates):
+    for values in itertools.product(*others, releases[:1]):
         each = kernel(values)
         if each.threads <= MAX_THREADS and not refused(each, shared_limit):
             kind, estimate = (values[0], each.turned), (each.time_us(), values)
             best[kind] = min(best.get(kind, estimate), estimate)
-    return [values for _, values in sorted(best.values())[:STARTS]]
+    starts = [values[:-1] for _, values in sorted(best.values())[:STARTS]]
+    kinds = ([kernel((*values, release)) for release in releases] for values in starts)
+    fitting = ([each for each in kind if not refused(each, shared_limit)] for kind in kinds)
+    chosen = (min(kind, key=GpuKernel.time_us).release for kind in fitting)
+    return [(*values, release) for values, release in zip(starts, chosen, strict=True)]
 
 
 def folded_space(

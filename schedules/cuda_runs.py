@@ -22,7 +22,8 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
-from tvm_sparse.gpu_kernel import ORDERS, STRAIGHT, GpuKernel
+from tvm_sparse.gpu_kernel import AT_EXIT, ORDERS, STRAIGHT, GpuKernel
+from tvm_sparse.overlap import RELEASE
 from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.runs import Runs, conv2d_runs
 from tvm_sparse.schedules.base import Space, divisors, sample
@@ -83,9 +84,10 @@ def run_kernel(
     spec: ConvSpec,
     plan: RunPlan,
     folding: Fold,
-    sizes: tuple[int, int, int, int],
+    sizes: Sequence[int],
     order: int = STRAIGHT,
     parts: int = 1,
+    release: int = AT_EXIT,
 ) -> GpuKernel:
     """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
     filters, channels, depth, resident = sizes
@@ -104,6 +106,7 @@ def run_kernel(
         resident=resident,
         order=order,
         parts=parts,
+        release=release,
     )
 
 
@@ -115,12 +118,12 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         DEPTHS,
         list(ORDERS),
         [1, 2, 3, 4],
+        list(folding.releases),
     )
 
     def kernel(values: Sequence[int]) -> GpuKernel:
-        filters, channels, depth, order, resident = values
-        sizes = (filters, channels, depth, resident)
-        return run_kernel(spec, plan, folding, sizes, order=order)
+        filters, channels, depth, order, resident, release = values
+        return run_kernel(spec, plan, folding, (filters, channels, depth, resident), order=order, release=release)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
@@ -132,7 +135,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
 def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
-    per_thread, per_chunk, depth, order, blocks = (sample(sch, *choice) for choice in choices)
+    per_thread, per_chunk, depth, order, blocks, release = (sample(sch, *choice) for choice in choices)
     run, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
@@ -144,6 +147,7 @@ def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, ORDER, order)
+    sch.annotate(c_outer, RELEASE, release)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

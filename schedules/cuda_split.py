@@ -25,8 +25,10 @@ from tvm.target import Target
 
 from tvm_sparse.cluster import PARTS
 from tvm_sparse.conv import ConvSpec
+from tvm_sparse.environment import compute_capability
 from tvm_sparse.fold import FOLD
-from tvm_sparse.gpu_kernel import GpuKernel
+from tvm_sparse.gpu_kernel import AT_ONCE, GpuKernel
+from tvm_sparse.overlap import RELEASE
 from tvm_sparse.ring import RING
 from tvm_sparse.schedules.base import Space, divisors, sample
 from tvm_sparse.schedules.cuda_limits import ACCUMULATORS, DEPTHS, folded_space
@@ -48,9 +50,7 @@ WORTH = 1.2
 
 def has_clusters(target: Target) -> bool:
     """Whether a GPU runs clusters of thread blocks: compute capability 9.0 or later."""
-    arch = str(target.attrs["arch"]) if "arch" in target.attrs else ""
-    number = arch.removeprefix("sm_").rstrip("af")
-    return number.isdigit() and int(number) >= 90
+    return compute_capability(target) >= 90
 
 
 def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_us: float) -> list[Space]:
@@ -73,11 +73,13 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
-    candidates = (filters, channels, DEPTHS, [1, 2, 3, 4])
+    # Blocks of a cluster start together: there is no telling where these find room.
+    releases = [each for each in folding.releases if each != AT_ONCE]
+    candidates = (filters, channels, DEPTHS, [1, 2, 3, 4], releases)
 
     def kernel(values: Sequence[int]) -> GpuKernel:
-        per_thread, per_chunk, depth, resident = values
-        return run_kernel(spec, plan, folding, (per_thread, per_chunk, depth, resident), parts=parts)
+        *sizes, release = values
+        return run_kernel(spec, plan, folding, sizes, parts=parts, release=release)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))
@@ -90,7 +92,7 @@ def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list
     conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
     sch.set_scope(conv, 0, "local")
     sch.set_scope(total, 0, "local")
-    per_thread, per_chunk, depth, blocks = (sample(sch, *choice) for choice in choices)
+    per_thread, per_chunk, depth, blocks, release = (sample(sch, *choice) for choice in choices)
     part, run, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
@@ -100,6 +102,7 @@ def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list
     stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
+    sch.annotate(c_outer, RELEASE, release)
 
     run, k, pixel = sch.get_loops(out)
     k_outer, rest = sch.split(k, [None, per_thread])

@@ -26,24 +26,37 @@ from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
 
 from tvm_sparse.compute import conv2d_tiles
 from tvm_sparse.conv import ConvSpec
 from tvm_sparse.fold import FOLD
-from tvm_sparse.gpu_kernel import ORDERS, GpuKernel
+from tvm_sparse.gpu_kernel import AT_EXIT, ORDERS, RELEASES, GpuKernel
+from tvm_sparse.overlap import RELEASE, SHARED_BYTES, overlaps
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.ring import ORDER, RING
 from tvm_sparse.schedules.base import Space, sample, weight_itself
-from tvm_sparse.schedules.cuda_limits import DEPTHS, folded_space
+from tvm_sparse.schedules.cuda_limits import DEPTHS, folded_space, shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import BUFFERS, Choice, Plan, torn
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a folded space knows beyond its plan: the weight's pattern and the shared memory of a multiprocessor."""
+    """What a folded space knows beyond its plan: the weight's pattern, and what the GPU allows.
+
+    That is the shared memory of a multiprocessor, and when the next kernel may start (`overlap`).
+    """
 
     pattern: SparsityPattern
     shared_limit: int
+    releases: tuple[int, ...] = (AT_EXIT,)
+
+    @classmethod
+    def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
+        """What `target` allows."""
+        shared_bytes = shared_memory_bytes(target)
+        can_spread = overlaps(target) and shared_bytes >= SHARED_BYTES
+        return cls(pattern, shared_bytes, RELEASES if can_spread else (AT_EXIT,))
 
 
 def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
@@ -72,7 +85,7 @@ def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
 def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
     """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
-    candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4])
+    candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4], list(folding.releases))
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)
@@ -115,10 +128,9 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads, spec.r * spec.s)
     if folded:
-        *ring, blocks = folded
-        sch.annotate(c_inner, FOLD, blocks)
-        for annotation, value in zip((RING, ORDER), ring, strict=False):
-            sch.annotate(c_outer, annotation, value)
+        annotations = (RING, ORDER, FOLD, RELEASE) if structure.mode == "ring" else (FOLD,)
+        for annotation, value in zip(annotations, folded, strict=True):
+            sch.annotate(c_inner if annotation == FOLD else c_outer, annotation, value)
     else:
         sch.unroll(k_inner)
         sch.unroll(y_inner)
@@ -136,7 +148,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
 def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> GpuKernel:
     """What decisions make of the plan."""
     structure = plan.structure
-    filters, rows, images, channels, depth, order, resident = values
+    filters, rows, images, channels, depth, order, resident, release = values
     height = structure.thread_rows // rows
     return GpuKernel.of(
         spec,
@@ -153,6 +165,7 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         depth=depth,
         resident=resident,
         order=order,
+        release=release,
         torn=torn(spec, structure),
     )
 

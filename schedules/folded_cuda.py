@@ -20,7 +20,6 @@ from tvm_sparse.conv import ConvSpec
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.runs import Runs
 from tvm_sparse.schedules.base import NotApplicable, Space
-from tvm_sparse.schedules.cuda_limits import shared_memory_bytes
 from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.schedules.cuda_runs import MAX_LENGTH, lengths, run_plan, run_space
 from tvm_sparse.schedules.cuda_split import SPLITS, has_clusters, split_space, split_spaces
@@ -54,7 +53,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    folding, found = Fold(pattern, shared_memory_bytes(target)), []
+    folding, found = Fold.on(target, pattern), []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
             tiled = (_tiled(spec, Structure(tiles, pixels, "ring"), folding) for tiles in layouts(spec, pixels))
@@ -107,7 +106,7 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         return None
-    folding = Fold(pattern, shared_memory_bytes(target))
+    folding = Fold.on(target, pattern)
     if match := _RING.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
         structure = Structure(Tiles(rows, columns), pixels, "ring", across=bool(match[5]), beside=int(match[4] or 1))

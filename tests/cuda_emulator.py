@@ -40,6 +40,8 @@ PRELUDE = f"""
 #define __device__
 #define tvm_sparse_piece_begin()
 #define tvm_sparse_piece_end()
+#define tvm_sparse_after_earlier()
+#define tvm_sparse_release()
 #define __syncthreads() swapcontext(&fibres[current], &scheduler)
 typedef unsigned char uchar;
 struct int2 {{ int x, y; }};

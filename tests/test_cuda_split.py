@@ -120,7 +120,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     each = split(SPEC, weight, parts)
     schedule = s_tir.Schedule(each.func, debug_mask="none")
     each.apply(schedule)
-    filters, channels, depth, _ = decided(schedule)
+    filters, channels, depth, *_ = decided(schedule)
     source, (launch,) = build_source(space.apply_trace(each, weight).func, CUDA)
     assert (launch.grid[1:], launch.cluster) == ((SPEC.k // filters, parts), parts)
     code = kernels(source)

@@ -17,7 +17,7 @@ LAYERS = {
     2: ["lattice", "compute", "runs", "strips", "split", "spread", "affine", "selection"],
     3: [
         *("gpu_kernel", "pieces", "registers", "cuda_build", "chains", "copy_code", "copies", "switch", "statements"),
-        *("cluster", "chunk", "ring", "fold", "lowering", "schedules", "trace", "space", "records"),
+        *("overlap", "cluster", "chunk", "ring", "fold", "lowering", "schedules", "trace", "space", "records"),
     ],
     4: [
         *("worker", "measure", "search", "random_search", "trials", "phase", "vetting", "sample", "tuner"),

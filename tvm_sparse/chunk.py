@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm.tirx import For, SeqStmt, Stmt, Var
+from tvm.tirx import For, Stmt, Var
 
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.statements import barrier, committed, integer
@@ -41,7 +41,7 @@ class Chunk:
 
         return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
 
-    def turn(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr) -> Stmt:
+    def turn(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr) -> list[Stmt]:
         """The chunk `index`, which lies at `start`, behind a barrier, and `copies` of a later one.
 
         Right behind the barrier all warps would copy at once, and their loads from shared memory queue behind that.
@@ -50,9 +50,9 @@ class Chunk:
         """
         nest = self.computed(index, start)
         if self.alone:
-            return SeqStmt([barrier(), *copies, nest])
+            return [barrier(), *copies, nest]
         first, *rest = _halves(nest) if copies else [nest]
-        return SeqStmt([barrier(), first, *copies, *rest])
+        return [barrier(), first, *copies, *rest]
 
 
 def _halves(loop: For) -> list[Stmt]:

@@ -150,6 +150,13 @@ def _gpu_arch() -> str | None:
     return f"sm_{capability.replace('.', '')}" if capability else None
 
 
+def compute_capability(target: Target) -> int:
+    """Of a CUDA target, 90 for ``sm_90a``; 0 where its architecture is not known."""
+    arch = str(target.attrs["arch"]) if "arch" in target.attrs else ""
+    number = arch.removeprefix("sm_").rstrip("af")
+    return int(number) if number.isdigit() else 0
+
+
 def gpu_id() -> str:
     """The UUID of the GPU that this process uses; what CUDA_VISIBLE_DEVICES says where the driver does not tell."""
     return gpu_property("uuid") or f"gpu-{_visible_gpu() or 0}"

@@ -21,6 +21,8 @@ BANDWIDTH_BYTES_S, FLOPS_S = 4.3e12, 67e12
 # Chunks from the first to the last; turned, blocks start at different ones; persistent, blocks go on with other pixels
 # (`ring`).
 STRAIGHT, TURNED, PERSISTENT = ORDERS = (0, 1, 2)
+# When the next kernel may start (`overlap`).
+AT_EXIT, LAST_CHUNK, AT_ONCE = RELEASES = (0, 1, 2)
 # Registers of a multiprocessor's four parts, its shared memory, and the warps and thread blocks that it holds.
 _REGISTERS, _SHARED_BYTES, _WARPS, _BLOCKS = 16384, 227 * 1024, 64, 32
 # Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them.
@@ -54,7 +56,10 @@ _OVERLAP = 1.5
 # Bytes of partial sums that a block reads in a cycle from the other blocks of its cluster (fitted).
 _JOINED_BYTES = 6.0
 # Of a kernel in a CUDA graph (fitted).
-_LAUNCH_US = 0.95
+_LAUNCH_US = 0.55
+# How many times as long a kernel takes in a row of its like that start early: where half of the multiprocessors are
+# idle; where all execute the same code, or little; where blocks miss their places (measured, warm).
+_APART, _ALIKE, _MIXED = 0.95, 1.04, 1.15
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ class GpuKernel:
         Thread blocks that a multiprocessor should hold at once.
     order
         One of `ORDERS`. Persistent kernels are estimated like straight ones.
+    release
+        One of `RELEASES`.
     floor_us
         `floor_us` of the convolution.
     """
@@ -102,6 +109,7 @@ class GpuKernel:
     resident: int
     floor_us: float
     order: int = STRAIGHT
+    release: int = AT_EXIT
     parts: int = 1
     floats: float = 1.0
 
@@ -122,6 +130,7 @@ class GpuKernel:
         depth: int,
         resident: int,
         order: int = STRAIGHT,
+        release: int = AT_EXIT,
         parts: int = 1,
         torn: bool = False,
         beside: int = 1,
@@ -163,6 +172,7 @@ class GpuKernel:
             resident=resident,
             floor_us=floor_us(spec, pattern, 2 if torn else 1),
             order=order,
+            release=release,
             parts=parts,
         )
 
@@ -235,7 +245,16 @@ class GpuKernel:
         cycles = self.waves * self._warm_cycles() + math.ceil(self.waves) * self._waiting_cycles()
         cycles += self._cold_cycles()
         # What DRAM delivers is hidden in part.
-        return math.hypot(cycles / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US
+        return (math.hypot(cycles / CLOCK_HZ * 1e6, self.floor_us) + _LAUNCH_US) * self._starting_early()
+
+    def _starting_early(self) -> float:
+        """How many times as long it takes as one that lets the next start at its exit."""
+        if self.release == LAST_CHUNK:
+            return _APART if self.parts == 1 and self.share <= 0.5 else _MIXED
+        if self.release == AT_ONCE:
+            all_code = self.code_bytes * self.tiles * self.parts
+            return _ALIKE if self.tiles * self.parts == 1 or all_code <= _FETCH_CYCLES[0][0] else _MIXED
+        return 1.0
 
     def _warm_cycles(self) -> float:
         """Of all blocks that a multiprocessor has at once, their code in its caches: arithmetic and copies."""
@@ -309,6 +328,8 @@ class GpuKernel:
             self.pixels,
             self.turned,
             self.order == PERSISTENT,
+            self.release == LAST_CHUNK,
+            self.release == AT_ONCE,
         ]
 
 

@@ -23,6 +23,7 @@ from tvm_sparse.chains import Deferred
 from tvm_sparse.cluster import join_parts_pass
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import fold_weights_pass
+from tvm_sparse.overlap import wait_for_earlier_pass
 from tvm_sparse.ring import make_rings_pass
 
 # Name under which the pipeline is registered with TVM, for `tvm.compile(..., tir_pipeline=PIPELINE)`.
@@ -104,7 +105,8 @@ def register() -> None:
             return tvm.ir.transform.Sequential(_passes(deferred))(module)
 
         def finalize_device() -> tvm.transform.Pass:
-            passes = [tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin(), deferred.write_pass()]
+            t = tirx.transform
+            passes = [t.LowerWarpMemory(), t.LowerIntrin(), wait_for_earlier_pass(), deferred.write_pass()]
             return tvm.ir.transform.Sequential(passes)
 
         return lower, pipeline.finalize_host_passes, finalize_device

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
 
+from tvm_sparse.overlap import WAIT
+
 # Lines around a piece; macros without text, so that the source means the same with and without splitting.
 BEGIN, END = "tvm_sparse_piece_begin", "tvm_sparse_piece_end"
 # Non-zeros of a weight from which its tiles are marked as pieces: half a minute of one core.
@@ -39,7 +41,7 @@ _REGISTERS, _PARTS, _MAX_REGISTERS, _STEP = 65536, 4, 255, 8
 _ARGUMENTS = "tvm_sparse_arguments"
 _HEAD = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
-    r"(?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n",
+    rf"(?P<name>\w+)\((?P<parameters>[^)]*)\) \{{\n(?:  {WAIT}\(\);\n)?",
     re.MULTILINE,
 )
 _DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)

@@ -17,6 +17,8 @@ instruction on an H200. Turned, each block finds most code already fetched by ot
 that cache (about 150 KB): 128x128x3x3 at density 0.1 on 28x28 maps, batch 64, took 50 us turned and 78 us not, written
 by hand. Kernels whose code is executed many times lose by it (docs/cuda.md).
 
+The kernel says when the next one may start (`overlap`).
+
 `PERSISTENT`, there are as many thread blocks as the GPU holds at once, and each goes on with the pixels of others: the
 first copies for those are on their way while it computes its last chunks.
 """
@@ -48,7 +50,8 @@ from tvm_sparse.cluster import COMMON, PART_AXIS, Nest, is_thread_axis
 from tvm_sparse.copies import ChunkCopies, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.fold import FOLD, WEIGHT_ATTRIBUTE
-from tvm_sparse.gpu_kernel import MULTIPROCESSORS, PERSISTENT, STRAIGHT, TURNED
+from tvm_sparse.gpu_kernel import AT_EXIT, AT_ONCE, LAST_CHUNK, MULTIPROCESSORS, PERSISTENT, STRAIGHT, TURNED
+from tvm_sparse.overlap import RELEASE, release, spread_bytes
 from tvm_sparse.statements import Counter, committed, integer, is_barrier, nothing, sequence, waited
 
 # Annotation of a chunk loop: the number of buffers, 2 or more.
@@ -111,6 +114,7 @@ class _Kernel:
         self.buffers = min(depth, count)
         self.ahead = self.buffers - 1 if count >= depth else count
         self.order = int(loop.annotations.get(ORDER, STRAIGHT))
+        self.release = int(loop.annotations.get(RELEASE, AT_EXIT))
         resident = self._resident()
         # Thread blocks of a persistent grid.
         self.held = MULTIPROCESSORS * resident
@@ -118,6 +122,10 @@ class _Kernel:
         blocks = self.axes["blockIdx.x"][1]
         if few or (self.order == PERSISTENT and cannot_persist(blocks, resident, count, depth, non_zeros)):
             self.order = STRAIGHT
+        # Thread blocks in all.
+        self.grid = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS)
+        if self.order == PERSISTENT:
+            self.grid = self.grid // blocks * self.held
         self.chunk = self._chunk()
 
     def _resident(self) -> int:
@@ -141,12 +149,12 @@ class _Kernel:
         block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
         copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
         (length,) = copies.buffer.ty.shape
-        alone = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS) <= MULTIPROCESSORS
-        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), alone)
+        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), self.grid <= MULTIPROCESSORS)
 
     def rewritten(self) -> Stmt:
         """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
-        grown = _grown(self.chunk.copies.buffer, self.buffers)
+        least_bytes = spread_bytes(self.grid) if self.release == AT_ONCE else 0
+        grown = _grown(self.chunk.copies.buffer, self.buffers, least_bytes)
         body = self._at_threads(self.body)
 
         def allocation(node: AllocBuffer) -> Stmt:
@@ -178,6 +186,8 @@ class _Kernel:
         if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON:
             after = [statements.pop().body]
         before, ring = self._turned() if self.order == TURNED else self._straight()
+        if self.release == AT_ONCE:
+            before.insert(0, release())
         for index, each in enumerate(statements):
             if isinstance(each, For) and RING in each.annotations:
                 whole = sequence([*statements[:index], ring, *statements[index + 1 :]])
@@ -201,7 +211,10 @@ class _Kernel:
             if later == chunk.count and goes_on:
                 copies = [*chunk.copies.moved(self._next()), *copies]
             left = ahead if goes_on else min(ahead, chunk.count - index)
-            parts.append(waited(left - 1, chunk.turn(copies, integer(index), slot(index))))
+            started, *rest = chunk.turn(copies, integer(index), slot(index))
+            if self.release == LAST_CHUNK and index == chunk.count - 1:
+                rest.insert(0, release())
+            parts.append(waited(left - 1, SeqStmt([started, *rest])))
         return before, sequence(parts)
 
     def _next(self) -> tirx.Expr:
@@ -247,19 +260,22 @@ class _Kernel:
             # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
             more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, integer(count - 1))])
             copies = IfThenElse(left.value > ahead, more, committed(nothing()))
-            steps = [chunk.turn([copies], integer(index), read.value), read.next(chunk.length, end)]
+            steps = [*chunk.turn([copies], integer(index), read.value), read.next(chunk.length, end)]
             body = waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
             line += [switch.case(index), body, switch.leave(left.value < 1)]
         # No chunk is left where the first is number 0: its first round is whole.
         entered = switch.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
         steps = [entered, *line, switch.end(), entry.set(integer(0))]
-        return before, For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
+        rounds = For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
+        # Which chunk is a block's last is known when it runs.
+        return before, SeqStmt([rounds, release()]) if self.release == LAST_CHUNK else rounds
 
 
-def _grown(buffer: Var, buffers: int) -> Var:
-    """A buffer like `buffer`, as many times as long."""
+def _grown(buffer: Var, buffers: int, least_bytes: int) -> Var:
+    """A float32 buffer like `buffer`, as many times as long and of so many bytes at least."""
     (length,) = buffer.ty.shape
-    return tirx.decl_buffer((int(length) * buffers,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
+    length = max(int(length) * buffers, least_bytes // 4)
+    return tirx.decl_buffer((length,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
 
 
 def _selected(body: Stmt, chosen: tuple[tuple[Var, int], ...], marked: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
