@@ -261,7 +261,7 @@ def test_the_register_cap_reaches_the_kernel() -> None:
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
     schedule = s_tir.Schedule(each.func, debug_mask="none")
     each.apply(schedule)
-    blocks = decided(schedule)[-1]
+    *_, blocks, _ = decided(schedule)
     bounds = f"{each.variant.removeprefix('run')}, {blocks}" if blocks > 1 else each.variant.removeprefix("run")
     assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)
 
