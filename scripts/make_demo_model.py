@@ -38,8 +38,8 @@ DENSE_EPOCHS, STEP_EPOCHS, FINE_TUNE_EPOCHS = 12, 2, 10
 DENSITIES = (0.5, 0.25, 0.15, 0.1)  # of each pruned convolution after each step
 # The dense network learns on with convolution weights of 2**BITS values, so that its file is small.
 BITS, STEP_SIGMAS, ROUNDED_EPOCHS = 1, 1.6, 20
-# Binary digits of the pruned convolutions' weights, of float32's 24.
-FRACTION = 9
+# Binary digits of the convolutions' weights, and of all other numbers, of float32's 24.
+FRACTION, OTHER_FRACTION = 5, 9
 # For xz: float32 values, of which most bytes tell little of the next.
 PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 2, "pb": 1}]
 
@@ -142,10 +142,12 @@ def prune_gradually(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def shorten(net: nn.Module) -> None:
-    """Round the weights of convolutions to `FRACTION` binary digits, to keep the file small; zeros stay zeros."""
-    for conv in convolutions(net).values():
-        fraction, exponent = torch.frexp(conv.weight.data)
-        conv.weight.data = torch.ldexp(torch.round(fraction * 2**FRACTION) / 2**FRACTION, exponent)
+    """Round all numbers to a few binary digits, to keep the file small; zeros stay zeros."""
+    for value in net.state_dict().values():
+        if value.is_floating_point():
+            digits = FRACTION if value.ndim == 4 else OTHER_FRACTION
+            fraction, exponent = torch.frexp(value)
+            value.copy_(torch.ldexp(torch.round(fraction * 2**digits) / 2**digits, exponent))
 
 
 class Rounded(nn.Module):
@@ -278,6 +280,7 @@ def main() -> None:
     dense, pruned = make(x, y, x_test, y_test)
     print_densities(pruned)
     train_rounded(dense, x, y)
+    shorten(dense)
     print(f"accuracy, dense, rounded          {accuracy(dense, x_test, y_test):.4f}")
 
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -14,12 +14,13 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, a sentence or two on how to read it, and rows of cells."""
+    """A heading, a sentence or two on how to read it, and rows of cells; a `detail` is on the page with plots alone."""
 
     title: str
     note: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    detail: bool = False
 
     def markdown(self) -> str:
         """As Markdown; a sentence where there are no rows."""

@@ -19,20 +19,24 @@ def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
         f"Density {density:g}. Bytes of GPU code made for the weight, and of weight arrays beside it, against the "
         "dense weight and compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
     )
-    rows = []
-    for (operator, batch), case in cases.items():
+    rows: dict[int, dict[str, str]] = {}
+    for (operator, batch), case in sorted(cases.items(), reverse=True):
         own = best(case, [OURS], density)
         if own is None or own.density is None:
             continue
-        dense = 4 * math.prod(case.spec.weight_shape)
-        rows_bytes = 8 * non_zeros(case, density) + 4 * (case.spec.k + 1)
-        code = NOTHING if own.code_bytes is None else kib(own.code_bytes)
-        rows.append((str(operator), str(batch), code, kib(own.weight_bytes), kib(dense), kib(rows_bytes)))
-    return Table("Memory", note, ("op", "batch", "code", "arrays", "dense", "sparse rows"), tuple(rows))
+        row = rows.setdefault(operator, {})
+        row["dense"] = kib(4 * math.prod(case.spec.weight_shape))
+        row["sparse rows"] = kib(8 * non_zeros(case, density) + 4 * (case.spec.k + 1))
+        row[f"code, batch {batch}"] = NOTHING if own.code_bytes is None else kib(own.code_bytes)
+        if own.weight_bytes:
+            row[f"arrays, batch {batch}"] = kib(own.weight_bytes)
+    header = list(dict.fromkeys(name for row in rows.values() for name in row))
+    cells = tuple((str(each), *(rows[each].get(name, NOTHING) for name in header)) for each in sorted(rows))
+    return Table("Memory", note, ("op", *header), cells)
 
 
 def predictions(document: Document, shown: float) -> Table:
-    """Predicted against measured times of our kernels and of cuDNN at density `shown`, and how often the winner was."""
+    """Predicted times and their ratio at density `shown`, and how often the winner is predicted."""
     rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
     right: dict[tuple[int, int, float], bool] = {}
     for case, density in _cases(document):
@@ -44,24 +48,16 @@ def predictions(document: Document, shown: float) -> Table:
         predicted = [own.predicted_us, cudnn_us(case.spec)]
         ratios = [times[1] / times[0] for times in (predicted, measured)]
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)
-        times = (predicted[0], measured[0], predicted[1], measured[1])
         if density == shown:
-            rows[key] = (*(f"{each:.4g}" for each in times), *(f"{each:.2f}x" for each in ratios))
+            rows[key] = (*(f"{each:.4g}" for each in predicted), *(f"{each:.2f}x" for each in ratios))
     here, all_ = sum(right[key] for key in rows), sum(right.values())
     note = (
-        "What `inspect --target cuda` predicts from the pattern alone, for the best of the default decisions, against "
-        f"the measured medians, cold, of tuned kernels; the winner is predicted in {here} of {len(rows)} cases, in "
-        f"{all_} of {len(right)} over all densities."
+        f"Density {shown:g}. What `inspect --target cuda` predicts from the pattern alone, for the best of the default "
+        f"decisions, and the ratio of measured medians, cold, of tuned kernels. The winner is predicted in {here} of "
+        f"{len(rows)} cases, in {all_} of {len(right)} over all densities."
     )
-    names = (
-        "ours, predicted us",
-        "measured",
-        "cuDNN with TF32, predicted us",
-        "measured",
-        "ratio predicted",
-        "measured",
-    )
-    return Table("Prediction", note, ("op", "batch", "density", *names), _sorted(rows))
+    names = ("ours, us", "cuDNN with TF32, us", "ratio", "measured ratio")
+    return Table("Prediction", note, ("op", "batch", *names), _sorted(rows))
 
 
 def failures(document: Document) -> Table:
@@ -73,7 +69,7 @@ def failures(document: Document) -> Table:
             cases, families = where.setdefault((each.status, " ".join(each.cause.split())[-200:]), ({}, {}))
             cases[f"{case.operator}/{case.batch}"] = families[each.family] = None
     rows = tuple((" ".join(cases), " ".join(families), *key) for key, (cases, families) in where.items())
-    return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows)
+    return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows, detail=True)
 
 
 def _cases(document: Document) -> Iterator[tuple[Case, float]]:
@@ -84,8 +80,8 @@ def _cases(document: Document) -> Iterator[tuple[Case, float]]:
 
 
 def _sorted(rows: dict[tuple[int, int, float], tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Rows by operator, batch and density, with these in front."""
-    return tuple((f"{key[0]}", f"{key[1]}", f"{key[2]:g}", *rows[key]) for key in sorted(rows))
+    """Rows by operator, batch and density, with the first two in front."""
+    return tuple((f"{key[0]}", f"{key[1]}", *rows[key]) for key in sorted(rows))
 
 
 def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:

@@ -7,7 +7,7 @@ Several results of one GPU become one report: tables at one density come from th
 densities from the case with most densities, and no ratio is taken across cases. ``--tuning LABEL=LOG`` adds how a
 search went, from a tuning log that holds all its trials. Writes ``<name>.md``, ``<name>.html`` (one self-contained file
 with plots; needs matplotlib and jinja2, extra ``report``) and ``<name>.json.xz``, from which alone the same report is
-made again.
+made again. Warm times, each search, and what could not be timed are on the page alone.
 """
 
 from __future__ import annotations
@@ -45,10 +45,22 @@ def head(document: Document) -> list[str]:
 
 
 def markdown(document: Document, made: Sequence[Table], title: str) -> str:
-    """The report as Markdown, without plots."""
+    """The report as Markdown, without plots and details."""
     first, second = head(document)
     commands = [f"    {run.command}" for run in document.runs]
-    return "\n".join([f"# {title}", "", first, "", second, "", *commands, "", *(table.markdown() for table in made)])
+    return "\n".join(
+        [
+            f"# {title}",
+            "",
+            first,
+            "",
+            second,
+            "",
+            *commands,
+            "",
+            *(table.markdown() for table in made if not table.detail),
+        ]
+    )
 
 
 def html(document: Document, made: Sequence[Table], title: str, density: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from report_cells import NOTHING, Table, median, time
 from report_details import failures, memory, predictions
 from report_tuning import equal_trials, tuning
@@ -67,11 +69,13 @@ def tables(document: Document, density: float) -> list[Table]:
     at = cases_at(document, density)
     batches = sorted({batch for _, batch in at}, reverse=True)
     return [
-        *(_verdicts({key: case for key, case in at.items() if key[1] == batch}, density, device) for batch in batches),
+        *(
+            _verdicts({key: case for key, case in at.items() if key[1] == batch}, density, device, batch == batches[0])
+            for batch in batches
+        ),
         _methods(at, density),
         _warm(at, density),
         _densities(document),
-        _crossings(document),
         memory(at, density),
         tuning(document),
         equal_trials(document),
@@ -80,7 +84,7 @@ def tables(document: Document, density: float) -> list[Table]:
     ]
 
 
-def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device) -> Table:
+def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device, is_first: bool) -> Table:
     batch = next(iter(cases))[1]
     note = (
         f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
@@ -95,15 +99,15 @@ def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device
         cells = [_against(against(case, density, each), name_it=each is EXACT) for each in RIVALS.values()]
         kernel = own.detail.removesuffix(", tuned for these weights") if own else NOTHING
         rows.append((str(operator), time(own), *cells, _roof(case, own, density, device), kernel))
-    return Table(f"Batch {batch}", note, header, tuple(rows))
+    return Table(f"Batch {batch}", note if is_first else "As above.", header, tuple(rows))
 
 
 def _against(found: Comparison | None, name_it: bool) -> str:
     if found is None:
         return NOTHING
-    ratio, rival = found.ratio, found.rival
+    rival = found.rival
     name = f"{rival.family} " if name_it else ""
-    return f"{name}{median(rival)}: **{ratio.median:.2f}x** ({ratio.low:.2f}-{ratio.high:.2f}) {found.verdict}"
+    return f"{name}{median(rival)}: **{found.ratio.median:.2f}x** {found.verdict}"
 
 
 def _roof(case: Case, own: Contender | None, density: float, device: Device) -> str:
@@ -138,11 +142,16 @@ def _warm(cases: dict[tuple[int, int], Case], density: float) -> Table:
         if all(each is not None and each.warm_us for each in found):
             cells = (f"{Spread.of(each.warm_us).median:.4g} ({median(each)} cold)" for each in found if each)
             rows.append((str(operator), str(batch), *cells))
-    return Table("Warm cache", note, ("op", "batch", "ours", "cuDNN float32", "cuDNN, TF32 allowed"), tuple(rows))
+    header = ("op", "batch", "ours", "cuDNN float32", "cuDNN, TF32 allowed")
+    return Table("Warm cache", note, header, tuple(rows), detail=True)
 
 
 def _densities(document: Document) -> Table:
-    note = "Median microseconds of ours by density, and how many times faster than cuDNN with TF32 allowed."
+    note = (
+        "Median microseconds of ours by density, and how many times faster than cuDNN with TF32 allowed. Up to: the "
+        "density up to which ours is faster, of all densities measured, interpolated with both axes logarithmic; a "
+        "network must be at least so sparse for the layer to gain."
+    )
     cases = sweeps(document)
     shown = sorted({density for case in cases.values() for density in own_densities(case)}, reverse=True)
     rows = []
@@ -153,25 +162,24 @@ def _densities(document: Document) -> Table:
             own = median(best(case, [OURS], density))
             cells.append(f"{own} ({found.ratio.median:.2f}x)" if found is not None else own)
         fp32, tf32 = (median(best(case, families)) for families in (CUDNN_FP32, CUDNN_TF32))
-        rows.append((str(operator), str(batch), *cells, fp32, tf32))
-    header = ("op", "batch", *(f"{density:g}" for density in shown), "cuDNN float32", "cuDNN, TF32 allowed")
+        ends = (_crossing(document, operator, batch, families) for families in (CUDNN_FP32, CUDNN_TF32))
+        rows.append(
+            (
+                str(operator),
+                str(batch),
+                *cells,
+                *(each for pair in zip((fp32, tf32), ends, strict=True) for each in pair),
+            )
+        )
+    header = ("op", "batch", *(f"{density:g}" for density in shown))
+    header += ("cuDNN float32", "up to", "cuDNN, TF32 allowed", "up to")
     return Table("Density", note, header, tuple(rows))
 
 
-def _crossings(document: Document) -> Table:
-    note = (
-        "The density up to which ours is faster, of all densities measured; between two of them it is interpolated "
-        "with both axes logarithmic. The network must be at least so sparse for the layer to gain."
-    )
-    rows = []
-    cases = [case for run in document.runs for case in run.cases]
-    for operator, batch in sweeps(document):
-        same = [case for case in cases if (case.operator, case.batch) == (operator, batch)]
-        cells = []
-        for families in (CUDNN_FP32, CUDNN_TF32):
-            found = [(density, against(case, density, families)) for case in same for density in own_densities(case)]
-            word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
-            texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
-            cells.append(texts.get(word, word))
-        rows.append((str(operator), str(batch), *cells))
-    return Table("Where winning ends", note, ("op", "batch", "against float32", "against TF32 allowed"), tuple(rows))
+def _crossing(document: Document, operator: int, batch: int, families: Sequence[str]) -> str:
+    """The density up to which ours beats the best of `families`, of all cases of an operator and batch."""
+    cases = [case for run in document.runs for case in run.cases if (case.operator, case.batch) == (operator, batch)]
+    found = [(density, against(case, density, families)) for case in cases for density in own_densities(case)]
+    word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
+    texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
+    return texts.get(word, word)

@@ -97,7 +97,7 @@ def tuning(document: Document) -> Table:
             best = NOTHING if time_us is None else f"{time_us:.4g}"
             rows.append((*head, best, *cells, near, f"{curve.seconds:.0f}"))
     header = ("op", "batch", "density", "search", "trials", "best us", *map(str, AFTER), "near after", "seconds")
-    return Table("Tuning", note, header, tuple(rows))
+    return Table("Tuning", note, header, tuple(rows), detail=True)
 
 
 def equal_trials(document: Document) -> Table:
