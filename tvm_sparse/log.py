@@ -155,16 +155,9 @@ class TuningLog:
         return _counted(spec, (_mismatch(record, fingerprint) or "made for other weights" for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
-        """What need not be tried again for this weight on this machine, failures included.
-
-        Dense kernels count whatever weight they ran with: their time does not depend on its values.
-        """
-        return [
-            record
-            for record in self._by_spec.get(spec, ())
-            if (record.is_dense or record.pattern.value_digest == pattern.value_digest)
-            and not _mismatch(record, fingerprint)
-        ]
+        """What need not be tried again for this weight on this machine, failures included."""
+        records = self._by_spec.get(spec, ())
+        return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
 
     def best(self) -> list[TuningRecord]:
         """The fastest verified record, dense ones included, of each weight on each machine."""

@@ -140,6 +140,15 @@ class TuningRecord:
         """Whether the kernel ignores the zeros."""
         return self.schedule.startswith("dense")
 
+    def is_trial_of(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> bool:
+        """Whether it was made of this convolution, for this weight, on this machine.
+
+        Dense kernels count whatever weight they ran with: their time does not depend on its values.
+        """
+        same_weight = self.is_dense or self.pattern.value_digest == pattern.value_digest
+        same_machine = all(self.fingerprint[name] == fingerprint[name] for name in FINGERPRINT_KEYS)
+        return self.spec == spec and same_weight and same_machine
+
     def to_line(self) -> str:
         """One line of ASCII JSON with sorted keys and a checksum, without a newline; tuples in `trace` become lists.
 

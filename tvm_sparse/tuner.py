@@ -22,7 +22,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.measure import Candidate, MeasureOptions, Measurer, Outcome
 from tvm_sparse.pattern import SparsityPattern
 from tvm_sparse.phase import GuidedPhase, Phase, Proposal, RandomPhase
-from tvm_sparse.records import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.records import TuningRecord
 from tvm_sparse.sample import MIN_TRIALS, Sample, SamplePhase
 from tvm_sparse.schedules.base import Space
 from tvm_sparse.search import SharedModel
@@ -125,14 +125,8 @@ class LayerTuner:
         self.known = Trials(self._trials_of(self.spec, self.pattern), options.seed)
 
     def _trials_of(self, spec: ConvSpec, pattern: SparsityPattern) -> list[TuningRecord]:
-        """Given records that are trials of a convolution here. A dense kernel's time does not depend on the weight."""
-
-        def fits(record: TuningRecord) -> bool:
-            same_weight = record.is_dense or record.pattern.value_digest == pattern.value_digest
-            same_machine = all(record.fingerprint[name] == self.fingerprint[name] for name in FINGERPRINT_KEYS)
-            return record.spec == spec and same_weight and same_machine
-
-        return list(filter(fits, self.given))
+        """Given records that are trials of a convolution here."""
+        return [record for record in self.given if record.is_trial_of(spec, pattern, self.fingerprint)]
 
     def run(self) -> Iterator[TuningRecord]:
         """Dense first, then the sparse spaces."""
