@@ -122,11 +122,10 @@ class _Kernel:
         blocks = self.axes["blockIdx.x"][1]
         if few or (self.order == PERSISTENT and cannot_persist(blocks, resident, count, depth, non_zeros)):
             self.order = STRAIGHT
-        # Thread blocks in all.
-        self.grid = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS)
-        if self.order == PERSISTENT:
-            self.grid = self.grid // blocks * self.held
-        self.chunk = self._chunk()
+        # Thread blocks in all, and those of a persistent grid, which do the work of all.
+        work = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS)
+        self.grid = work // blocks * self.held if self.order == PERSISTENT else work
+        self.chunk = self._chunk(work <= MULTIPROCESSORS)
 
     def _resident(self) -> int:
         """Thread blocks that a multiprocessor should hold at once."""
@@ -139,7 +138,7 @@ class _Kernel:
         tvm_ffi.structural_walk(self.loop, (For, visit))
         return max([1, *found])
 
-    def _chunk(self) -> Chunk:
+    def _chunk(self, alone: bool) -> Chunk:
         parts = list(self.loop.body.seq) if isinstance(self.loop.body, SeqStmt) else [self.loop.body]
         parts = [part for part in parts if not is_barrier(part)]
         if len(parts) != 2:
@@ -149,7 +148,7 @@ class _Kernel:
         block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
         copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
         (length,) = copies.buffer.ty.shape
-        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), self.grid <= MULTIPROCESSORS)
+        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), alone)
 
     def rewritten(self) -> Stmt:
         """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
@@ -211,10 +210,10 @@ class _Kernel:
             if later == chunk.count and goes_on:
                 copies = [*chunk.copies.moved(self._next()), *copies]
             left = ahead if goes_on else min(ahead, chunk.count - index)
-            started, *rest = chunk.turn(copies, integer(index), slot(index))
+            turn = chunk.turn(copies, integer(index), slot(index))
             if self.release == LAST_CHUNK and index == chunk.count - 1:
-                rest.insert(0, release())
-            parts.append(waited(left - 1, SeqStmt([started, *rest])))
+                turn.insert(1, release())
+            parts.append(waited(left - 1, SeqStmt(turn)))
         return before, sequence(parts)
 
     def _next(self) -> tirx.Expr:
