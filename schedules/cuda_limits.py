@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from tvm_sparse.environment import compute_capability
 from tvm_sparse.gpu_kernel import LAST_CHUNK, PERSISTENT, GpuKernel
 from tvm_sparse.ring import cannot_persist
 from tvm_sparse.schedules.base import Space, decided
@@ -24,8 +26,8 @@ OTHER_REGISTERS = 14
 MIN_REGISTERS = 48
 # 32-bit registers of one of a multiprocessor's four parts, and how many a thread may have.
 REGISTERS, MAX_REGISTERS = 16384, 255
-# Shared memory of a multiprocessor by architecture, KiB (CUDA programming guide, compute capabilities).
-_SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
+# Shared memory of a multiprocessor by compute capability, KiB (CUDA programming guide, compute capabilities).
+_SHARED_KIB = {80: 164, 86: 100, 87: 164, 89: 100, 90: 228, 100: 228, 120: 100}
 # Buffers of a ring. Small chunks need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
 # 334 us where three on their way took 341 (operator 10 at batch 64).
 DEPTHS = [3, 4, 6]
@@ -40,8 +42,7 @@ _RESERVED = 1024 + 64
 
 def shared_memory_bytes(target: Target) -> int:
     """Shared memory that all blocks of a multiprocessor have together; that of the smallest where it is not known."""
-    arch = str(target.attrs["arch"]).rstrip("af") if "arch" in target.attrs else ""
-    return 1024 * _SHARED_KIB.get(arch, min(_SHARED_KIB.values()))
+    return 1024 * _SHARED_KIB.get(compute_capability(target), min(_SHARED_KIB.values()))
 
 
 def warps_a_part(threads: int) -> int:
@@ -103,11 +104,13 @@ def choose(
         if each.threads <= MAX_THREADS and not refused(each, shared_limit):
             kind, estimate = (values[0], each.turned), (each.time_us(), values)
             best[kind] = min(best.get(kind, estimate), estimate)
-    starts = [values[:-1] for _, values in sorted(best.values())[:STARTS]]
-    kinds = ([kernel((*values, release)) for release in releases] for values in starts)
-    fitting = ([each for each in kind if not refused(each, shared_limit)] for kind in kinds)
-    chosen = (min(kind, key=GpuKernel.time_us).release for kind in fitting)
-    return [(*values, release) for values, release in zip(starts, chosen, strict=True)]
+
+    def estimate_us(values: tuple[int, ...]) -> float:
+        each = kernel(values)
+        return math.inf if refused(each, shared_limit) else each.time_us()
+
+    starts = [values for _, values in sorted(best.values())[:STARTS]]
+    return [min(((*values[:-1], release) for release in releases), key=estimate_us) for values in starts]
 
 
 def folded_space(

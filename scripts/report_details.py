@@ -16,7 +16,7 @@ from tvm_sparse.timing import Spread
 def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
     """Code and weight bytes of our kernels."""
     note = (
-        f"Density {density:g}. Bytes of GPU code made for the weight, and of weight arrays beside it, against the "
+        f"Density {density:g}. Bytes of GPU code made for the weight, and of any weight arrays beside it, against the "
         "dense weight and compressed sparse rows with 32-bit indices (8 bytes a non-zero, 4 a filter)."
     )
     rows: dict[int, dict[str, str]] = {}
@@ -37,7 +37,7 @@ def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
 
 def predictions(document: Document, shown: float) -> Table:
     """Predicted times and their ratio at density `shown`, and how often the winner is predicted."""
-    rows: dict[tuple[int, int, float], tuple[str, ...]] = {}
+    rows: dict[tuple[int, int], tuple[str, ...]] = {}
     right: dict[tuple[int, int, float], bool] = {}
     for case, density in _cases(document):
         own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
@@ -49,15 +49,16 @@ def predictions(document: Document, shown: float) -> Table:
         ratios = [times[1] / times[0] for times in (predicted, measured)]
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)
         if density == shown:
-            rows[key] = (*(f"{each:.4g}" for each in predicted), *(f"{each:.2f}x" for each in ratios))
-    here, all_ = sum(right[key] for key in rows), sum(right.values())
+            rows[key[:2]] = (*(f"{each:.4g}" for each in predicted), *(f"{each:.2f}x" for each in ratios))
+    here, all_ = sum(right[(*key, shown)] for key in rows), sum(right.values())
     note = (
         f"Density {shown:g}. What `inspect --target cuda` predicts from the pattern alone, for the best of the default "
         f"decisions, and the ratio of measured medians, cold, of tuned kernels. The winner is predicted in {here} of "
         f"{len(rows)} cases, in {all_} of {len(right)} over all densities."
     )
     names = ("ours, us", "cuDNN with TF32, us", "ratio", "measured ratio")
-    return Table("Prediction", note, ("op", "batch", *names), _sorted(rows))
+    cells = tuple((*map(str, key), *rows[key]) for key in sorted(rows))
+    return Table("Prediction", note, ("op", "batch", *names), cells)
 
 
 def failures(document: Document) -> Table:
@@ -77,11 +78,6 @@ def _cases(document: Document) -> Iterator[tuple[Case, float]]:
         for case in run.cases:
             for density in case.densities:
                 yield case, density
-
-
-def _sorted(rows: dict[tuple[int, int, float], tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Rows by operator, batch and density, with the first two in front."""
-    return tuple((f"{key[0]}", f"{key[1]}", *rows[key]) for key in sorted(rows))
 
 
 def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:

@@ -48,19 +48,8 @@ def markdown(document: Document, made: Sequence[Table], title: str) -> str:
     """The report as Markdown, without plots and details."""
     first, second = head(document)
     commands = [f"    {run.command}" for run in document.runs]
-    return "\n".join(
-        [
-            f"# {title}",
-            "",
-            first,
-            "",
-            second,
-            "",
-            *commands,
-            "",
-            *(table.markdown() for table in made if not table.detail),
-        ]
-    )
+    shown = [table.markdown() for table in made if not table.detail]
+    return "\n".join([f"# {title}", "", first, "", second, "", *commands, "", *shown])
 
 
 def html(document: Document, made: Sequence[Table], title: str, density: float) -> str:

@@ -69,10 +69,7 @@ def tables(document: Document, density: float) -> list[Table]:
     at = cases_at(document, density)
     batches = sorted({batch for _, batch in at}, reverse=True)
     return [
-        *(
-            _verdicts({key: case for key, case in at.items() if key[1] == batch}, density, device, batch == batches[0])
-            for batch in batches
-        ),
+        *(_verdicts(at, batch, density, device) for batch in batches),
         _methods(at, density),
         _warm(at, density),
         _densities(document),
@@ -84,22 +81,26 @@ def tables(document: Document, density: float) -> list[Table]:
     ]
 
 
-def _verdicts(cases: dict[tuple[int, int], Case], density: float, device: Device, is_first: bool) -> Table:
-    batch = next(iter(cases))[1]
+def _verdicts(cases: dict[tuple[int, int], Case], batch: int, density: float, device: Device) -> Table:
     note = (
         f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
         "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
         "better of float32 and TF32, torch's default. Ours and the exact rivals are float32. Roof: least time of the "
-        "non-zeros' operations or the compulsory bytes. Kernels are tuned for these weights unless it is said."
+        "non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
     )
+    if batch < max(each for _, each in cases):
+        note = "As above."
     header = ("op", "ours", *RIVALS, "roof", "kernel")
     rows = []
-    for (operator, _), case in cases.items():
+    for (operator, each_batch), case in cases.items():
+        if each_batch != batch:
+            continue
         own = best(case, [OURS], density)
         cells = [_against(against(case, density, each), name_it=each is EXACT) for each in RIVALS.values()]
-        kernel = own.detail.removesuffix(", tuned for these weights") if own else NOTHING
+        kernel = own.detail.removeprefix("folded_cuda:") if own else NOTHING
+        kernel = kernel.removesuffix(", tuned for these weights")
         rows.append((str(operator), time(own), *cells, _roof(case, own, density, device), kernel))
-    return Table(f"Batch {batch}", note if is_first else "As above.", header, tuple(rows))
+    return Table(f"Batch {batch}", note, header, tuple(rows))
 
 
 def _against(found: Comparison | None, name_it: bool) -> str:
@@ -161,16 +162,9 @@ def _densities(document: Document) -> Table:
             found = against(case, density, CUDNN_TF32)
             own = median(best(case, [OURS], density))
             cells.append(f"{own} ({found.ratio.median:.2f}x)" if found is not None else own)
-        fp32, tf32 = (median(best(case, families)) for families in (CUDNN_FP32, CUDNN_TF32))
-        ends = (_crossing(document, operator, batch, families) for families in (CUDNN_FP32, CUDNN_TF32))
-        rows.append(
-            (
-                str(operator),
-                str(batch),
-                *cells,
-                *(each for pair in zip((fp32, tf32), ends, strict=True) for each in pair),
-            )
-        )
+        for families in (CUDNN_FP32, CUDNN_TF32):
+            cells += [median(best(case, families)), _crossing(document, operator, batch, families)]
+        rows.append((str(operator), str(batch), *cells))
     header = ("op", "batch", *(f"{density:g}" for density in shown))
     header += ("cuDNN float32", "up to", "cuDNN, TF32 allowed", "up to")
     return Table("Density", note, header, tuple(rows))

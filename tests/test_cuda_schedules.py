@@ -20,7 +20,6 @@ import pytest
 import tvm
 from cuda_emulator import build_source, emulate, kernels, run_emulated
 from random_cases import Case, random_case, random_kernel
-from tvm import s_tir
 from tvm.support import nvcc
 from tvm.target import Target
 
@@ -167,8 +166,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     spec, runs = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), Runs(16)
     weight = sparse_weight(spec)
     each = space.find("folded_cuda:run16", spec, SparsityPattern.of(weight), CUDA)
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     _, channels, depth, *_, release = decided(schedule)
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(space.apply_trace(each, weight).func, CUDA)[1]
@@ -194,17 +192,9 @@ def test_many_blocks(name: str, values: list, grid: tuple, tmp_path: Path) -> No
     spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
     each = space.find(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
-    default, schedule = s_tir.Schedule(each.func, debug_mask="none"), s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(default)
-    left = iter(values)
-
-    def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> int | None:
-        sampled = instruction.kind.name == "SampleCategorical"
-        return [int(value) for value in attributes[0]].index(next(left)) if sampled else None
-
-    default.trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=decide)
-    refused = each.refuse(schedule) if each.refuse else ""
-    kernel = space.apply_trace(each, case.weight, space.trace_to_json(schedule.trace))
+    trace = space.trace_of(each, values)
+    refused = each.refuse(space.replay(each, trace)) if each.refuse else ""
+    kernel = space.apply_trace(each, case.weight, trace)
     assert build_source(kernel.func, CUDA)[1][0].grid == grid
     assert ("go on" in refused or "do not end" in refused) == (values[-3] == PERSISTENT and grid[0] not in (132, 264))
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
@@ -217,8 +207,7 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
     each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     filters, rows, _, channels, depth, *_ = decided(schedule)
     source = kernels(build_source(space.apply_trace(each, weight).func, CUDA)[0])
     tiles, chunks = spec.k // filters, spec.c // channels
@@ -240,8 +229,7 @@ def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> No
     spec = ConvSpec(64, 64, 28, 28, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     samples = (i for i in schedule.trace.insts if i.kind.name == "SampleCategorical")
     order = next(i for i in samples if tuple(map(int, i.attrs[0])) == ORDERS)
     trace = space.trace_to_json(schedule.trace.with_decision(order, TURNED, remove_postproc=False))
@@ -259,8 +247,7 @@ def test_the_register_cap_reaches_the_kernel() -> None:
     spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.01)
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     *_, blocks, _ = decided(schedule)
     bounds = f"{each.variant.removeprefix('run')}, {blocks}" if blocks > 1 else each.variant.removeprefix("run")
     assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)

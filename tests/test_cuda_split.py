@@ -15,7 +15,7 @@ import pytest
 import tvm
 from cuda_emulator import build_source, kernels, run_emulated
 from random_cases import MAX_WEIGHTS, Case, random_case, random_kernel, random_weight
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from tvm_sparse import reference, space
@@ -118,8 +118,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     """One launch in clusters along z; no workspace; one barrier a chunk of each tile and part; constant places."""
     weight = weight_of(SPEC)
     each = split(SPEC, weight, parts)
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     filters, channels, depth, *_ = decided(schedule)
     source, (launch,) = build_source(space.apply_trace(each, weight).func, CUDA)
     assert (launch.grid[1:], launch.cluster) == ((SPEC.k // filters, parts), parts)
@@ -176,8 +175,6 @@ def test_nvcc_compiles_a_split_kernel(tmp_path: Path) -> None:
     """Without spilled registers."""
     weight = weight_of(SPEC)
     each = split(SPEC, weight, 4)
-    schedule = s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
     source, _ = build_source(space.apply_trace(each, weight).func, CUDA)
     (tmp_path / "kernel.cu").write_text(source)
     command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]

@@ -58,9 +58,7 @@ NO_RELU = replace(SPEC, relu=False)
 
 def own_trace(spec):
     each = space.find("folded_cpu", spec, SparsityPattern.of(WEIGHT), TARGET)
-    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    return space.trace_to_json(schedule.trace)
+    return space.trace_to_json(each.scheduled(each.apply).trace)
 
 
 def test_what_a_database_can_hold_comes_back(database):

@@ -235,16 +235,13 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
 
 def default_trace(layer):
     each = space.find("dense_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
-    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    return space.trace_to_json(schedule.trace)
+    return space.trace_to_json(each.scheduled(each.apply).trace)
 
 
 def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
     layer = prepared.layers[0]
     each = space.find("folded_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
-    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
+    schedule = each.scheduled(each.apply)
     trace = space.trace_to_json(schedule.trace)
     trace[1][0][1] = None
     log.append(record(layer, trace=trace))

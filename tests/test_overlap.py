@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from cuda_emulator import build_source, kernels
+from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tvm_sparse import environment, lowering, overlap, reference, space
@@ -17,12 +18,14 @@ from tvm_sparse.cuda_graph import GraphTimer
 from tvm_sparse.gpu_kernel import AT_EXIT, AT_ONCE, LAST_CHUNK, MULTIPROCESSORS, RELEASES, STRAIGHT, TURNED
 from tvm_sparse.overlap import SHARED_BYTES, spread_bytes
 from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.space import decided_alike, trace_to_json
+from tvm_sparse.space import trace_to_json
 
 HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))
 # Input and output are alike, so that kernels can follow each other.
 SPEC = ConvSpec(4, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
 CHUNKS = 4
+# Kernels of a chain, as many again between them.
+CHAIN = 60
 
 
 def weight() -> np.ndarray:
@@ -31,15 +34,10 @@ def weight() -> np.ndarray:
     return np.where(rng.random(SPEC.weight_shape) < 0.3, rng.integers(-2, 3, SPEC.weight_shape), 0).astype(np.float32)
 
 
-def kernel(release: int, order: int = STRAIGHT, target: Target = HOPPER) -> space.Kernel:
+def kernel(release: int, order: int = STRAIGHT) -> space.Kernel:
     """Two tiles of output channels, of `CHUNKS` chunks each."""
-    each = space.find("folded_cuda:run64", SPEC, SparsityPattern.of(weight()), target)
-    instructions, decisions = trace_to_json(each.scheduled(each.apply).trace)
-    values = [4, SPEC.c // CHUNKS, 3, order, 1, release]
-    chosen = [instructions[index][2][0].index(value) for (index, _), value in zip(decisions, values, strict=True)]
-    trace = [instructions, [[index, value] for (index, _), value in zip(decisions, chosen, strict=True)]]
-    assert decided_alike(each, trace) == trace
-    return space.apply_trace(each, weight(), trace)
+    each = space.find("folded_cuda:run64", SPEC, SparsityPattern.of(weight()), HOPPER)
+    return space.apply_trace(each, weight(), space.trace_of(each, [4, SPEC.c // CHUNKS, 3, order, 1, release]))
 
 
 @pytest.mark.parametrize("name", ["folded_cuda", "dense_cuda", "csr_cuda"])
@@ -119,9 +117,6 @@ def test_kernels_that_start_early_see_what_the_ones_before_wrote(recorded: bool)
         np.testing.assert_array_equal(buffers[0].numpy(), expected)
 
 
-CHAIN = 60
-
-
 def modulo(values: np.ndarray) -> np.ndarray:
     """Small numbers again."""
     return np.fmod(values, 7).astype(np.float32)
@@ -129,8 +124,6 @@ def modulo(values: np.ndarray) -> np.ndarray:
 
 def _remainder(target: Target) -> Any:
     """`modulo` as a kernel of the same pipeline, which loads directly."""
-    from tvm import s_tir, te, tirx
-
     y = te.placeholder(SPEC.output_shape, "float32", "y")
     x = te.compute(SPEC.output_shape, lambda *at: tirx.fmod(y[at], tirx.const(7.0, "float32")), "x")
     sch = s_tir.Schedule(te.create_prim_func([y, x]))

@@ -20,8 +20,7 @@ def record(schedule="folded_cpu", target=TARGET, **changes):
     """An ok record of the schedule's own decisions."""
     pattern = SparsityPattern.of(WEIGHT)
     each = space.find(schedule, SPEC, pattern, target)
-    made = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(made)
+    made = each.scheduled(each.apply)
     trace = space.trace_to_json(made.trace)
     values = {
         "schedule": each.name,

@@ -25,9 +25,7 @@ NAMES = ("folded_cpu", "csr_cpu", "dense_cpu")
 
 
 def own_trace(each=SPACE):
-    schedule = space.s_tir.Schedule(each.func, debug_mask="none")
-    each.apply(schedule)
-    return space.trace_to_json(schedule.trace)
+    return space.trace_to_json(each.scheduled(each.apply).trace)
 
 
 def damaged(change, each=SPACE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -147,19 +147,30 @@ def replay(space: Space, trace: Any) -> s_tir.Schedule:
     return schedule
 
 
+def trace_of(each: Space, values: Sequence[int]) -> Any:
+    """The JSON trace with which `each`, all of whose decisions are choices, decides for `values`, in their order.
+
+    Raises
+    ------
+    ValueError
+        There are not as many decisions, or one has no such candidate.
+    """
+    if each.apply is None:
+        raise ValueError(f"{each.name} has no decisions of its own")
+    instructions, own = trace_to_json(each.scheduled(each.apply).trace)
+    pairs = zip((index for index, _ in own), values, strict=True)
+    return [instructions, [[index, instructions[index][2][0].index(value)] for index, value in pairs]]
+
+
 def decided_alike(each: Space, trace: Any) -> Any:
     """The JSON trace with which `each` decides as `trace`, of a space that is called alike; None where it cannot."""
-    if each.apply is None or problem(trace):
+    if problem(trace):
         return None
-    instructions, own = trace_to_json(each.scheduled(each.apply).trace)
-    candidates = [instructions[index][2][0] for index, _ in own]
     try:
-        values = [trace[0][index][2][0][decision] for index, decision in trace[1]]
-        chosen = [among.index(value) for among, value in zip(candidates, values, strict=True)]
+        return trace_of(each, [trace[0][index][2][0][decision] for index, decision in trace[1]])
     except (IndexError, TypeError, ValueError):
         # It decides something else, or about other candidates.
         return None
-    return [instructions, [[index, value] for (index, _), value in zip(own, chosen, strict=True)]]
 
 
 def trace_to_json(trace: Trace) -> Any:
