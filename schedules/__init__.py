@@ -1,1 +1,105 @@
-"""Schedule spaces, one a file."""
+"""Schedule spaces, one a file, and which of them serve a convolution.
+
+In: a convolution, the zeros of its weight and a target. Out: the spaces to search, or one of them by its name.
+
+A module of this package offers ``NAME``, ``TARGET`` (the target kind it is for) and
+``spaces(spec, pattern, target) -> list[Space]``, which raises `NotApplicable`, with the rule that failed as a sentence,
+where the schedule cannot serve a convolution. It may offer ``named(spec, pattern, target, variant) -> Space | None``,
+which makes one space without the others.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
+from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu
+from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.space import NotApplicable, Space
+
+# In the order in which they are tried. Sparse schedules first, then the dense rival.
+SCHEDULES: tuple[ModuleType, ...] = (
+    folded_cpu,
+    generated_cpu,
+    csr_cpu,
+    dense_cpu,
+    folded_cuda,
+    csr_cuda,
+    dense_cuda,
+)
+
+
+def schedule_names(target: Target) -> list[str]:
+    """Schedules for `target`, in the order in which they are tried."""
+    return [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
+
+
+def spaces_of(
+    spec: ConvSpec, pattern: SparsityPattern, target: Target, schedules: list[str] | None = None
+) -> tuple[list[Space], dict[str, str]]:
+    """Spaces for one convolution, and for each schedule that has none the reason, as a sentence."""
+    found: list[Space] = []
+    reasons: dict[str, str] = {}
+    for module in SCHEDULES:
+        if target.kind.name != module.TARGET or (schedules is not None and module.NAME not in schedules):
+            continue
+        try:
+            found += module.spaces(spec, pattern, target)
+        except NotApplicable as reason:
+            reasons[module.NAME] = str(reason)
+    return found, reasons
+
+
+def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) -> Space:
+    """The space called `name`: a schedule, of which the first variant is meant, or ``schedule:variant``.
+
+    Raises
+    ------
+    UsageError
+        No schedule has that name, or it does not serve this convolution.
+    """
+    schedule, _, variant = name.partition(":")
+    if schedule not in schedule_names(target):
+        raise UsageError(
+            f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(schedule_names(target))
+        )
+    (module,) = (each for each in SCHEDULES if schedule == each.NAME)
+    one = module.named(spec, pattern, target, variant) if hasattr(module, "named") else None
+    if one is not None:
+        return one
+    found, reasons = spaces_of(spec, pattern, target, [schedule])
+    for space in found:
+        if variant in ("", space.variant):
+            return space
+    reason = reasons.get(schedule, f"it has no variant {variant!r}")
+    hint = "see tvm-sparse inspect for those that do"
+    raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}", hint=hint)
+
+
+def make_kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, trace: Any = None) -> Kernel:
+    """The kernel that a schedule makes of a convolution and its weight.
+
+    Parameters
+    ----------
+    name
+        ``schedule`` or ``schedule:variant``.
+    weight
+        float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
+    trace
+        Decisions as `trace_to_json` gives them; None for the schedule's defaults.
+
+    Raises
+    ------
+    UsageError
+        The schedule does not exist or does not serve the convolution.
+    BuildError
+        The trace does not fit this convolution.
+    """
+    space = find_space(name, spec, SparsityPattern.of(weight), target)
+    return apply_trace(space, weight, trace)

@@ -13,12 +13,11 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.compute import RowGroups
-from tvm_sparse.conv import ConvSpec
-from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import Space, divisors, nearest, sample
-from tvm_sparse.schedules.cpu_rows import layouts, vector_lanes
-from tvm_sparse.schedules.csr import (
+from tvm_sparse.conv.conv2d_rows import RowGroups
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
+from tvm_sparse.scheduling.csr import (
     csr_function,
     epilogue,
     epilogue_reads,
@@ -28,6 +27,7 @@ from tvm_sparse.schedules.csr import (
     stretch,
     whole,
 )
+from tvm_sparse.scheduling.space import Space, divisors, nearest, sample
 
 NAME = "csr_cpu"
 TARGET = "llvm"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from tvm.target import Target
 
-from tvm_sparse.conv import ConvSpec
-from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import Space
-from tvm_sparse.schedules.cpu_rows import layouts, packs, row_space, vector_lanes
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_rows import layouts, packs, row_space, vector_lanes
+from tvm_sparse.scheduling.space import Space
 
 NAME = "dense_cpu"
 TARGET = "llvm"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from tvm.target import Target
 
-from tvm_sparse.conv import ConvSpec
-from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import Space
-from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan
-from tvm_sparse.schedules.cuda_tiles import tile_space
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.spatial_tiles import tile_space
+from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
+from tvm_sparse.scheduling.space import Space
 
 NAME = "dense_cuda"
 TARGET = "cuda"

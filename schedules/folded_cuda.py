@@ -15,16 +15,17 @@ from itertools import islice
 
 from tvm.target import Target
 
-from tvm_sparse.compute import Tiles
-from tvm_sparse.conv import ConvSpec
-from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.runs import Runs
-from tvm_sparse.schedules.base import NotApplicable, Space
-from tvm_sparse.schedules.cuda_plan import Structure, layouts, plan, serves, side_by_side
-from tvm_sparse.schedules.cuda_runs import MAX_LENGTH, lengths, run_plan, run_space
-from tvm_sparse.schedules.cuda_split import SPLITS, has_clusters, split_space, split_spaces
-from tvm_sparse.schedules.cuda_tiles import Fold, folded_tile_space, plain_tile_space
-from tvm_sparse.strips import Strips
+from tvm_sparse.conv.conv2d_npq import Runs
+from tvm_sparse.conv.conv2d_tiles import Tiles
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.warp_row_tiles import Strips
+from tvm_sparse.scheduling.cuda.npq_tiles import MAX_LENGTH, lengths, run_plan, run_space
+from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, plain_tile_space
+from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
+from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
+from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.gpu import has_clusters
 
 NAME = "folded_cuda"
 TARGET = "cuda"

@@ -15,11 +15,11 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
-from tvm_sparse.compute import conv2d
-from tvm_sparse.conv import ConvSpec
-from tvm_sparse.fold import FOLD
-from tvm_sparse.pattern import SparsityPattern
-from tvm_sparse.schedules.base import Generated, NotApplicable, Space
+from tvm_sparse.conv.conv2d import conv2d
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import FOLD
+from tvm_sparse.scheduling.space import Generated, NotApplicable, Space
 
 NAME = "generated_cpu"
 TARGET = "llvm"

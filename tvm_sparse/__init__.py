@@ -8,38 +8,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from tvm_sparse.autotune.options import TuneOptions as TuneOptions
+    from tvm_sparse.autotune.session import tune as tune
+    from tvm_sparse.compiler.build_model import compile as compile
+    from tvm_sparse.conv.sparsity import SparsityPattern as SparsityPattern
+    from tvm_sparse.conv.spec import ConvSpec as ConvSpec
+    from tvm_sparse.errors import TvmSparseError as TvmSparseError
+    from tvm_sparse.logs.record import TuningRecord as TuningRecord
+    from tvm_sparse.logs.tuning_log import TuningLog as TuningLog
+    from tvm_sparse.measure.outcome import MeasureOptions as MeasureOptions
+    from tvm_sparse.runtime.artifact import load as load
+    from tvm_sparse.runtime.artifact import save as save
+    from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
+from tvm_sparse.version import __version__
 
 # Public name -> the module that defines it.
 _EXPORTS = {
-    "CompiledModel": "tvm_sparse.runtime",
-    "ConvSpec": "tvm_sparse.conv",
-    "MeasureOptions": "tvm_sparse.measure",
-    "SparsityPattern": "tvm_sparse.pattern",
-    "TuneOptions": "tvm_sparse.tuner",
-    "TuningLog": "tvm_sparse.log",
-    "TuningRecord": "tvm_sparse.records",
+    "CompiledModel": "tvm_sparse.runtime.compiled_model",
+    "ConvSpec": "tvm_sparse.conv.spec",
+    "MeasureOptions": "tvm_sparse.measure.outcome",
+    "SparsityPattern": "tvm_sparse.conv.sparsity",
+    "TuneOptions": "tvm_sparse.autotune.options",
+    "TuningLog": "tvm_sparse.logs.tuning_log",
+    "TuningRecord": "tvm_sparse.logs.record",
     "TvmSparseError": "tvm_sparse.errors",
-    "compile": "tvm_sparse.model",
-    "load": "tvm_sparse.artifact",
-    "save": "tvm_sparse.artifact",
-    "tune": "tvm_sparse.session",
+    "compile": "tvm_sparse.compiler.build_model",
+    "load": "tvm_sparse.runtime.artifact",
+    "save": "tvm_sparse.runtime.artifact",
+    "tune": "tvm_sparse.autotune.session",
 }
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - the names are strings
-
-if TYPE_CHECKING:
-    from tvm_sparse.artifact import load as load
-    from tvm_sparse.artifact import save as save
-    from tvm_sparse.conv import ConvSpec as ConvSpec
-    from tvm_sparse.errors import TvmSparseError as TvmSparseError
-    from tvm_sparse.log import TuningLog as TuningLog
-    from tvm_sparse.measure import MeasureOptions as MeasureOptions
-    from tvm_sparse.model import compile as compile
-    from tvm_sparse.pattern import SparsityPattern as SparsityPattern
-    from tvm_sparse.records import TuningRecord as TuningRecord
-    from tvm_sparse.runtime import CompiledModel as CompiledModel
-    from tvm_sparse.session import tune as tune
-    from tvm_sparse.tuner import TuneOptions as TuneOptions
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,6 @@
 
 import sys
 
-from tvm_sparse.cli import main
+from tvm_sparse.cli.main import main
 
 sys.exit(main())

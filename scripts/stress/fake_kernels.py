@@ -1,0 +1,43 @@
+"""A worker whose kernels are not built and whose times follow from their decisions, for `kill_tuner`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.measure import worker_main
+
+# Environment variable with the file in which finished trials are noted.
+EVENTS = "FAKE_KERNELS_EVENTS"
+# Seconds that a build and a run take.
+BUILD_S, RUN_S = 0.02, 0.03
+
+
+def build(request: dict[str, Any]) -> dict[str, Any]:
+    """A worker's build that takes a moment: the library holds only what it is a kernel of."""
+    instructions, decisions = request["trace"]
+    named = {f"{index} {instructions[index][0]}": value for index, value in decisions}
+    time.sleep(BUILD_S)
+    Path(request["library"]).write_text(json.dumps([request["spec"], request["schedule"], named], sort_keys=True))
+    return {}
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """A worker's run: times that follow from the kernel; one in nine fails."""
+    trial = Path(request["library"]).read_text()
+    number = zlib.crc32(trial.encode())
+    time.sleep(RUN_S)
+    with Path(os.environ[EVENTS]).open("a") as events:
+        events.write(trial + "\n")
+    if number % 9 == 0 and '"dense' not in trial:
+        raise RuntimeError("CUDA: an illegal memory access was encountered")
+    times_us = [10 + number % 1000 / 100] * request["repeats"]
+    return {"error": 0.25, "times_us": times_us, "rival_times_us": [30.0] * request["repeats"] * bool(request["rival"])}
+
+
+if __name__ == "__main__":
+    worker_main.serve({**worker_main.ACTIONS, "build": build, "run": run})

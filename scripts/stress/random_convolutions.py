@@ -1,0 +1,151 @@
+"""Random convolutions and weights, and running a kernel on them: what the tests and `check_cpu.py` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from tvm_sparse.codegen import lowering
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.trace import trace_to_json
+
+# Picks one of several options: `random.Random(seed).choice`, or hypothesis drawing from them.
+Choose = Callable[[Sequence[Any]], Any]
+KERNELS = ((1, 1), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (2, 4), (5, 2), (1, 7))
+MAPS = (1, 2, 3, 4, 5, 7, 8, 11, 14, 19, 33)
+DENSITIES = (0.1, 0.0, 0.02, 0.3, 0.5, 0.9, 1.0)
+STRUCTURES = ("unstructured", "dead filters", "dead channels", "vectors", "tiles", "2:4", "one a filter")
+# Weights are small enough for a kernel to build in a fraction of a second.
+MAX_WEIGHTS = 1500
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution, its weight (K, C / groups, R, S) float32 and the seed of its inputs.
+
+    With `integers`, weights and inputs are small whole numbers and a kernel's result must be exact.
+    """
+
+    spec: ConvSpec
+    weight: np.ndarray
+    seed: int
+    integers: bool
+
+    def __repr__(self) -> str:
+        kind = "integers" if self.integers else "normal"
+        return f"Case({self.spec!r}, {np.count_nonzero(self.weight)} non-zeros, seed={self.seed}, {kind})"
+
+    def worst(self, kernel: Kernel, target: Target) -> float:
+        """Build and run `kernel`; its largest error as a fraction of the bound (0 or infinity for integers)."""
+        arguments = reference.random_arguments(self.spec, self.seed, self.integers)
+        y = run(kernel, self.spec, arguments, target)
+        epilogue = arguments.get("bias"), arguments.get("residual")
+        expected = reference.reference(self.spec, arguments["x"], self.weight, *epilogue)
+        if self.integers:
+            return 0.0 if np.array_equal(y, expected.value) else float("inf")
+        return expected.worst(y)
+
+
+def run(kernel: Kernel, spec: ConvSpec, arguments: dict[str, np.ndarray], target: Target) -> np.ndarray:
+    """The output of a kernel, built here; elements that it does not write are NaN."""
+    library = lowering.build(kernel.func, target)
+    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
+    y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
+    library["main"](*(tvm.runtime.tensor(a) for a in (arguments["x"], *kernel.constants, *epilogue)), y)
+    return y.numpy()
+
+
+def random_case(choose: Choose) -> Case:
+    """A case whose every property is one of those that `choose` is offered; the first are the simplest."""
+    spec = random_spec(choose)
+    seed = choose(range(2**16))
+    integers = choose((True, False))
+    return Case(spec, random_weight(spec, choose(DENSITIES), choose(STRUCTURES), seed, integers), seed, integers)
+
+
+def random_spec(choose: Choose) -> ConvSpec:
+    """A convolution with any stride, padding, dilation, groups and epilogue, of at most `MAX_WEIGHTS` weights."""
+    r, s = choose(KERNELS)
+    stride, dilation = (choose((1, 2, 3)), choose((1, 2, 3))), (choose((1, 2, 3)), choose((1, 2)))
+    top, left, bottom, right = padding = tuple(choose((0, 1, 2, 3, 5)) for _ in range(4))
+    channels, filters = choose((1, 2, 3, 4, 8, 16)), choose((1, 2, 3, 4, 6, 8, 12, 24))
+    groups = choose((1, 1, 2, 3))
+    if choose((False, False, False, True)):
+        channels, filters, groups = 1, choose((1, 1, 2)), choose((2, 3, 5, 8))
+    channels = max(1, min(channels, MAX_WEIGHTS // (groups * filters * r * s)))
+    return ConvSpec(
+        n=choose((1, 2, 3)),
+        c=channels * groups,
+        h=max(choose(MAPS), dilation[0] * (r - 1) + 1 - top - bottom),
+        w=max(choose(MAPS), dilation[1] * (s - 1) + 1 - left - right),
+        k=filters * groups,
+        r=r,
+        s=s,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        bias=choose((False, True)),
+        residual=choose((False, True)),
+        relu=choose((False, True)),
+    )
+
+
+def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, integers: bool) -> np.ndarray:
+    """A weight (K, C / groups, R, S) float32 of about this density whose zeros have the given structure.
+
+    Some zeros are -0.0, as a mask leaves them that was multiplied in.
+    """
+    rng = np.random.default_rng(seed)
+    shape = spec.weight_shape
+    mask = rng.random(shape) < density
+    if structure == "dead filters":
+        mask[rng.random(spec.k) < 0.5] = False
+    elif structure == "dead channels":
+        mask[:, rng.random(shape[1]) < 0.5] = False
+    elif structure == "vectors":
+        mask[:] = mask[:1]
+    elif structure == "tiles":
+        tiles = rng.random((-(-shape[0] // 4), -(-shape[1] // 4), 1, 1)) < density
+        mask[:] = tiles.repeat(4, axis=0).repeat(4, axis=1)[: shape[0], : shape[1]]
+    elif structure == "2:4":
+        for start in range(0, shape[1], 4):
+            order = rng.random(mask[:, start : start + 4].shape)
+            mask[:, start : start + 4] = order.argsort(axis=1).argsort(axis=1) < 2
+    elif structure == "one a filter":
+        mask[:] = False
+        mask.reshape(spec.k, -1)[np.arange(spec.k), rng.integers(0, mask[0].size, spec.k)] = True
+    values = rng.integers(1, 5, shape) * rng.choice((-1, 1), shape) if integers else rng.standard_normal(shape)
+    return (values * mask).astype(np.float32)
+
+
+# How often random decisions are chosen anew.
+ATTEMPTS = 20
+
+
+def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
+    """The kernel of `space` with every sampled decision chosen anew, tile sizes by a seed that is chosen.
+
+    Decisions that the space refuses are chosen again; its own are kept where it refuses `ATTEMPTS` times.
+    """
+    from tvm.s_tir import Schedule
+
+    schedule = space.scheduled(space.apply)
+
+    def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> Any:
+        return choose(range(len(attributes[0]))) if instruction.kind.name == "SampleCategorical" else None
+
+    for _ in range(ATTEMPTS):
+        decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
+        schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
+        if space.is_worth(decided):
+            return apply_trace(space, weight, trace_to_json(decided.trace))
+    return apply_trace(space, weight)

@@ -1,0 +1,357 @@
+"""The order, budget, seeds and memory of a layer's tuning; measuring is faked but for one test."""
+
+import itertools
+import zlib
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from tvm_sparse.autotune import evolutionary_search, layer, random_search, trial_runner
+from tvm_sparse.autotune.layer import tune_layer
+from tvm_sparse.autotune.options import Search, TuneOptions
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.logs.record import decisions_key
+from tvm_sparse.measure.outcome import MeasureOptions, Outcome
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.scheduling.trace import decisions
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
+# All default decisions and a few rounds of search.
+TRIALS = 14
+
+
+class Fake:
+    """A measurer whose times follow from the decisions; `failures` maps names of schedules to statuses."""
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def __call__(self, spec, weight, target, options):
+        self.spec, self.target = spec, target
+        self.measured, self.rivals = [], []
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def set_rival(self, candidate):
+        self.rivals.append(candidate)
+
+    def measure(self, candidates):
+        for candidate in candidates:
+            key = candidate.schedule, decisions_key(decisions(candidate.trace))
+            self.measured.append(key)
+            status = next((s for name, s in self.failures.items() if candidate.schedule.startswith(name)), "ok")
+            if status == "ok":
+                time_us = 10 + zlib.crc32(repr(key).encode()) % 1000 / 100
+                yield Outcome("ok", "", (time_us,) * 3, (50.0,) * 3 if self.rivals else (), 0.2)
+            else:
+                yield Outcome(status, f"{candidate.schedule} is broken")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Makes tuning use a `Fake` measurer; gives it."""
+
+    def use(**failures):
+        measurer = Fake(failures)
+        monkeypatch.setattr(layer, "Measurer", measurer)
+        return measurer
+
+    return use
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_populations():
+    """Most of the time of a faked trial goes to proposing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evolutionary_search, "POPULATION", 12)
+        yield
+
+
+@pytest.fixture(scope="module")
+def done():
+    """The records of a finished tuning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "Measurer", Fake({}))
+        return tune()
+
+
+@pytest.fixture(scope="module")
+def at_random():
+    """The records of a finished random search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "Measurer", Fake({}))
+        return tune(search="random")
+
+
+def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, batch=4, **options):
+    return list(tune_layer(SPEC, weight, TARGET, TuneOptions(trials=trials, seed=seed, batch=batch, **options), known))
+
+
+def keys(records):
+    return [(record.schedule, decisions_key(record.decisions)) for record in records]
+
+
+def test_dense_comes_first_and_its_best_is_the_rival(fake):
+    measurer = fake()
+    records = tune()
+    dense = [record for record in records if record.is_dense]
+    assert dense
+    assert records[: len(dense)] == dense
+    assert not any(record.dense_times_us for record in dense)
+    best = min(dense, key=lambda record: record.time_us)
+    assert [(rival.schedule, rival.trace) for rival in measurer.rivals] == [(best.schedule, best.trace)]
+    for record in records[len(dense) :]:
+        assert (record.dense_schedule, record.dense_time_us) == (best.schedule, 50.0)
+
+
+def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
+    measurer = fake()
+    records = tune()
+    assert len(records) == TRIALS
+    assert len(set(measurer.measured)) == len(measurer.measured) == TRIALS
+    spaces, _ = spaces_of(SPEC, SparsityPattern.of(WEIGHT), TARGET)
+    assert {each.name for each in spaces if each.generated is None} == {record.schedule for record in records}
+
+
+def test_records_say_what_was_measured(done):
+    for record in done:
+        assert (record.spec, record.pattern, record.seed) == (SPEC, SparsityPattern.of(WEIGHT), 0)
+        assert record.decisions == decisions(record.trace)
+        assert record.fingerprint == fingerprint_of(TARGET)
+        assert record.status == "ok"
+        assert type(record).from_line(record.to_line()) == record
+
+
+def test_a_seed_decides_everything_and_seeds_differ(fake, done):
+    fake()
+    assert keys(tune()) == keys(done)
+    assert set(keys(tune(seed=4))) != set(keys(done))
+
+
+@pytest.mark.parametrize("interrupted_after", [1, 3, 9])
+def test_a_rerun_measures_only_what_is_left(fake, done, interrupted_after):
+    measurer = fake()
+    known = done[:interrupted_after]
+    records = tune(known=known)
+    assert measurer.measured == keys(records)
+    # What is left, in the order of the run that was not interrupted.
+    assert keys(known + records) == keys(done)
+
+
+def test_a_rerun_with_a_lost_record_keeps_the_budget_and_what_is_known(fake, done):
+    """A damaged line in the middle of the log: the search cannot repeat itself, but measures nothing twice."""
+    measurer = fake()
+    known = done[:5] + done[6:12]
+    records = tune(known=known)
+    assert len(records) == TRIALS - len(known)
+    assert not set(keys(known)) & set(measurer.measured)
+    assert len(set(measurer.measured)) == len(records)
+
+
+@pytest.mark.parametrize("change", [{"batch": 3}, {"schedules": ("csr_cpu",)}], ids=str)
+def test_a_rerun_with_other_options_keeps_the_budget_and_what_is_known(fake, done, change):
+    measurer = fake()
+    records = tune(known=done, trials=TRIALS + 2, **change)
+    assert len(records) == 2
+    assert not set(keys(done)) & set(measurer.measured)
+
+
+def test_trials_of_another_seed_are_known_from_the_start(fake, done):
+    """So here too an interruption changes nothing."""
+    options = {"seed": 9, "schedules": ("csr_cpu",), "trials": TRIALS + 3}
+    measurer = fake()
+    records = tune(known=done, **options)
+    assert len(records) == 3
+    assert not set(keys(done)) & set(measurer.measured)
+    assert keys(tune(known=[*done, records[0]], **options)) == keys(records[1:])
+
+
+def test_a_finished_layer_is_left_alone(fake, done):
+    measurer = fake()
+    assert tune(known=done) == []
+    assert measurer.measured == []
+
+
+def test_dense_trials_serve_every_weight_and_sparse_ones_their_own(fake, done):
+    fake()
+    records = tune(known=done, weight=WEIGHT * 2)
+    assert not any(record.is_dense for record in records)
+    assert len(records) == TRIALS - sum(record.is_dense for record in done)
+
+
+@pytest.mark.parametrize("change", [{"arch": "other"}, {"threads": "7"}, {"tvm": "9"}])
+def test_another_machine_s_trials_count_for_nothing(fake, done, change):
+    fake()
+    known = [replace(record, fingerprint={**record.fingerprint, **change}) for record in done]
+    assert len(tune(known=known)) == TRIALS
+
+
+def test_trials_of_older_schedules_are_forgotten(fake, done):
+    """Their traces no longer fit, or their layout is gone; as the dense rival they would end the tuning."""
+    measurer = fake()
+    stale = [replace(record, trace=[[["Gone", [], [], []]], []]) for record in done]
+    stale += [replace(record, schedule="dense_cpu:gone") for record in stale if record.is_dense]
+    records = tune(known=stale)
+    assert len(records) == TRIALS
+    assert measurer.rivals[0].trace in [record.trace for record in records]
+
+
+@pytest.mark.parametrize("status", ["build_failed", "run_failed", "timeout", "wrong"])
+def test_failures_are_recorded_with_their_cause_and_cost_a_trial(fake, status):
+    fake(folded_cpu=status)
+    records = tune()
+    failed = [record for record in records if record.schedule.startswith("folded_cpu")]
+    assert failed
+    assert {(record.status, record.cause) for record in failed} == {
+        (status, f"{record.schedule} is broken") for record in failed
+    }
+    assert len(records) == TRIALS
+
+
+def test_without_a_dense_kernel_there_is_nothing_to_compare_with(fake):
+    fake(dense_cpu="build_failed")
+    with pytest.raises(BuildError, match=r"no dense kernel to compare with: dense_cpu.* is broken"):
+        tune()
+
+
+def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
+    fake()
+    start = max((record for record in done if record.schedule.startswith("folded")), key=lambda record: record.time_us)
+    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), start=start))
+    assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
+
+
+def test_schedules_limit_the_search_but_not_the_rival(fake):
+    fake()
+    names = {record.schedule.split(":")[0] for record in tune(schedules=("csr_cpu",))}
+    assert names == {"csr_cpu", "dense_cpu"}
+
+
+@pytest.mark.parametrize("search", get_args(Search))
+def test_a_space_of_one_point_ends(fake, monkeypatch, search):
+    fake()
+    monkeypatch.setattr(random_search, "MAX_DRAWS", 50)
+    spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
+    weight = np.ones(spec.weight_shape, np.float32)
+    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",), search=evolutionary_search)
+    records = list(tune_layer(spec, weight, TARGET, options))
+    assert 2 <= len(records) < TRIALS
+    assert len(set(keys(records))) == len(records)
+
+
+class Clock:
+    """Seconds that pass only while candidates are measured, one each."""
+
+    def __init__(self, measurer):
+        self.measurer = measurer
+
+    def monotonic(self):
+        return len(self.measurer.measured)
+
+
+@pytest.mark.parametrize("search", get_args(Search))
+# The time ends within the dense trials, a batch, within the second sparse batch, and not at all.
+@pytest.mark.parametrize(("seconds", "made"), [(1, 2), (5, 6), (TRIALS, TRIALS)])
+def test_no_batch_is_begun_after_the_time(fake, monkeypatch, search, seconds, made):
+    measurer = fake()
+    monkeypatch.setattr(trial_runner, "time", Clock(measurer))
+    options = TuneOptions(trials=TRIALS, batch=2, seconds=seconds, search=evolutionary_search)
+    told = []
+    found = list(tune_layer(SPEC, WEIGHT, TARGET, options, out_of_time=lambda: told.append("out of time")))
+    assert len(found) == len(measurer.measured) == made
+    assert len(told) == (made < TRIALS)
+
+
+@pytest.mark.parametrize("search", get_args(Search))
+def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, search):
+    """Each look at the clock takes a second: meeting the trials of the first run again takes longer than there is."""
+    fake()
+    seconds = itertools.count()
+    monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    known, made = [], [1]
+    while made[-1]:
+        records = tune(known=known, batch=2, seconds=5, search=evolutionary_search)
+        made.append(len(records))
+        known += records
+    assert made[1] == 8
+    assert made[2] > 2
+    assert len(set(keys(known))) == len(known) == TRIALS
+    if evolutionary_search == "random":
+        assert keys(known) == keys(at_random)
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"seconds": -1.0}, {"search": "genetic"}], ids=str)
+def test_wrong_options_are_one_sentence(wrong):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))}: .* found"):
+        TuneOptions(**wrong)
+
+
+def is_dense(record):
+    return record.is_dense
+
+
+def sparse_keys(records):
+    return keys(itertools.filterfalse(is_dense, records))
+
+
+def test_random_trials_are_of_all_spaces_and_none_twice(fake):
+    measurer = fake()
+    records = tune(search="random", trials=40)
+    assert len(set(measurer.measured)) == len(records) == 40
+    spaces, _ = spaces_of(SPEC, SparsityPattern.of(WEIGHT), TARGET)
+    assert {record.schedule.partition(":")[0] for record in records} == {each.schedule for each in spaces}
+
+
+def test_random_search_has_the_dense_rival_of_the_guided_one(done, at_random):
+    assert keys(filter(is_dense, at_random)) == keys(filter(is_dense, done))
+    assert {r.dense_schedule for r in at_random} == {r.dense_schedule for r in done}
+
+
+def test_random_trials_heed_the_seed_and_not_the_times(fake, at_random):
+    fake(folded_cpu="wrong", csr_cpu="timeout")
+    assert sparse_keys(tune(search="random")) == sparse_keys(at_random)
+    assert set(sparse_keys(tune(search="random", seed=4))) != set(sparse_keys(at_random))
+
+
+@pytest.mark.parametrize("interrupted_after", [2, 5, 9])
+def test_a_random_rerun_goes_on(fake, at_random, interrupted_after):
+    measurer = fake()
+    known = at_random[:interrupted_after]
+    records = tune(known=known, search="random")
+    assert measurer.measured == keys(records)
+    assert keys(known + records) == keys(at_random)
+
+
+def test_a_random_rerun_does_not_repeat_what_is_known(fake, at_random):
+    """Neither after a record was lost and with other batches, nor with another seed."""
+    for options in ({"batch": 3}, {"seed": 7}):
+        measurer = fake()
+        known = at_random[:6] + at_random[7:]
+        records = tune(known=known, search="random", trials=TRIALS + 10, **options)
+        assert len(records) == len(set(measurer.measured)) == 11
+        assert not set(keys(known)) & set(measurer.measured)
+
+
+def test_a_real_layer_is_tuned():
+    options = MeasureOptions(repeats=2, min_repeat_ms=0.2)
+    records = tune(trials=8, schedules=("folded_cpu",), measure=options)
+    assert len(records) == 8
+    assert {record.status for record in records} == {"ok"}, [record.cause for record in records]
+    for record in records:
+        assert len(record.times_us) == 2
+        assert 0 <= record.error <= 1
+        assert record.is_dense or record.speedup > 0

@@ -1,0 +1,274 @@
+"""The rivals against the float64 reference: on the CPU through torch, Escort's kernels emulated, all on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_emulator import PRELUDE
+
+from tvm_sparse.benchmarks.baselines import (
+    NotServed,
+    Peer,
+    all_peers,
+    channel_pruned,
+    cudnn,
+    escort,
+    escort_kernels,
+    im2col,
+)
+from tvm_sparse.benchmarks.baselines.base import settings
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.conv.spec import ConvSpec
+
+SPECS = {
+    "padded": ConvSpec(3, 4, 9, 7, 6, 3, 3, padding=(1, 1, 1, 1)),
+    "unpadded": ConvSpec(2, 2, 12, 12, 4, 5, 5),
+    "strided": ConvSpec(1, 6, 11, 14, 8, 3, 5, stride=(2, 3), padding=(1, 2, 1, 2)),
+    "dilated": ConvSpec(2, 2, 13, 12, 2, 3, 2, dilation=(2, 3), padding=(2, 3, 2, 3)),
+    "asymmetric": ConvSpec(2, 4, 8, 10, 6, 4, 3, padding=(1, 0, 3, 2)),
+    "grouped": ConvSpec(2, 8, 9, 9, 4, 3, 3, padding=(1, 1, 1, 1), groups=2),
+    "pointwise": ConvSpec(5, 8, 6, 6, 10, 1, 1),
+    "wide": ConvSpec(9, 2, 20, 37, 2, 3, 3, padding=(1, 1, 1, 1)),
+}
+CPU = torch.device("cpu")
+LIBRARIES = [*cudnn.peers(), *im2col.peers(), *channel_pruned.peers()]
+
+
+def name(peer: Peer) -> str:
+    return f"{peer.family} {peer.variant}".strip()
+
+
+def sparse_weight(spec: ConvSpec, density: float = 0.4) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal(spec.weight_shape) * (rng.random(spec.weight_shape) < density)
+    weight[-1] = 0  # a dead filter, which no half keeps
+    return weight.astype(np.float32)
+
+
+def error(peer: Peer, spec: ConvSpec, device: torch.device, weight: np.ndarray | None = None) -> float:
+    """Largest error as a fraction of what the rival declares; the call is made twice, on inputs one after the other."""
+    prepared = peer.prepare(spec, sparse_weight(spec) if weight is None else weight, device)
+    worst = 0.0
+    for seed in range(2):
+        x = reference.random_arguments(spec, seed)["x"]
+        y = prepared.store(prepared.bind(prepared.load(torch.from_numpy(x).to(device)))()).cpu().numpy()
+        expected = reference.reference(prepared.spec, x[:, : prepared.spec.c], prepared.weight)
+        assert y.shape == prepared.spec.output_shape and y.dtype == np.float32
+        if peer.tolerance is None:
+            worst = max(worst, expected.worst(y))
+        else:
+            worst = max(worst, float(np.abs(y - expected.value).max() / np.abs(expected.value).max()) / peer.tolerance)
+        assert not np.isnan(worst)
+    return worst
+
+
+@pytest.mark.parametrize("shape", SPECS)
+@pytest.mark.parametrize("peer", LIBRARIES, ids=name)
+def test_library_rivals_match_the_reference(peer: Peer, shape: str) -> None:
+    spec = SPECS[shape]
+    if peer.family.startswith("half") and spec.groups > 1:
+        with pytest.raises(NotServed, match="groups"):
+            peer.prepare(spec, sparse_weight(spec), CPU)
+    else:
+        assert error(peer, spec, CPU) <= 1
+
+
+def test_rounded_rivals_are_declared() -> None:
+    """What is not float32 throughout says so, and names differ."""
+    peers = all_peers()
+    assert {peer.family for peer in peers if not peer.exact} == {
+        "cudnn-tf32",
+        "cudnn-fp16",
+        "im2col-cublas-tf32",
+        "half-channels-tf32",
+        "half-filters-tf32",
+        "half-both-tf32",
+    }
+    assert len({name(peer) for peer in peers}) == len(peers)
+    assert {peer.family for peer in peers if peer.sparse} == {"im2col-cusparse", "escort", "escort-prepadded"}
+
+
+def test_float16_is_really_rounded() -> None:
+    """A float16 result differs from the float32 one by more than the element-wise bound."""
+    spec = SPECS["padded"]
+    x, weight = reference.random_arguments(spec, 0)["x"], sparse_weight(spec)
+    prepared = cudnn.Cudnn("fp16", "nhwc").prepare(spec, weight, CPU)
+    y = prepared.store(prepared.bind(prepared.load(torch.from_numpy(x)))())
+    assert reference.reference(spec, x, weight).worst(y.numpy()) > 1
+
+
+def test_settings_are_put_back() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    with pytest.raises(RuntimeError), settings(matmul, allow_tf32=not before):
+        assert matmul.allow_tf32 is not before
+        raise RuntimeError
+    assert matmul.allow_tf32 is before
+    flags = [getattr(torch.backends.cudnn, flag) for flag in ("enabled", "benchmark", "deterministic", "allow_tf32")]
+    error(cudnn.Cudnn("tf32", "nchw"), SPECS["padded"], CPU)
+    assert flags == [
+        getattr(torch.backends.cudnn, flag) for flag in ("enabled", "benchmark", "deterministic", "allow_tf32")
+    ]
+
+
+def test_halves_compute_half() -> None:
+    spec = SPECS["padded"]
+    for cut, (c, k) in {"channels": (2, 6), "filters": (4, 3), "both": (2, 3)}.items():
+        prepared = channel_pruned.Halved(cut, cudnn.Cudnn("fp32", "nchw")).prepare(spec, sparse_weight(spec), CPU)
+        assert (prepared.spec.c, prepared.spec.k) == (c, k)
+        assert prepared.weight_bytes == 4 * c * k * 9
+
+
+@pytest.mark.parametrize(
+    ("peer", "change", "reason"),
+    [
+        (channel_pruned.Halved("channels", cudnn.Cudnn("fp32", "nchw")), {"c": 1}, "1 channels"),
+        (channel_pruned.Halved("both", cudnn.Cudnn("fp32", "nchw")), {"k": 5}, "5 filters"),
+        (cudnn.Cudnn("fp32", "nchw"), {"bias": True}, "without bias"),
+        (im2col.Im2colCublas("unfold"), {"relu": True}, "without bias"),
+        (im2col.Im2colCusparse("cnhw"), {"residual": True}, "without bias"),
+        (escort.Escort(False, None), {}, "nvcc"),
+    ],
+)
+def test_reasons_not_to_serve(peer: Peer, change: dict[str, Any], reason: str) -> None:
+    spec = ConvSpec.from_json({**SPECS["padded"].to_json(), **change})
+    with pytest.raises(NotServed, match=reason):
+        peer.prepare(spec, sparse_weight(spec), CPU)
+
+
+def test_compressed_rows_are_the_matrix() -> None:
+    for spec in SPECS.values():
+        weight = sparse_weight(spec)
+        rows, columns, values = im2col.compressed_rows(spec, weight)
+        matrix = np.zeros((spec.k, spec.c, spec.r, spec.s), np.float32)
+        for k in range(spec.k):
+            matrix[k].flat[columns[rows[k] : rows[k + 1]]] = values[rows[k] : rows[k + 1]]
+        per_group = spec.c // spec.groups
+        for k in range(spec.k):
+            first = k // (spec.k // spec.groups) * per_group
+            np.testing.assert_array_equal(matrix[k, first : first + per_group], weight[k])
+        assert np.count_nonzero(matrix) == np.count_nonzero(weight)
+
+
+# CUDA as C++ for the emulator: threads are fibres, launches run at once.
+AS_CPP = """
+#include <math.h>
+#include <tuple>
+#define __global__ static
+#define __launch_bounds__(...)
+#define __shared__ alignas(16) static
+#define __ldg(pointer) (*(pointer))
+struct dim3 { int x, y, z; dim3(int x, int y, int z) : x(x), y(y), z(z) {} };
+typedef void* cudaStream_t;
+static int cudaGetLastError() { return 0; }
+static float __int_as_float(int bits) { float value; memcpy(&value, &bits, 4); return value; }
+static dim3 blockDim(1, 1, 1), gridDim(1, 1, 1);
+template <class Kernel, class... Arguments>
+static void emulate(Kernel kernel, dim3 grid, dim3 block, Arguments... arguments) {
+    static Kernel called;
+    static std::tuple<Arguments...>* passed;
+    std::tuple<Arguments...> all(arguments...);
+    called = kernel, passed = &all, blockDim = block, gridDim = grid;
+    int extents[] = {grid.x, grid.y, grid.z}, threads[] = {block.x, block.y, block.z};
+    run_grid([] { std::apply(called, *passed); finished[current] = true; __syncthreads(); }, extents, threads, 1);
+}
+#define LAUNCH(kernel, grid, block, stream, ...) emulate(kernel, grid, block, __VA_ARGS__)
+"""
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> escort_kernels.Kernels:
+    """Escort's kernels on the CPU."""
+    folder = tmp_path_factory.mktemp("escort")
+    code = (resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu").read_text()
+    (folder / "escort.cc").write_text(PRELUDE + AS_CPP + code)
+    library = folder / "escort.so"
+    flags = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(folder / "escort.cc")], check=True)
+    return escort_kernels.Kernels.load(library)
+
+
+@pytest.mark.parametrize("shape", SPECS)
+@pytest.mark.parametrize("prepadded", [False, True], ids=["escort", "escort-prepadded"])
+def test_escort_matches_the_reference(emulated: escort_kernels.Kernels, prepadded: bool, shape: str) -> None:
+    peer = escort.Escort(prepadded, emulated)
+    if prepadded and not any(SPECS[shape].padding):
+        with pytest.raises(NotServed, match="no padding"):
+            peer.prepare(SPECS[shape], sparse_weight(SPECS[shape]), CPU)
+    else:
+        assert error(peer, SPECS[shape], CPU) <= 1
+
+
+@pytest.mark.parametrize("launch", escort_kernels.LAUNCHES, ids=str)
+def test_every_launch_of_escort(emulated: escort_kernels.Kernels, launch: escort_kernels.Launch) -> None:
+    """More taps a filter than are staged at a time, more rows, columns and images than divide."""
+    spec = ConvSpec(3, 130, 5, 19, 2, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec, 1.0)
+    assert np.count_nonzero(weight[0]) > 1024
+    key = (spec, digest(weight))
+    assert error(escort.Escort(False, emulated, {key: launch}), spec, CPU, weight) <= 1
+
+
+def test_escort_refuses_what_it_was_not_compiled_for(emulated: escort_kernels.Kernels) -> None:
+    spec = SPECS["padded"]
+    weight = sparse_weight(spec)
+    peer = escort.Escort(False, emulated, {(spec, digest(weight)): escort_kernels.Launch(7, 7, 1, 1, False)})
+    prepared = peer.prepare(spec, weight, CPU)
+    with pytest.raises(RuntimeError, match="not launched"):
+        prepared.bind(prepared.load(torch.zeros(spec.input_shape)))()
+    many = ConvSpec(70_000, 1, 2, 2, 2, 1, 1)
+    with pytest.raises(NotServed, match="one launch"):
+        peer.prepare(many, np.ones(many.weight_shape, np.float32), CPU)
+
+
+def test_the_structure_is_the_one_that_is_compiled() -> None:
+    code = (resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu").read_text()
+    struct = re.search(r"struct Geometry \{(.*?)\}", code, re.DOTALL).group(1)
+    names = re.findall(r"\w+", struct.replace("int ", ""))
+    assert names == [field for field, _ in escort_kernels.Geometry._fields_]
+    shapes = re.findall(r"^    SHAPE\((.*)\)$", code, re.MULTILINE)
+    assert [tuple(map(int, shape.split(","))) for shape in shapes] == list(escort_kernels.SHAPES)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+def test_escort_compiles_without_spills(tmp_path: Path) -> None:
+    library = escort_kernels.build(tmp_path, "sm_90")
+    assert hasattr(ctypes.CDLL(str(library)), "escort_convolve")
+    with resources.as_file(resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu") as source:
+        command = ["nvcc", "-O3", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "cubin"), str(source)]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert set(re.findall(r"(\d+) bytes spill", report)) == {"0"}
+    assert max(map(int, re.findall(r"Used (\d+) registers", report))) <= 64
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SPECS)
+def test_every_rival_on_the_gpu(tmp_path: Path, shape: str) -> None:
+    major, minor = torch.cuda.get_device_capability()
+    device, spec = torch.device("cuda"), SPECS[shape]
+    for peer in all_peers(escort_kernels.build(tmp_path, f"sm_{major}{minor}")):
+        try:
+            assert error(peer, spec, device) <= 1, name(peer)
+        except NotServed:
+            assert peer.family.startswith(("half", "escort-prepadded")), name(peer)
+
+
+@pytest.mark.gpu
+def test_every_launch_of_escort_on_the_gpu(tmp_path: Path) -> None:
+    major, minor = torch.cuda.get_device_capability()
+    kernels = escort_kernels.Kernels.load(escort_kernels.build(tmp_path, f"sm_{major}{minor}"))
+    spec = ConvSpec(5, 130, 37, 41, 6, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec)
+    for launch in escort_kernels.LAUNCHES:
+        peer = escort.Escort(False, kernels, {(spec, digest(weight)): launch})
+        assert error(peer, spec, torch.device("cuda"), weight) <= 1, str(launch)

@@ -1,0 +1,79 @@
+"""What limits a layer follows from its shape and zeros, and the advice says what would help."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from random_convolutions import random_weight
+
+from tvm_sparse.cli.bottleneck import Limit, advise, limit_of, traffic_bytes
+from tvm_sparse.cli.commands import inspect
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target('{"kind":"llvm","mcpu":"znver4","num-cores":1}')
+MAP = ConvSpec(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+SMALL = dataclasses.replace(MAP, c=512, k=512, h=7, w=7)
+POINTWISE = dataclasses.replace(MAP, r=1, s=1, padding=(0, 0, 0, 0))
+
+
+def look(spec, density, structure="unstructured", target=TARGET):
+    weight = random_weight(spec, density, structure, 0, False)
+    pattern = SparsityPattern.of(weight)
+    _, reasons = spaces_of(spec, pattern, target)
+    limit = limit_of(spec, pattern, target, reasons)
+    return limit, " ".join(advise(spec, pattern, limit))
+
+
+@pytest.mark.parametrize(
+    ("spec", "density", "kind", "text", "advice"),
+    [
+        (MAP, 0.1, "arithmetic", "one multiply-add for each non-zero", ""),
+        (MAP, 1.0, "density", "100% of its weights are left", "it is not pruned"),
+        (MAP, 0.7, "density", "70% of its weights", "prune it below a density of about 0.4"),
+        (MAP, 0.0, "memory", "all its weights are zero", "64 of 64 filters are all zero"),
+        (POINTWISE, 0.02, "memory", "operations for each byte", "more zeros will not make it faster"),
+        (SMALL, 0.1, "code size", "too many to fold", "at a density of 0.017"),
+        (dataclasses.replace(SMALL, c=64, k=64), 0.1, "vectors", r"a 7x7 map fills", ""),
+    ],
+)
+def test_limits(spec, density, kind, text, advice):
+    limit, said = look(spec, density)
+    assert limit.kind == kind
+    assert text in limit.text
+    assert advice in said if advice else said == ""
+
+
+def test_dead_filters_and_channels():
+    weight = random_weight(MAP, 0.2, "unstructured", 0, False)
+    weight[:5], weight[:, :7] = 0, 0
+    said = " ".join(advise(MAP, SparsityPattern.of(weight), None))
+    assert "5 of 64 filters are all zero" in said
+    assert "7 of 64 input channels are never read" in said
+
+
+def test_other_targets_have_no_limit_here():
+    assert look(MAP, 0.1, target=resolve_target("cuda"))[0] is None
+
+
+def test_traffic_by_hand():
+    spec = ConvSpec(2, 3, 8, 8, 5, 3, 3, residual=True)
+    assert traffic_bytes(spec) == 4 * (2 * 3 * 64 + 2 * (2 * 5 * 36))
+
+
+def test_a_predicted_time_is_shown(monkeypatch, capsys):
+    from rich.console import Console
+
+    weight = random_weight(MAP, 0.1, "unstructured", 0, False)
+    layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
+    monkeypatch.setattr(inspect, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
+    found = inspect.document("m.onnx", layers, TARGET, None)
+    assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
+    assert any("conv does 100% of what is left" in note for note in found["notes"])
+    inspect.show_layers(found, Console(width=250))
+    text = capsys.readouterr().out
+    assert "predicted us" in text and "12.5" in text
+    assert "other: of something; 64 of 64 filters are all zero" in text

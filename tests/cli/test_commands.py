@@ -1,0 +1,480 @@
+"""The command line: exit codes, one sentence for each mistake, one JSON document, and work that survives Ctrl-C."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+import zoo
+from factories import make_record
+
+import tvm_sparse
+from tvm_sparse.autotune import trial_runner
+from tvm_sparse.cli import common, demo_data, main
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target
+
+COMMANDS = ("inspect", "tune", "compile", "check", "run", "bench", "demo", "doctor", "logs")
+SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
+
+
+def make_arrays():
+    """A weight with a quarter of its entries and one filter dead, and a bias."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(SPEC.weight_shape) * (rng.random(SPEC.weight_shape) < 0.25)
+    weight[3] = 0
+    return weight.astype(np.float32), rng.standard_normal(SPEC.k).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Default files land in a fresh folder, and what a command sets in the environment ends with the test."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
+        monkeypatch.setenv(name, "1")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """The path of a model with one convolution, input ``x`` and output ``y``."""
+    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
+    weight, bias = make_arrays()
+    nodes = [("Conv", ["x", "conv.weight", "b"], ["t"], {"pads": [1, 1, 1, 1]}), ("Relu", ["t"], ["y"], {})]
+    shapes = {"x": SPEC.input_shape}, {"y": SPEC.output_shape}
+    onnx.save(zoo.onnx_model(nodes, {"conv.weight": weight, "b": bias}, *shapes), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def log(model, tmp_path_factory):
+    """The path of a log with six trials of it."""
+    path = tmp_path_factory.mktemp("log") / "tiny.jsonl"
+    assert main.main(["tune", str(model), "--trials", "6", "-o", str(path), "--timeout", "120"]) == 0
+    return path
+
+
+@pytest.fixture(scope="session")
+def artifact(model, log, tmp_path_factory):
+    """The path of the compiled model."""
+    path = tmp_path_factory.mktemp("artifact") / "tiny.ts"
+    assert main.main(["compile", str(model), "-o", str(path), "--tuning-records", str(log)]) == 0
+    return path
+
+
+def call(*words):
+    return main.main([str(word) for word in words])
+
+
+def document(capsys, *words):
+    """What a command prints with --json."""
+    capsys.readouterr()
+    assert call(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def start(*words):
+    """The command in a process of its own, which heeds Ctrl-C even where the tests run in the background."""
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"import sys; {heed}; from tvm_sparse.cli import main as cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def python(code):
+    """What a fresh Python prints for `code`."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def loaded_by(code):
+    """Packages beyond the standard library, and beyond what every Python here loads, that `code` makes it load."""
+    code = f"import sys; usual = set(sys.modules)\n{code}\nprint()\nprint(*set(sys.modules) - usual)"
+    names = {name.partition(".")[0] for name in python(code).splitlines()[-1].split()}
+    return names - sys.stdlib_module_names
+
+
+def test_importing_the_package_loads_nothing_else():
+    assert loaded_by("import tvm_sparse") == {"tvm_sparse"}
+
+
+def test_help_loads_nothing_else():
+    code = "from tvm_sparse.cli import main as cli\ntry:\n    cli.main(['tune', '--help'])\nexcept SystemExit: pass"
+    assert loaded_by(code) == {"tvm_sparse"}
+
+
+def test_public_names():
+    for name in tvm_sparse.__all__:
+        assert getattr(tvm_sparse, name) is not None
+    assert set(tvm_sparse.__all__) <= set(dir(tvm_sparse))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        tvm_sparse.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: words[0] if words else "all")
+def test_help_teaches(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        call(*words, "--help")
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"tvm-sparse {words[0]}" in text.partition("example")[2] if words else all(c in text for c in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["tune"],
+        ["tune", "m.onnx", "--trials", "0"],
+        ["tune", "m.onnx", "--timeout", "inf"],
+        ["tune", "m.onnx", "--seconds", "0"],
+        ["tune", "m.onnx", "--search", "genetic"],
+        ["tune", "m.onnx", "--trial", "3"],
+        ["tune", "m.onnx", "--seed", "-1"],
+        ["tune", "m.onnx", "--seed", "4294967296"],
+        ["inspect", "m.onnx", "--input-shape", "1,3,224,224"],
+        ["inspect", "m.onnx", "--input-shape", "x:1,-3"],
+        ["compile", "m.onnx"],
+        ["logs", "nonsense", "a.jsonl"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(words):
+    with pytest.raises(SystemExit) as ended:
+        call(*words)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "sentence"),
+    [
+        (3, ["inspect", "missing.onnx"], "missing.onnx: no such file"),
+        (3, ["inspect", "text.onnx"], "text.onnx: this is no valid ONNX model"),
+        (3, ["inspect", "model.pth"], "model.pth: this is a pickle"),
+        (2, ["inspect", "{model}", "--target", "nonsense"], "target nonsense"),
+        (3, ["inspect", "{model}", "--input-shape", "z:1,2"], "no such input, found z"),
+        (3, ["inspect", "{model}", "--tuning-records", "missing.jsonl"], "missing.jsonl"),
+        (3, ["compile", "{model}", "-o", "folder"], "folder: exists and is no artifact"),
+        (2, ["tune", "{model}", "--schedules", "nonsense"], "--schedules: unknown, found nonsense"),
+        (2, ["tune", "{model}", "--dry-run", "--layers", "nonsense"], "layers: not in the model, found nonsense"),
+        (3, ["run", "missing"], "missing: is no artifact"),
+        (2, ["run", "missing", "-o", "y.txt"], "--output: has another suffix"),
+        (3, ["bench", "missing.onnx"], "missing.onnx: no such file"),
+        (3, ["logs", "stats", "missing.jsonl"], "missing.jsonl: no such file"),
+        (2, ["logs", "merge", "text.onnx"], "no file to write was given"),
+        (2, ["logs", "best", "text.onnx", "-o", "a.jsonl"], "writes no file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_are_one_sentence(code, words, sentence, model, tmp_path, capsys):
+    Path("text.onnx").write_text("nonsense")
+    Path("model.pth").write_text("nonsense")
+    (tmp_path / "folder" / "file").mkdir(parents=True)
+    assert call(*(word.format(model=model) for word in words)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    message = err.splitlines()[-1]
+    assert message.startswith("tvm-sparse: ") and sentence in message
+    assert "Traceback" not in err
+
+
+def test_a_traceback_where_it_was_asked_for(capsys):
+    assert call("inspect", "missing.onnx", "-v") == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_failed_builds_and_verifications_have_their_codes(model, monkeypatch, capsys):
+    monkeypatch.setattr(common, "AGREEMENT", -1.0)
+    assert call("bench", model, "--repeat", "1") == 5
+    assert "the outputs differ" in capsys.readouterr().err
+
+    def fail(error):
+        raise error
+
+    monkeypatch.setattr(
+        "tvm_sparse.compiler.build_model.compile", lambda *_: fail(BuildError("model", "does not build"))
+    )
+    assert call("compile", model, "-o", "a") == 4
+    monkeypatch.setattr(
+        "tvm_sparse.compiler.build_model.compile", lambda *_: fail(RuntimeError("Traceback of C++\n  the reason\n"))
+    )
+    assert call("compile", model, "-o", "a") == 4
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "tvm-sparse: internal error: the reason; run again with -v to see where"
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "tvm_sparse", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"tvm-sparse {tvm_sparse.__version__}\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_the_reader_of_the_output_leaves(options, log):
+    process = start("logs", "best", log, *options)
+    process.stdout.close()
+    assert process.wait(timeout=120) == main.EXIT_BROKEN_PIPE
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_inspect(model, capsys):
+    weight, _ = make_arrays()
+    found = document(capsys, "inspect", model)
+    (layer,) = found["layers"]
+    assert layer["layer"] == "conv"
+    assert layer["convolution"] == SPEC.key
+    assert layer["nnz"] == np.count_nonzero(weight)
+    assert layer["dead_filters"] == 1
+    assert layer["sparse_mflop"] == SPEC.sparse_flops(layer["nnz"]) / 1e6
+    assert {"folded_cpu", "dense_cpu"} <= set(layer["schedules"])
+    assert layer["chosen"].startswith("dense_cpu")
+    assert layer["limit"] and any("1 of 16 filters are all zero" in advice for advice in layer["advice"])
+    assert call("inspect", model) == 0
+    text = capsys.readouterr().out
+    assert "1x8x12x12, 16x3x3" in text and "no tuning log was given" in text
+
+
+def test_inspect_says_what_the_log_would_choose(model, log, capsys):
+    (layer,) = document(capsys, "inspect", model, "--tuning-records", log)["layers"]
+    assert layer["dense_time_us"] > 0 and layer["time_us"] > 0
+
+
+def test_inspect_for_cuda_needs_no_gpu(model, capsys):
+    found = document(capsys, "inspect", model, "--target", "cuda")
+    assert found["target"]["kind"] == "cuda"
+    assert "dense_cuda" in found["layers"][0]["schedules"]
+
+
+def test_a_dry_run_changes_nothing(model, log, tmp_path, capsys):
+    plan = document(capsys, "tune", model, "--dry-run", "--trials", "10")
+    assert (plan["trials"], plan["log"]) == (10, "tuning.jsonl")
+    assert plan["seconds_estimate"] > 0
+    assert list(tmp_path.iterdir()) == []
+    before = log.read_bytes()
+    (task,) = document(capsys, "tune", model, "--dry-run", "--trials", "10", "--tuning-records", log)["tasks"]
+    assert (task["known_trials"], task["trials"]) == (6, 4)
+    assert log.read_bytes() == before
+    assert call("tune", model, "--dry-run") == 0
+    assert "64 trials to run, about" in capsys.readouterr().out
+
+
+def test_a_dry_run_keeps_to_the_time_of_a_layer(model, capsys):
+    plan = document(capsys, "tune", model, "--dry-run", "--seconds", "7")
+    assert (plan["trials"], plan["seconds"], plan["seconds_estimate"]) == (64, 7, 7)
+    assert call("tune", model, "--dry-run", "--seconds", "7") == 0
+    assert "64 trials to run, about 7 s at 2 s each, 7 s a layer at most." in capsys.readouterr().out
+
+
+def test_the_time_ends_a_layer_and_a_rerun_goes_on(model, monkeypatch, capsys):
+    """The clock jumps whenever it is read, so that the first batch is the last one."""
+    clock = itertools.count(0, 100)
+    words = ["tune", model, "--trials", "4", "--seconds", "150", "--search", "random", "-o", "time.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        assert call(*words) == 0
+    text = capsys.readouterr()
+    assert "The time, 150 s a layer, and not the trials ended the search of: conv. Run again to go on." in text.out
+    assert "out of time" in text.err
+    made = len(TuningLog("time.jsonl").records)
+    assert 0 < made < 4
+    (task,) = document(capsys, *words)["tasks"]
+    assert (task["out_of_time"], task["trials"], task["new_trials"]) == (False, 4, 4 - made)
+
+
+def test_tuning_again_tries_nothing(model, log, capsys):
+    before = log.read_bytes()
+    found = document(capsys, "tune", model, "--trials", "6", "-o", log)
+    assert found["log"] == str(log)
+    (task,) = found["tasks"]
+    assert (task["layers"], task["trials"], task["new_trials"]) == (["conv"], 6, 0)
+    assert task["time_us"] > 0
+    assert log.read_bytes() == before
+
+
+def test_the_first_log_is_written_and_the_others_are_read(model, log, capsys):
+    words = ["--tuning-records", "new.jsonl", "--tuning-records", log, "--trials", "6"]
+    found = document(capsys, "tune", model, "--dry-run", *words)
+    assert (found["log"], found["trials"]) == ("new.jsonl", 0)
+    TuningLog("new.jsonl").append(make_record())
+    found = document(capsys, "tune", model, "--dry-run", *words, "-o", "other.jsonl")
+    assert (found["log"], found["trials"]) == ("other.jsonl", 0)
+
+
+def test_bad_lines_of_a_log_are_reported(model, log, tmp_path, capsys):
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text(log.read_text() + "nonsense\n")
+    assert call("inspect", model, "--tuning-records", damaged) == 0
+    assert "1 line(s) skipped, see: tvm-sparse logs stats" in capsys.readouterr().err
+
+
+def test_run_writes_the_right_outputs(artifact, capsys):
+    weight, bias = make_arrays()
+    x = reference.random_arguments(SPEC, 3)["x"]
+    np.save("x.npy", x)
+    assert call("run", artifact, "--input", "x.npy", "-o", "y.npz") == 0
+    assert "written: y.npz" in capsys.readouterr().out
+    with np.load("y.npz") as outputs:
+        (y,) = (outputs[name] for name in outputs.files)
+    reference.reference(SPEC, x, weight, bias).check("run", y)
+    np.savez("x.npz", x=x)
+    (summary,) = document(capsys, "run", artifact, "--input", "x.npz")["outputs"]
+    assert summary["shape"] == list(SPEC.output_shape)
+    assert (summary["min"], summary["max"]) == (y.min(), y.max())
+
+
+def test_run_without_input_is_random_with_a_seed(artifact, capsys):
+    first, again, other = (document(capsys, "run", artifact, "--seed", seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "sentence"),
+    [
+        ("missing.npy", lambda _path: None, "no such file"),
+        ("text.npy", lambda path: path.write_text("nonsense"), "cannot be read"),
+        ("empty.npz", lambda path: path.write_bytes(b""), "cannot be read"),
+        ("shape.npy", lambda path: np.save(path, np.zeros((1, 2), np.float32)), "wrong shape"),
+        ("type.npy", lambda path: np.save(path, np.zeros(SPEC.input_shape)), "wrong element type"),
+        ("name.npz", lambda path: np.savez(path, z=np.zeros(1)), "lacks input x"),
+        ("objects.npy", lambda path: np.save(path, np.array([{}])), "cannot be read"),
+    ],
+)
+def test_unusable_inputs(name, write, sentence, artifact, tmp_path, capsys):
+    write(tmp_path / name)
+    assert call("run", artifact, "--input", tmp_path / name) == 3
+    assert sentence in capsys.readouterr().err
+
+
+def test_bench_of_a_model(model, log, capsys):
+    words = ["bench", model, "--tuning-records", log, "--repeat", "3"]
+    found = document(capsys, *words, "--target", '{"kind":"llvm","num-cores":1}')
+    assert (found["threads"], found["rounds"]) == (1, 3)
+    assert [row["name"] for row in found["times"]] == ["tvm-sparse", "dense, same compiler", "onnxruntime"]
+    for row in found["times"]:
+        assert 0 < row["time_us"]["q1"] <= row["time_us"]["median"] <= row["time_us"]["q3"]
+    assert found["times"][0]["speedup"] is None
+    assert found["times"][1]["verdict"] in ("faster", "slower", "undecided")
+
+
+def test_bench_of_an_artifact(artifact, capsys):
+    found = document(capsys, "bench", artifact, "--repeat", "2")
+    assert [row["name"] for row in found["times"]] == ["tvm-sparse"]
+    assert call("bench", artifact, "--repeat", "2") == 0
+    assert "median us" in capsys.readouterr().out
+
+
+def test_compile_reports_and_writes(model, log, tmp_path, capsys):
+    found = document(capsys, "compile", model, "-o", "new.ts", "--tuning-records", log)
+    assert found["artifact"] == "new.ts" and Path("new.ts").is_dir()
+    assert [layer["layer"] for layer in found["layers"]] == ["conv"]
+    assert call("compile", model, "-o", "dense.ts") == 0
+    out, err = capsys.readouterr()
+    assert "no tuning log: all convolutions will be dense" in err
+    assert "no tuning log was given" in out
+
+
+def test_logs(log, capsys):
+    stats = document(capsys, "logs", "stats", log, log)
+    assert (stats["records"], stats["rejected"]) == (6, 0)
+    (best,) = document(capsys, "logs", "best", log)["records"]
+    assert best["convolution"] == SPEC.key
+    other = TuningLog("other.jsonl")
+    other.append(make_record())
+    assert document(capsys, "logs", "merge", log, "other.jsonl", "-o", "all.jsonl")["records"] == 7
+    kept = document(capsys, "logs", "distill", "all.jsonl", "-o", "best.jsonl.xz")["kept"]
+    assert len(TuningLog("best.jsonl.xz").records) == kept < 7
+    assert call("logs", "merge", log, "-o", "all.jsonl") == 3
+    Path("bad.jsonl").write_text("nonsense\n")
+    for action in ("stats", "best"):
+        assert call("logs", action, "all.jsonl", "bad.jsonl") == 0
+    assert "bad.jsonl, line 1: skipped" in capsys.readouterr().out
+
+
+def test_doctor(capsys):
+    found = document(capsys, "doctor")
+    assert (found["self_check"], found["build_check"]) == ("ok", "ok")
+    assert found["fingerprint"] == fingerprint_of(resolve_target())
+    works = {each["what"]: each["works"] for each in found["abilities"]}
+    assert works["build and run kernels on this processor"] and works["tune and save models"]
+    assert works["run on a GPU"] == tvm.cuda(0).exist
+    assert call("doctor") == 0
+    text = capsys.readouterr().out
+    assert "self_check: ok" in text and "\nworks: read .onnx files" in text
+
+
+def test_doctor_of_a_broken_installation(capsys, monkeypatch, tmp_path):
+    """TVM that ends the process: the report comes out all the same, then the failure."""
+    (tmp_path / "broken" / "tvm").mkdir(parents=True)
+    (tmp_path / "broken" / "tvm" / "__init__.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'broken'}:{Path(tvm_sparse.__file__).parents[1]}")
+    assert call("doctor", "--json") == 4
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["self_check"].startswith("exit code -6")
+    assert not any(each["works"] for each in found["abilities"] if "kernels" in each["what"])
+    assert "fails its self_check" in err and "apache-tvm-ffi>=" in err.splitlines()[-1]
+
+
+def test_doctor_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("tvm_sparse.cli.commands.doctor._version", lambda name: None if name == "onnx" else "1")
+    monkeypatch.setattr("tvm_sparse.cli.commands.doctor.LINKERS", ())
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("tvm_sparse.cli.commands.doctor._self_check", lambda _: "ok")
+    found = {each["what"]: each for each in document(capsys, "doctor")["abilities"]}
+    assert found["read .onnx files"] == {
+        "what": "read .onnx files",
+        "works": False,
+        "why_not": "onnx is not installed",
+        "install": "pip install 'tvm-sparse[onnx]'",
+    }
+    assert found["tune and save models"]["why_not"] == "no C compiler"
+    assert found["build and run kernels on this processor"]["works"]
+    assert not found["run on a GPU"]["works"]
+
+
+def test_interrupted_tuning_is_saved_and_continues(model, capsys):
+    log = Path("it's mine.jsonl")
+    words = ["tune", model, "--trials", "12", "-o", log, "--json"]
+    process = start(*words)
+    deadline_s = time.monotonic() + 180
+    while not (log.exists() and log.read_text().count("\n") >= 3):
+        assert process.poll() is None and time.monotonic() < deadline_s, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert out == ""
+    resume = f"tvm-sparse tune {model} --trials 12 -o 'it'\"'\"'s mine.jsonl' --json"
+    assert err.splitlines()[-1] == f"tvm-sparse: interrupted; continue with: {resume}"
+    assert "Traceback" not in err
+    saved = TuningLog(log)
+    assert not saved.rejected and 3 <= len(saved.records) < 12
+    (task,) = document(capsys, *words[:-1])["tasks"]
+    assert (task["trials"], task["new_trials"]) == (12, 12 - len(saved.records))
+
+
+@pytest.mark.slow
+def test_demo(capsys):
+    words = ["demo", "--trials", "2", "--repeat", "3"]
+    first = document(capsys, *words)
+    assert sum(task["new_trials"] for task in first["tasks"]) == 2 * len(first["layers"])
+    assert first["images"] == len(demo_data.labels()) == 450
+    assert all(right >= 0.99 * 450 for right in first["right"].values())
+    assert set(first["differences"]) == {"dense kernels", "ONNX Runtime"}
+    assert all(difference <= common.AGREEMENT for difference in first["differences"].values())
+    assert call(*words) == 0
+    text = capsys.readouterr().out
+    assert "Tuning: 0 new trials" in text and "held-out images" in text

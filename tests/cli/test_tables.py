@@ -1,0 +1,222 @@
+"""What the command line shows: numbers people can read, and how tuning goes on, live or line by line."""
+
+import io
+from dataclasses import dataclass, replace
+
+import pytest
+from factories import SPEC, make_record
+from rich.console import Console
+
+from tvm_sparse.autotune import session
+from tvm_sparse.cli import tables
+from tvm_sparse.cli.tuning_progress import CAUSE_WIDTH, Progress, TaskProgress, duration
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a display reads of a task."""
+
+    names: tuple[str, ...]
+    spec: None = None
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def plain():
+    return Console(file=io.StringIO(), width=tables.PLAIN_WIDTH)
+
+
+@pytest.fixture
+def terminal():
+    return Console(file=io.StringIO(), width=120, force_terminal=True, _environ={})
+
+
+def lines(console):
+    return console.file.getvalue().splitlines()
+
+
+def ok(time_us, dense_time_us=None, schedule="folded_cpu"):
+    dense = {"dense_times_us": (dense_time_us,), "dense_schedule": "dense_cpu"} if dense_time_us else {}
+    return make_record(**{"dense_times_us": (), "dense_schedule": ""} | dense, schedule=schedule, times_us=(time_us,))
+
+
+def failed(status):
+    nothing = {"times_us": (), "dense_times_us": (), "dense_schedule": "", "error": None}
+    return make_record(status=status, cause="because", **nothing)
+
+
+def test_progress_fits_what_a_session_calls():
+    methods = [name for name in vars(session.Progress) if not name.startswith("_")]
+    assert sorted(methods) == ["end", "note", "out_of_time", "start", "task", "trial"]
+    assert all(callable(getattr(Progress, name)) for name in methods)
+
+
+def test_a_task_knows_its_best_kernel_beside_the_dense_kernel_of_the_same_run():
+    task = TaskProgress(["conv"], [ok(30, schedule="dense_cpu"), ok(40, schedule="dense_cpu:wide")])
+    assert (task.time_us, task.dense_time_us, task.speedup) == (None, 30, None)
+    for record in (ok(20, 36), failed("timeout"), ok(12, 35), failed("timeout"), failed("wrong"), ok(15, 33)):
+        task.add(record)
+    assert (task.time_us, task.dense_time_us, task.speedup) == (12, 35, 35 / 12)
+    assert task.to_json() == {
+        "layers": ["conv"],
+        "trials": 8,
+        "new_trials": 6,
+        "out_of_time": False,
+        "time_us": 12,
+        "dense_time_us": 35,
+        "speedup": 35 / 12,
+        "failures": {"timeout": 2, "wrong": 1},
+        "causes": [
+            {"schedule": "folded_cpu", "status": "timeout", "cause": "because", "count": 2},
+            {"schedule": "folded_cpu", "status": "wrong", "cause": "because", "count": 1},
+        ],
+    }
+
+
+def test_causes_of_new_failures_are_told(plain):
+    progress = Progress(plain)
+    progress.start([Layers(("a",))], 9)
+    progress.task(Layers(("a",)), [failed("wrong")])
+    causes = ["kernel.cu(7):\n  too many registers", "b" * 400 + "1", "b" * 400 + "2", "c", "d", "e", "c"]
+    for cause in causes:
+        progress.trial(replace(failed("build_failed"), cause=cause))
+    progress.note("by the way")
+    progress.end()
+    assert lines(plain)[2:] == [
+        "    2 not built: folded_cpu: " + "b" * CAUSE_WIDTH,
+        "    2 not built: folded_cpu: c",
+        "    1 not built: folded_cpu: d",
+        "    and 2 more causes, see: tvm-sparse logs stats",
+    ]
+    assert progress.tasks[0].to_json()["causes"][-1]["status"] == "wrong"
+
+
+def test_the_line_of_a_task():
+    task = TaskProgress(["first", "second", "third"], [])
+    assert task.line(8) == "first (+2 alike)  0/8"
+    task.add(ok(30, schedule="dense_cpu"))
+    assert task.line(8) == "first (+2 alike)  1/8  dense 30 us"
+    for record in (ok(12, 33), failed("build_failed"), failed("build_failed"), failed("run_failed")):
+        task.add(record)
+    assert task.line(8) == "first (+2 alike)  5/8  12 us, dense 33 us, 2.75x  2 not built, 1 crashed"
+
+
+def test_every_failure_has_words():
+    for status in ("build_failed", "run_failed", "timeout", "wrong", "rejected"):
+        assert "1 " in TaskProgress(["conv"], [failed(status)]).line(1)
+
+
+def test_without_a_terminal_lines_are_few(plain, clock):
+    progress = Progress(plain, clock)
+    progress.start([Layers(("a",)), Layers(("b",))], 4)
+    progress.task(Layers(("a",)), [])
+    for _ in range(4):
+        clock.now_s += 20
+        progress.trial(ok(12, 33))
+    progress.task(Layers(("b",)), [ok(12, 33)] * 4)
+    progress.end()
+    result = "12 us, dense 33 us, 2.75x"
+    assert lines(plain) == [
+        f"[1/2] a  2/4  {result}  about 2 min left",
+        f"[1/2] a  4/4  {result}  about 80 s left",
+        f"[1/2] a  4/4  {result}",
+        f"[2/2] b  4/4  {result}",
+    ]
+
+
+def test_a_terminal_shows_the_current_layer_and_keeps_the_others(terminal, clock):
+    progress = Progress(terminal, clock)
+    progress.start([Layers(("a",)), Layers(("b",))], 2)
+    progress.task(Layers(("a",)), [])
+    progress.trial(ok(12, 33))
+    progress.task(Layers(("b",)), [])
+    progress.end()
+    text = terminal.file.getvalue()
+    assert "[1/2] a  1/2  12 us, dense 33 us, 2.75x" in text
+    assert "[2/2] b  0/2" in text
+    assert "\x1b[?25h" in text, "the cursor is shown again"
+
+
+def test_interrupted_before_the_first_layer(plain, terminal):
+    for console in (plain, terminal):
+        progress = Progress(console)
+        progress.start([Layers(("a",))], 2)
+        progress.end()
+
+
+def test_time_left_counts_new_trials_only(plain, clock):
+    progress = Progress(plain, clock)
+    progress.start([Layers(("a",)), Layers(("b",))], 10)
+    progress.task(Layers(("a",)), [ok(12, 33)] * 6)
+    assert progress.eta_s() is None
+    clock.now_s = 4
+    progress.trial(ok(12, 33))
+    progress.trial(ok(12, 33))
+    assert progress.eta_s() == 2 * (2 + 10)
+
+
+def test_a_layer_that_ran_out_of_time_says_so(plain):
+    progress = Progress(plain)
+    progress.start([Layers(("a",)), Layers(("b",))], 4)
+    progress.task(Layers(("a",)), [])
+    progress.trial(ok(12, 33))
+    progress.out_of_time()
+    progress.task(Layers(("b",)), [])
+    progress.end()
+    assert lines(plain) == ["[1/2] a  1/4  12 us, dense 33 us, 2.75x  out of time", "[2/2] b  0/4"]
+    assert [task.to_json()["out_of_time"] for task in progress.tasks] == [True, False]
+
+
+def test_time_left_keeps_to_the_limit_of_a_layer(plain, clock):
+    progress = Progress(plain, clock, limit_s=10)
+    progress.start([Layers(("a",)), Layers(("b",))], 100)
+    progress.task(Layers(("a",)), [])
+    clock.now_s = 4
+    progress.trial(ok(12, 33))
+    assert progress.eta_s() == (10 - 4) + 10
+    clock.now_s = 12
+    assert progress.eta_s() == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (3, "3"), (0.099971, "0.09997"), (12.0, "12"), (123456.7, "123457"), ("a", "a"), ([1, 2], "[1, 2]")],
+)
+def test_cells(value, text):
+    assert tables.cell(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (100, "2 min"), (9000, "2.5 h")])
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_table_keeps_markup_and_long_names(plain):
+    rows = [{"name": f"[bold]{SPEC.key}", "value": 1.5}, {"name": "x", "value": None}]
+    plain.print(tables.table("Title", rows, {"name": "name", "value": "us"}))
+    assert [line.split() for line in lines(plain)] == [
+        ["Title"],
+        ["name", "us"],
+        [f"[bold]{SPEC.key}", "1.5"],
+        ["x", "-"],
+    ]
+
+
+def test_consoles_write_where_they_should(capsys):
+    tables.result_console().print("result")
+    tables.progress_console().print("progress")
+    assert capsys.readouterr() == ("result\n", "progress\n")

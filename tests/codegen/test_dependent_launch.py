@@ -1,0 +1,137 @@
+"""Kernels that start while the one before them ends: what their code says, and that they still follow each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from cuda_emulator import build_source, kernels
+from tvm import s_tir, te, tirx
+from tvm.target import Target
+
+from tvm_sparse.codegen import lowering
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.measure.cuda_graph_timer import GraphTimer
+from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, RELEASES, STRAIGHT, TURNED
+from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.trace import trace_of, trace_to_json
+from tvm_sparse.target.gpu import MULTIPROCESSORS, SHARED_BYTES, overlaps, spread_bytes
+from tvm_sparse.target.resolve import resolve_target
+
+HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))
+# Input and output are alike, so that kernels can follow each other.
+SPEC = ConvSpec(4, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
+CHUNKS = 4
+# Kernels of a chain, as many again between them.
+CHAIN = 60
+
+
+def weight() -> np.ndarray:
+    """Small integers, so that sums are exact."""
+    rng = np.random.default_rng(0)
+    return np.where(rng.random(SPEC.weight_shape) < 0.3, rng.integers(-2, 3, SPEC.weight_shape), 0).astype(np.float32)
+
+
+def kernel(release: int, order: int = STRAIGHT) -> Kernel:
+    """Two tiles of output channels, of `CHUNKS` chunks each."""
+    each = find_space("folded_cuda:run64", SPEC, SparsityPattern.of(weight()), HOPPER)
+    return apply_trace(each, weight(), trace_of(each, [4, SPEC.c // CHUNKS, 3, order, 1, release]))
+
+
+@pytest.mark.parametrize("name", ["folded_cuda", "dense_cuda", "csr_cuda"])
+def test_every_kernel_waits_first(name: str) -> None:
+    """Where the GPU can start kernels early; before anything is read or written."""
+    for target, early in ((HOPPER, True), (AMPERE, False)):
+        func = make_kernel(name, SPEC, weight(), target).func
+        source = kernels(lowering.build(func, target).imports[0].inspect_source())
+        bodies = [each.partition("{\n")[2].lstrip() for each in source.split('extern "C" __global__') if "{\n" in each]
+        assert [each.startswith("tvm_sparse_after_earlier();") for each in bodies] == [early] * len(bodies) != []
+        assert ("tvm_sparse_release();" in source) <= early
+
+
+@pytest.mark.parametrize("order", [STRAIGHT, TURNED])
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_next_kernel_is_released_where_the_decision_says(release: int, order: int) -> None:
+    """Once in each tile's code at most, behind the last chunk's barrier, or before anything else."""
+    source, (launch,) = build_source(kernel(release, order).func, HOPPER)
+    before, *after = kernels(source).split("tvm_sparse_release();")
+    assert len(after) == {AT_EXIT: 0, AT_ONCE: 1, LAST_CHUNK: 2}[release]
+    if release == AT_ONCE:
+        assert "x_ptr[" not in before.rpartition("{\n")[2] and "__syncthreads" not in before
+    if release == LAST_CHUNK:
+        assert [each.count("__syncthreads();") for each in (before, *after)] == [CHUNKS, CHUNKS, 0]
+        assert all("out_ptr[" in each for each in after)
+    blocks = math.prod(launch.grid)
+    assert (launch.shared >= spread_bytes(blocks)) == (release == AT_ONCE)
+
+
+@pytest.mark.parametrize("blocks", [1, MULTIPROCESSORS, MULTIPROCESSORS + 1, 1000, 10**6])
+def test_a_multiprocessor_holds_its_share_of_the_blocks(blocks: int) -> None:
+    """And not one more; what a block takes beyond what it asks for is counted."""
+    share = math.ceil(blocks / MULTIPROCESSORS)
+    taken = spread_bytes(blocks) + 1024
+    assert (share + 1) * taken > SHARED_BYTES
+    assert share * taken <= SHARED_BYTES or share > 32
+
+
+def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
+    """GPUs before compute capability 9.0, and those with less shared memory than blocks are spread by."""
+    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", [AT_EXIT]), ("sm_90a", list(RELEASES))):
+        target = Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
+        each = find_space("folded_cuda", SPEC, SparsityPattern.of(weight()), target)
+        instructions, decisions = trace_to_json(each.scheduled(each.apply).trace)
+        assert instructions[decisions[-1][0]][2][0] == expected
+    assert not overlaps(resolve_target("llvm"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recorded", [False, True])
+def test_kernels_that_start_early_see_what_the_ones_before_wrote(recorded: bool) -> None:
+    """A long chain over two buffers, of kernels of all releases in turn, each of which needs the last one's output."""
+    target, device = resolve_target("cuda"), tvm.cuda(0)
+    modules = [lowering.build(kernel(release).func, target) for release in RELEASES]
+    x = np.random.default_rng(1).integers(-2, 3, SPEC.input_shape).astype(np.float32)
+    # Each kernel runs on the remainder of the last one's output, so that numbers stay exact: see `modulo`.
+    expected = x
+    for _ in range(CHAIN):
+        expected = modulo(reference.reference(SPEC, expected, weight()).value)
+    buffers = [tvm.runtime.tensor(x, device), tvm.runtime.tensor(np.full_like(x, np.nan), device)]
+    remainder = _remainder(target)
+
+    def chain() -> None:
+        for index in range(CHAIN):
+            modules[index % len(modules)]["main"](*buffers)
+            remainder["main"](*reversed(buffers))
+
+    chain()
+    device.sync()
+    np.testing.assert_array_equal(buffers[0].numpy(), expected)
+    if recorded:
+        buffers[0].copyfrom(x)
+        device.sync()
+        timer = GraphTimer(device, chain, 1)
+        timer.time_us()
+        timer.close()
+        np.testing.assert_array_equal(buffers[0].numpy(), expected)
+
+
+def modulo(values: np.ndarray) -> np.ndarray:
+    """Small numbers again."""
+    return np.fmod(values, 7).astype(np.float32)
+
+
+def _remainder(target: Target) -> Any:
+    """`modulo` as a kernel of the same pipeline, which loads directly."""
+    y = te.placeholder(SPEC.output_shape, "float32", "y")
+    x = te.compute(SPEC.output_shape, lambda *at: tirx.fmod(y[at], tirx.const(7.0, "float32")), "x")
+    sch = s_tir.Schedule(te.create_prim_func([y, x]))
+    block, thread = sch.split(sch.fuse(*sch.get_loops("x")), [None, 64])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return lowering.build(sch.mod["main"].with_attr("tirx.is_scheduled", True), target)

@@ -1,0 +1,192 @@
+"""Large CUDA kernels in parts: the sources, their numerics emulated on the CPU, and what nvcc makes of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from cuda_emulator import build_source, emulate
+from tvm.target import Target
+
+from tvm_sparse.codegen import lowering
+from tvm_sparse.codegen.cuda import nvcc, separate_compilation
+from tvm_sparse.codegen.cuda.nvcc import as_variables, cuda_compiler
+from tvm_sparse.codegen.cuda.separate_compilation import Part, split
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.measure.measurer import Measurer
+from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.schedules import make_kernel
+from tvm_sparse.scheduling.cuda import occupancy
+from tvm_sparse.target.cpu import COMPILERS, available_cores, compiler_count
+from tvm_sparse.target.resolve import resolve_target
+
+CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+SPEC = ConvSpec(2, 8, 10, 10, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+HOOK = "tvm_callback_cuda_compile"
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+
+
+def folded() -> tuple[np.ndarray, Any, str, list]:
+    """A weight, the kernel of several tiles of output channels that folds it, its source and its launches."""
+    rng = np.random.default_rng(0)
+    weight = np.where(rng.random(SPEC.weight_shape) < 0.3, rng.integers(1, 9, SPEC.weight_shape), 0).astype(np.float32)
+    kernel = make_kernel("folded_cuda", SPEC, weight, CUDA)
+    return weight, kernel, *build_source(kernel.func, CUDA)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel of several tiles is split, and every piece has a part of its own."""
+    monkeypatch.setattr(occupancy, "SPLIT_NON_ZEROS", 1)
+    monkeypatch.setattr(separate_compilation, "SPLIT_LINES", 1)
+    monkeypatch.setattr(separate_compilation, "PART_LINES", 1)
+
+
+def joined(parts: list[Part]) -> str:
+    """One source that the emulator understands: the pieces as functions that return, in front of their kernel."""
+    (main,) = (part.source for part in parts if "__global__" in part.source)
+    functions = [re.split(r'extern "C" \{ extern .*\n', part.source)[1] for part in parts if part.source != main]
+    storage, count = re.search(r'extern "C" \{ __shared__ (size_t \w+\[(\d+)\]); \}\n', main).group(0, 2)
+    source = main.replace(storage, "")
+    kernel = re.search(r'^extern "C" __device__', source, re.MULTILINE).start()
+    text = source[:kernel] + f"static size_t tvm_sparse_arguments[{count}];\n" + "".join(functions) + source[kernel:]
+    for found, emulated in (
+        ('extern "C" __device__ __noinline__ __attribute__((noreturn))', "static"),
+        ('asm volatile("exit;");', ""),
+        ("__builtin_unreachable();", ""),
+        ("__cvta_generic_to_global", "(size_t)"),
+        ("__cvta_global_to_generic", ""),
+    ):
+        text = text.replace(found, emulated)
+    return text
+
+
+def test_a_small_kernel_stays_whole() -> None:
+    """Its source is compiled as it is."""
+    source = folded()[2]
+    assert split(source) == [Part(source)]
+    assert split("int x;") == [Part("int x;")]
+
+
+def test_every_piece_becomes_a_function(small_parts: None) -> None:
+    """Each multiply-add is in one part, none is in the kernel; the register limit is that of the launch bounds."""
+    source = folded()[2]
+    parts = split(source)
+    tiles = source.count("piece_begin();")
+    assert tiles > 1 and len(parts) == tiles + 1
+    products = [len(re.findall(r"\* -?0x", part.source)) for part in parts]
+    assert sum(products) == len(re.findall(r"\* -?0x", source)) and products[-1] == 0
+    threads, blocks = re.search(r"__launch_bounds__\((\d+)(?:, (\d+))?\)", source).groups()
+    registers = 16384 // (-(-int(threads) // 128) * 32 * int(blocks or 1)) // 8 * 8
+    assert {part.options for part in parts[:-1]} == {(f"-maxrregcount={min(registers, 255)}",)}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+def test_emulated_parts_match_the_reference(small_parts: None, tmp_path: Path) -> None:
+    """With bias and residual, which are read behind the last barrier, exactly."""
+    weight, kernel, source, launches = folded()
+    arguments = reference.random_arguments(SPEC, 1, integers=True)
+    y = np.full(SPEC.output_shape, np.nan, np.float32)
+    names = [parameter.name for parameter in kernel.func.params]
+    values = (arguments["x"], arguments["bias"], arguments["residual"], y)
+    emulate(joined(split(source)), launches, dict(zip(names, values, strict=True)), tmp_path)
+    expected = reference.reference(SPEC, arguments["x"], weight, arguments["bias"], arguments["residual"])
+    np.testing.assert_array_equal(y, expected.value)
+
+
+@needs_nvcc
+def test_nvcc_compiles_and_links_the_parts(small_parts: None) -> None:
+    """The module has the kernel and its pieces; nothing stays registered with TVM."""
+    source = folded()[2]
+    before = tvm_ffi.get_global_func(HOOK)
+    with cuda_compiler(CUDA):
+        code = bytes(tvm_ffi.get_global_func(HOOK)(source))
+    assert code.startswith(b"\x7fELF")
+    for name in ("main_kernel", "main_kernel_piece_0", "main_kernel_piece_1"):
+        assert name.encode() + b"\0" in code
+    assert tvm_ffi.get_global_func(HOOK).same_as(before)
+
+
+@needs_nvcc
+def test_parts_do_not_spill(small_parts: None, tmp_path: Path) -> None:
+    """A piece has the registers that its kernel has."""
+    part = split(folded()[2])[0]
+    (tmp_path / "part.cu").write_text(part.source)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-rdc=true", "-O3", "-Xptxas", "-v", *part.options, "part.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
+
+
+@needs_nvcc
+def test_a_part_that_fails_is_a_build_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The sentence quotes the compiler, and no file is left."""
+    kernel = make_kernel("dense_cuda", SPEC, np.ones(SPEC.weight_shape, np.float32), CUDA)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(nvcc, "split", lambda _: [Part("this is no CUDA;"), Part("nor is this;")])
+    monkeypatch.setattr(lowering.tvm, "compile", lambda *_, **__: tvm_ffi.get_global_func(HOOK)("source"))
+    with pytest.raises(BuildError, match=r"the compiler rejects it: .*(this|nor)"):
+        lowering.build(kernel.func, CUDA)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_nvcc
+def test_parts_that_do_not_link_are_a_compilation_error() -> None:
+    """In the form that TVM gives a compiler's complaints."""
+    missing = Part('extern "C" __device__ void f(); extern "C" __global__ void k() { f(); }')
+    with pytest.raises(RuntimeError, match=r"Compilation error:(.|\n)*\bf\b"):
+        nvcc._compile_parts([missing, Part("")], CUDA)
+
+
+def test_accumulators_become_variables() -> None:
+    """Unless an index is computed; then the array stays."""
+    text = "alignas(64) float acc[2];\nalignas(64) float acc_1[1];\nacc[1] = acc[0] + acc_1[0];\n"
+    assert as_variables(text) == "float acc_at_0, acc_at_1;\nfloat acc_1_at_0;\nacc_at_1 = acc_at_0 + acc_1_at_0;\n"
+    for use in ("acc[i]", "f(acc)", "acc[0 + 1]"):
+        assert as_variables(f"{text}{use};\n").startswith("alignas(64) float acc[2];\nfloat acc_1_at_0;")
+    assert re.search(r"float conv_local_ptr_at_0\b", folded()[2])
+
+
+def test_the_number_of_compilers_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cores by default; nonsense is named."""
+    monkeypatch.delenv(COMPILERS, raising=False)
+    assert compiler_count() == available_cores()
+    monkeypatch.setenv(COMPILERS, "3")
+    assert compiler_count() == 3
+    monkeypatch.setenv(COMPILERS, "many")
+    with pytest.raises(UsageError, match=r"TVM_SPARSE_COMPILERS.*many.*1 or more"):
+        compiler_count()
+
+
+@pytest.mark.parametrize(("filters", "builders", "compilers"), [(64, 16, 1), (512, 2, 8)])
+def test_builders_of_large_kernels_share_the_cores(filters: int, builders: int, compilers: int) -> None:
+    """No more compilers run than there were builders."""
+    spec = ConvSpec(1, 256, 2, 2, filters, 1, 1)
+    options = MeasureOptions(builders=16)
+    with Measurer(spec, np.ones(spec.weight_shape, np.float32), CUDA, options) as measurer:
+        assert len(measurer._workers) == builders
+        assert measurer._workers[0]._variables[COMPILERS] == str(compilers)
+
+
+@pytest.mark.gpu
+def test_parts_on_the_gpu_match_the_reference(small_parts: None) -> None:
+    """With bias and residual, exactly, and no element is left unwritten."""
+    target, device = resolve_target("cuda"), tvm.cuda(0)
+    weight, kernel, *_ = folded()
+    arguments = reference.random_arguments(SPEC, 1, integers=True)
+    y = tvm.runtime.tensor(np.full(SPEC.output_shape, np.nan, np.float32), device)
+    given = [tvm.runtime.tensor(arguments[name], device) for name in ("x", "bias", "residual")]
+    lowering.build(kernel.func, target)["main"](*given, y)
+    expected = reference.reference(SPEC, arguments["x"], weight, arguments["bias"], arguments["residual"])
+    np.testing.assert_array_equal(y.numpy(), expected.value)

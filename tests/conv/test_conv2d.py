@@ -1,0 +1,88 @@
+"""The computes before any schedule: each is the convolution, whatever its layout."""
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_convolutions import random_case
+from tvm.s_tir import Schedule
+
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.conv2d import conv2d
+from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
+from tvm_sparse.conv.conv2d_tiles import Tiles, conv2d_tiles
+from tvm_sparse.conv.spec import ConvSpec
+
+TARGET = tvm.target.Target("llvm")
+
+
+def is_exact(func, case):
+    """Whether an unscheduled function computes the convolution of an integer-valued case exactly."""
+    spec = case.spec
+    arguments = reference.random_arguments(spec, case.seed, integers=True)
+    weight = np.rint(case.weight * 2).astype(np.float32)
+    names = [name for name in ("bias", "residual") if name in arguments]
+    y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
+    values = [arguments["x"], weight, *(arguments[name] for name in names)]
+    tvm.compile(func, TARGET)["main"](*map(tvm.runtime.tensor, values), y)
+    expected = reference.reference(spec, arguments["x"], weight, arguments.get("bias"), arguments.get("residual"))
+    return np.array_equal(y.numpy(), expected.value)
+
+
+def choosing(data):
+    return lambda options: data.draw(st.sampled_from(options))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.data())
+def test_textbook_form(data):
+    case = random_case(choosing(data))
+    assert is_exact(conv2d(case.spec), case), case
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.data())
+def test_rows_in_any_layout(data):
+    choose = choosing(data)
+    case = random_case(choose)
+    spec = case.spec
+    rows = choose([rows for rows in range(1, spec.out_h + 1) if spec.out_h % rows == 0])
+    layout = RowGroups.of(spec, rows, choose((4, 8, 16, 5)))
+    layout = RowGroups.of(spec, rows, layout.lanes, layout.row_stride + choose((0, 1, 7)))
+    assert layout.waste(spec) >= 1
+    assert is_exact(conv2d_rows(spec, layout, direct=layout.reads_input(spec)), case), (layout, case)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.data())
+def test_tiles_of_any_size(data):
+    choose = choosing(data)
+    case = random_case(choose)
+    tiles = Tiles(case.spec.out_h + choose((0, 1, 3)), choose(range(1, case.spec.out_w + 2)))
+    assert is_exact(conv2d_tiles(case.spec, tiles), case), (tiles, case)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reads"),
+    [
+        ({}, True),
+        ({"padding": (0, 1, 0, 0)}, False),
+        ({"stride": (1, 2)}, False),
+        # Three rows of 14 need 48 floats of a channel of 42.
+        ({"h": 3, "w": 14}, False),
+    ],
+)
+def test_direct_layouts_stay_inside_their_channel(changes, reads):
+    spec = ConvSpec(**{"n": 1, "c": 2, "h": 8, "w": 8, "k": 2, "r": 1, "s": 1, **changes})
+    assert RowGroups.of(spec, spec.out_h, 16).reads_input(spec) is reads
+
+
+def test_vectors_keep_all_lanes_where_rows_end_within_one():
+    """14 pixels of a vector of 16: stages that are computed at the output's loops must not shrink to the 14."""
+    spec = ConvSpec(1, 2, 14, 14, 4, 3, 3, padding=(1, 1, 1, 1))
+    schedule = Schedule(conv2d_rows(spec, RowGroups.of(spec, 2, 16, 16)))
+    conv, out = schedule.get_sblock("conv"), schedule.get_sblock("out")
+    schedule.compute_at(conv, schedule.get_loops(out)[1], preserve_unit_loops=True)
+    lanes = schedule.get(schedule.get_loops(conv)[-4])
+    assert int(lanes.extent) == 16

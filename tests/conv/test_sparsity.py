@@ -1,0 +1,72 @@
+"""SparsityPattern: the structure it finds, and what its digests depend on."""
+
+import numpy as np
+import pytest
+
+from tvm_sparse.conv.sparsity import SparsityPattern, digest
+
+
+def random_mask(shape, density, seed=0):
+    return np.random.default_rng(seed).random(shape) < density
+
+
+def pruned(mask, seed=0):
+    return np.where(mask, np.random.default_rng(seed).uniform(0.5, 1, mask.shape), 0).astype(np.float32)
+
+
+def two_of_four(shape):
+    """A mask with exactly 2 of every 4 input channels."""
+    order = np.random.default_rng(1).random((shape[0], shape[1] // 4, 4, *shape[2:])).argsort(axis=2)
+    return (order < 2).reshape(shape)
+
+
+SHAPE = (32, 16, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("mask", "structure"),
+    [
+        (np.ones(SHAPE, bool), "dense"),
+        (np.zeros(SHAPE, bool), "empty"),
+        (random_mask(SHAPE, 0.1), "unstructured"),
+        (random_mask(SHAPE, 0.9), "unstructured"),
+        (np.repeat(random_mask((1, 16, 3, 3), 0.3), 32, axis=0), "vector32"),
+        (np.repeat(random_mask((4, 16, 3, 3), 0.3), 8, axis=0), "vector8"),
+        (np.repeat(random_mask((16, 16, 3, 3), 0.3), 2, axis=0), "vector2"),
+        (two_of_four(SHAPE), "2:4"),
+        (random_mask((3, 5, 3, 3), 0.5), "unstructured"),
+    ],
+)
+def test_structure_is_found(mask, structure):
+    assert SparsityPattern.of(pruned(mask)).structure == structure
+
+
+def test_counts():
+    mask = random_mask(SHAPE, 0.5)
+    mask[[1, 5, 7]] = False
+    mask[:, [2, 3]] = False
+    pattern = SparsityPattern.of(pruned(mask))
+    assert (pattern.size, pattern.nnz) == (mask.size, mask.sum())
+    assert pattern.density == mask.mean()
+    assert (pattern.dead_filters, pattern.dead_channels) == (3, 2)
+
+
+def test_digests_follow_mask_and_values():
+    mask = random_mask(SHAPE, 0.2)
+    one, other = SparsityPattern.of(pruned(mask, 1)), SparsityPattern.of(pruned(mask, 2))
+    assert one.mask_digest == other.mask_digest
+    assert one.value_digest != other.value_digest
+    moved = SparsityPattern.of(pruned(np.roll(mask, 1)))
+    assert moved.mask_digest != one.mask_digest
+    assert SparsityPattern.of(pruned(mask, 1)) == one
+
+
+def test_negative_zero_is_zero():
+    weight = pruned(random_mask(SHAPE, 0.3))
+    assert SparsityPattern.of(np.where(weight == 0, np.float32(-0.0), weight)) == SparsityPattern.of(weight)
+
+
+def test_digest_depends_on_shape_and_dtype_and_not_on_layout():
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert digest(array) == digest(np.asfortranarray(array))
+    assert len({digest(array), digest(array.reshape(4, 3)), digest(array.view(np.int32))}) == 3

@@ -1,0 +1,125 @@
+"""Import keeps the numbers, keeps pruning masks, and says in one sentence what it cannot import."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import zoo
+from torch import nn
+from torch.nn.utils import prune
+
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.relax_import import import_model
+
+
+def assert_same(outputs, expected):
+    assert len(outputs) == len(expected)
+    for got, want in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_module_program_and_file_agree(tmp_path):
+    module, shapes = zoo.TORCH["residual"]
+    arrays = zoo.inputs_of(shapes)
+    program = zoo.export_quietly(module, arrays)
+    torch.export.save(program, tmp_path / "m.pt2")
+    expected = zoo.run_torch(module, *arrays)
+    for source, example in ((module, torch.from_numpy(arrays[0])), (program, None), (tmp_path / "m.pt2", None)):
+        assert_same(zoo.run_relax(import_model(source, example), *arrays), expected)
+
+
+@pytest.mark.parametrize("name", ["auto_pad_upper", "auto_pad_lower", "auto_pad_valid", "pads", "block"])
+def test_onnx(name, tmp_path):
+    onnx.save(zoo.ONNX[name], tmp_path / "m.onnx")
+    arrays = zoo.inputs_of([zoo.X])
+    module = import_model(tmp_path / "m.onnx")
+    assert [v.name_hint for v in module.get_global_vars()] == ["main"], "no padded copies"
+    assert_same(zoo.run_relax(module, *arrays), zoo.run_onnx(zoo.ONNX[name], *arrays))
+
+
+def test_pruning_mask_survives_and_stays(tmp_path):
+    module = zoo.Chain(zoo.conv())
+    prune.l1_unstructured(module[0], "weight", 0.5)
+    arrays = zoo.inputs_of([zoo.X])
+    expected = zoo.run_torch(module, *arrays)
+    assert_same(zoo.run_relax(import_model(module, torch.from_numpy(arrays[0])), *arrays), expected)
+    assert prune.is_pruned(module)
+    assert_same(zoo.run_torch(module, *arrays), expected)
+
+
+def open_batch():
+    model = onnx.ModelProto()
+    model.CopyFrom(zoo.ONNX["auto_pad_upper"])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    return model
+
+
+def test_open_shape_is_given(tmp_path):
+    onnx.save(open_batch(), tmp_path / "m.onnx")
+    arrays = zoo.inputs_of([(2, 4, 9, 9)])
+    module = import_model(tmp_path / "m.onnx", shapes={"x": (2, 4, 9, 9)})
+    assert_same(zoo.run_relax(module, *arrays), zoo.run_onnx(open_batch(), *arrays))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (None, r"input x has no fixed shape, found \(batch, 4, 9, 9\).*shapes=\{'x'"),
+        ({"x": (1, 3, 9, 9)}, r"input x cannot have this shape, found \(1, 3, 9, 9\); allowed: \(batch, 4, 9, 9\)"),
+        ({"x": (1, 4, 9)}, "input x cannot have this shape"),
+        ({"x": (0, 4, 9, 9)}, "input x has no fixed shape"),
+        ({"z": (1, 4, 9, 9)}, "no such input, found z; allowed: x"),
+    ],
+)
+def test_open_shape_errors(shapes, message, tmp_path):
+    onnx.save(open_batch(), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=message):
+        import_model(tmp_path / "m.onnx", shapes=shapes)
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvals(x)
+
+
+X = torch.zeros(1, 4, 9, 9)
+
+
+def dynamic_program():
+    return torch.export.export(
+        zoo.Chain(zoo.conv()), (torch.zeros(2, 4, 9, 9),), dynamic_shapes=[{0: torch.export.Dim("n", max=9)}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "example", "message"),
+    [
+        (lambda: "no.onnx", None, "no such file"),
+        (lambda: "weights.safetensors", None, "unknown kind of file"),
+        (lambda: "model.pt", None, "this is a pickle"),
+        (lambda: 7, None, "found int"),
+        (lambda: zoo.Chain(zoo.conv()), None, "needs example inputs"),
+        (lambda: zoo.Chain(zoo.conv()), torch.zeros(1, 3, 9, 9), "to have 4 channels"),
+        (lambda: zoo.Chain(zoo.conv(), nn.BatchNorm2d(4)).train(), X, "training mode"),
+        (lambda: torch.export.export(nn.BatchNorm2d(4), (X,)), None, "exported in training mode"),
+        (lambda: Unknown().eval(), X, "linalg_eig"),
+        (dynamic_program, None, "has no fixed shape"),
+    ],
+)
+def test_errors(source, example, message, capsys):
+    with pytest.raises(ModelError, match=message) as raised:
+        import_model(source(), example)
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_unknown_onnx_operator(tmp_path, capsys):
+    node = ("Conv", ["x", "w"], ["t"], {})
+    model = zoo.onnx_model(
+        [node, ("Det", ["t"], ["y"], {})], {"w": np.ones((4, 4, 1, 1), np.float32)}, {"x": zoo.X}, {"y": (1, 4)}
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="Det"):
+        import_model(tmp_path / "m.onnx")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,217 @@
+"""The record codec: exact both ways, and strict."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from factories import changed, make_record, newer_line, sealed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvm_sparse.errors import LogError
+from tvm_sparse.logs.record import TuningRecord, decisions_key
+from tvm_sparse.logs.record_codec import CHECKSUM, NewerSchemaError
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+times = st.lists(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False), min_size=1, max_size=5).map(tuple)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    trace=plain_json,
+    decisions=st.dictionaries(st.text(), plain_json, max_size=4),
+    times_us=times,
+    dense_times_us=times,
+    error=st.none() | st.floats(0, 1),
+    cause=st.text(),
+    seed=st.integers(),
+)
+def test_round_trip_is_exact(**changes):
+    record = make_record(**changes)
+    line = record.to_line()
+    assert TuningRecord.from_line(line) == record
+    assert TuningRecord.from_line(line).to_line() == line
+    assert "\n" not in line
+    assert line.isascii()
+
+
+def test_failure_round_trips_without_times():
+    record = make_record(status="timeout", cause="10 s passed", times_us=(), error=None, trace=None)
+    assert TuningRecord.from_line(record.to_line()) == record
+    assert (record.time_us, record.speedup) == (math.inf, 0)
+
+
+def test_medians_and_speedup():
+    record = make_record()
+    assert (record.time_us, record.dense_time_us, record.speedup) == (12.5, 31.5, 31.5 / 12.5)
+    unrivalled = make_record(dense_times_us=(), dense_schedule="")
+    assert (unrivalled.dense_time_us, unrivalled.speedup) == (None, None)
+
+
+def test_keys_are_sorted_at_every_level():
+    def check(pairs):
+        assert [key for key, _ in pairs] == sorted(key for key, _ in pairs)
+        return dict(pairs)
+
+    json.loads(make_record().to_line(), object_pairs_hook=check)
+
+
+def test_decisions_key_ignores_order():
+    assert decisions_key({"a": 1, "b": [2, 3]}) == decisions_key({"b": [2, 3], "a": 1})
+    assert decisions_key({"a": 1}) != decisions_key({"a": 2})
+
+
+BAD_VALUES = [
+    (("times_us",), [-1.0], "times_us"),
+    (("times_us",), [0.0], "times_us"),
+    (("times_us",), [], "one or more"),
+    (("times_us",), 3.0, "times_us"),
+    (("times_us",), ["3"], "times_us"),
+    (("times_us",), [True], "times_us"),
+    (("times_us",), [math.nan], "NaN"),
+    (("times_us",), [math.inf], "Infinity"),
+    (("times_us",), [10**400], "times_us"),
+    (("dense_times_us",), [-2.0], "dense_times_us"),
+    (("dense_schedule",), "", "dense_schedule"),
+    (("trace",), [math.nan], "NaN"),
+    (("status",), "fine", "build_failed"),
+    (("status",), ["ok"], "status"),
+    (("error",), 1.5, "error"),
+    (("error",), -0.5, "error"),
+    (("cause",), None, "cause"),
+    (("seed",), 1.0, "seed"),
+    (("seed",), True, "seed"),
+    (("decisions",), [], "decisions"),
+    (("schedule",), "", "schedule"),
+    (("fingerprint", "tvm"), 27, "tvm"),
+    (("fingerprint",), {}, "kind"),
+    (("timestamp",), "yesterday", "timestamp"),
+    (("timestamp",), "2026-11-20T09:30:00", "UTC"),
+    (("timestamp",), "2026-11-20T09:30:00+01:00", "UTC"),
+    (("schema",), 0, "schema"),
+    (("schema",), "1", "schema"),
+    (("schema",), True, "schema"),
+    (("schema",), 1.0, "schema"),
+    (("spec",), 3, "spec"),
+    (("spec", "n"), "1", "spec: n"),
+    (("spec", "n"), 1.0, "spec: n"),
+    (("spec", "n"), 0, "n is not usable"),
+    (("spec", "stride"), [1], "stride"),
+    (("spec", "padding"), [1, 1, 1, None], "padding"),
+    (("spec", "bias"), 1, "bias"),
+    (("spec", "dtype"), "float16", "dtype|element type"),
+    (("spec", "layout"), "NHWC", "unknown field.*layout"),
+    (("pattern", "nnz"), -1, "nnz"),
+    (("pattern", "nnz"), 10**9, "nnz"),
+    (("pattern", "size"), 5, "size of the weight"),
+    (("pattern", "mask_digest"), 5, "mask_digest"),
+    (("colour",), "red", "unknown field.*colour"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "reason"), BAD_VALUES, ids=lambda item: str(item)[:30])
+def test_bad_value_is_named(path, value, reason):
+    with pytest.raises(LogError, match=reason):
+        TuningRecord.from_line(changed(path, value))
+
+
+@pytest.mark.parametrize("name", sorted(set(json.loads(make_record().to_line())) - {CHECKSUM}))
+def test_missing_field_is_named(name):
+    data = json.loads(make_record().to_line())
+    del data[name]
+    with pytest.raises(LogError, match=f"missing field.*{name}"):
+        TuningRecord.from_line(sealed(data))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "  \t",
+        "garbage",
+        "\0" * 40,
+        "null",
+        "3",
+        "[1, 2]",
+        '"text"',
+        '{"a":1}',
+        make_record().to_line()[:-20],
+        make_record().to_line().replace("12.5", "1e999"),
+        make_record().to_line() * 2,
+        "[" * 200_000,
+        '{"schema":' + "9" * 5000 + "}",
+        "\ufeff" + make_record().to_line(),
+    ],
+    ids=lambda line: repr(line[:12]),
+)
+def test_bad_line_is_a_log_error(line):
+    with pytest.raises(LogError):
+        TuningRecord.from_line(line)
+
+
+def test_newer_schema_is_said():
+    with pytest.raises(NewerSchemaError, match="written by a newer tvm-sparse, found schema 3; allowed: up to 2"):
+        TuningRecord.from_line(newer_line())
+
+
+def test_a_damaged_schema_is_not_taken_for_a_newer_one():
+    for damaged in (newer_line()[:-4] + 'f"}', make_record().to_line().replace('"schema":2', '"schema":6')):
+        with pytest.raises(LogError, match="does not match its checksum") as raised:
+            TuningRecord.from_line(damaged)
+        assert not isinstance(raised.value, NewerSchemaError)
+
+
+def test_lines_of_schema_1_are_read():
+    line = changed(("schema",), 1)
+    assert CHECKSUM not in line
+    assert TuningRecord.from_line(line) == make_record()
+    with pytest.raises(LogError, match=f"unknown field.*{CHECKSUM}"):
+        TuningRecord.from_line(make_record().to_line().replace('"schema":2', '"schema":1'))
+
+
+def test_no_changed_character_goes_unnoticed():
+    """Whatever single character is changed: what is still read is what was written, as with 1E5 for 1e5."""
+    record = make_record(times_us=(1.25e-05, 3e22))
+    line = record.to_line()
+    for index, character in enumerate(line):
+        for other in {chr(ord(character) ^ 1), chr(ord(character) ^ 32), "0", "9"} - {character}:
+            try:
+                found = TuningRecord.from_line(line[:index] + other + line[index + 1 :])
+            except LogError:
+                continue
+            assert found == record
+
+
+def test_formatting_is_no_damage():
+    assert TuningRecord.from_line(json.dumps(json.loads(make_record().to_line()), indent=1)) == make_record()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, object(), np.int64(3), b"x"])
+def test_only_plain_json_is_written(value):
+    with pytest.raises(LogError, match="plain JSON"):
+        make_record(decisions={"x": value}).to_line()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"times_us": (math.nan,)}, {"times_us": (math.inf,)}, {"times_us": ()}, {"times_us": [1.0]}, {"error": math.inf}],
+    ids=str,
+)
+def test_bad_record_cannot_be_made(changes):
+    with pytest.raises(LogError):
+        make_record(**changes)
+
+
+def test_codec_and_log_load_no_tvm():
+    code = (
+        "import sys, tvm_sparse.logs.tuning_log; print(sorted({'tvm', 'tvm_ffi', 'torch', 'onnx'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,224 @@
+"""A candidate that hangs, crashes or is wrong costs only itself: its cause is kept and the next one is measured."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.kernel_run import _Inputs
+from tvm_sparse.measure.measurer import Measurer
+from tvm_sparse.measure.outcome import Candidate, MeasureOptions
+from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.measure.worker import Worker
+from tvm_sparse.target.resolve import resolve_target, target_json
+
+TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+SPEC = ConvSpec(1, 2, 5, 5, 4, 3, 3, padding=(1, 1, 1, 1), bias=True)
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.4, 1.5, 0).astype(np.float32)
+FAULTY = str(Path(__file__).parents[1] / "support" / "faulty_worker.py")
+OPTIONS = MeasureOptions(repeats=3, min_repeat_ms=0.1, builders=1)
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Candidates do what their schedule's name says; a build or run may take 4 s."""
+    monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
+    options = MeasureOptions(repeats=3, build_timeout_s=4, run_timeout_s=4, builders=1)
+    with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
+        yield measurer
+
+
+def ends(pid, seconds=10.0):
+    """Whether a process ends in time; a zombie has ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("step", ["build", "run"])
+@pytest.mark.parametrize(
+    ("how", "status", "cause"),
+    [
+        ("SIGKILL", "{}_failed", "was killed by SIGKILL"),
+        ("SIGSEGV", "{}_failed", "was killed by SIGSEGV"),
+        ("exits", "{}_failed", "exited with code 7; last output: the last words"),
+        ("crashes", "{}_failed", "exited with code 1; .* not an error that the worker expects"),
+        ("raises", "{}_failed", "RuntimeError: out of registers"),
+        ("hangs", "timeout", "{} took longer than 4 s"),
+    ],
+)
+def test_a_fault_costs_only_its_candidate(faulty, step, how, status, cause):
+    bad, good = faulty.measure([Candidate(f"{step} {how}"), Candidate("good")])
+    assert bad.status == status.format(step)
+    assert bad.times_us == ()
+    assert re.search(cause.format(step), bad.cause), bad.cause
+    assert (good.status, good.cause, good.times_us) == ("ok", "", (10.0, 10.0, 10.0))
+
+
+@pytest.mark.parametrize("how", ["is wrong", "writes nothing", "is undefined"])
+def test_wrong_results_are_not_timed(faulty, how):
+    bad, good = faulty.measure([Candidate(f"run {how}"), Candidate("good")])
+    assert (bad.status, bad.times_us) == ("wrong", ())
+    assert "times the error bound" in bad.cause
+    assert good.status == "ok"
+
+
+def test_what_a_kernel_prints_is_no_answer(faulty):
+    outcomes = list(faulty.measure([Candidate("build prints"), Candidate("run prints")]))
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+
+
+def test_a_hanging_build_takes_its_compilers_along(faulty, tmp_path):
+    note = tmp_path / "compiler"
+    (outcome,) = faulty.measure([Candidate(f"build leaves a compiler={note}")])
+    assert outcome.status == "timeout"
+    assert ends(int(note.read_text()))
+
+
+def test_rivals_are_timed_in_the_same_run(faulty):
+    (before,) = faulty.measure([Candidate("good")])
+    assert before.rival_times_us == ()
+    faulty.set_rival(Candidate("dense"))
+    (after,) = faulty.measure([Candidate("good")])
+    assert (after.times_us, after.rival_times_us) == ((10.0,) * 3, (20.0,) * 3)
+
+
+def test_a_rival_that_does_not_build_is_an_error(faulty):
+    with pytest.raises(BuildError, match=r"the dense kernel does not build again: .*SIGKILL"):
+        faulty.set_rival(Candidate("build SIGKILL"))
+
+
+def test_files_and_processes_end_with_the_measurer(faulty):
+    folder = Path(faulty._folder.name)
+    faulty.set_rival(Candidate("dense"))
+    assert len(list(faulty.measure([Candidate("run exits"), Candidate("build exits"), Candidate("good")]))) == 3
+    # Beside the arguments and a lock, only the rival's library and constants are left of four candidates.
+    assert len(list(folder.iterdir())) == 4
+    pids = [each._channel.pid for each in (*faulty._workers, faulty._runner) if each._channel]
+    assert pids
+    faulty.__exit__(None, None, None)
+    assert all(ends(pid) for pid in pids)
+    assert not folder.exists()
+
+
+def test_a_killed_process_s_folder_goes_with_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "tvm_sparse_of_somebody").mkdir()
+    code = f"import tempfile, time; tempfile.tempdir = {str(tmp_path)!r}\n"
+    code += "from tvm_sparse.measure.scratch_dir import Workspace\n"
+    code += "workspace = Workspace(); print(workspace.name, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        folder = Path(process.stdout.readline().strip())
+        first = Workspace()
+        assert folder.is_dir(), "removed while its process lived"
+        process.kill()
+    second = Workspace()
+    assert not folder.exists()
+    for workspace in (first, second):
+        workspace.cleanup()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [f"tvm-sparse-locks-{os.getuid()}", "tvm_sparse_of_somebody"]
+
+
+@pytest.mark.parametrize("step", ["build", "run"])
+def test_ctrl_c_does_not_wait_for_a_hanging_candidate(step):
+    code = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_measurer import *
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Worker.command = (sys.executable, FAULTY)
+options = MeasureOptions(builders=2)
+with Measurer(SPEC, WEIGHT, TARGET, options) as measurer:
+    print(Path(measurer._folder.name), flush=True)
+    list(measurer.measure([Candidate("good")]))
+    print("measured", flush=True)
+    list(measurer.measure([Candidate("{step} hangs")] * 5))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=-1, text=True) as tuner:
+        folder = Path(tuner.stdout.readline().strip())
+        assert tuner.stdout.readline() == "measured\n"
+        time.sleep(1)
+        tuner.send_signal(signal.SIGINT)
+        start_s = time.monotonic()
+        assert "KeyboardInterrupt" in tuner.communicate(timeout=60)[1]
+        assert time.monotonic() - start_s < 10
+    assert not folder.exists()
+
+
+def test_workers_die_with_a_killed_tuner():
+    hanging = {"action": "build", "schedule": "build hangs"}
+    code = (
+        f"import sys; from tvm_sparse.measure.worker import Worker; Worker.command = [sys.executable, {FAULTY!r}]\n"
+        f"worker = Worker({{}}); worker._start(); print(worker._channel.pid, flush=True); worker.ask({hanging}, 600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tuner:
+        pid = int(tuner.stdout.readline())
+        time.sleep(0.5)
+        os.kill(tuner.pid, signal.SIGKILL)
+    assert ends(pid)
+
+
+def test_a_worker_that_does_not_start_is_an_error(monkeypatch):
+    monkeypatch.setattr(Worker, "command", (sys.executable, "-c", "raise SystemExit('no TVM here')"))
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer, pytest.raises(BuildError, match="no TVM here"):
+        list(measurer.measure([Candidate("good")]))
+
+
+def test_real_kernels_are_built_verified_and_timed():
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
+        measurer.set_rival(Candidate("dense_cpu"))
+        sparse, unknown, misfit = measurer.measure(
+            [Candidate("folded_cpu"), Candidate("folded_gpu"), Candidate("folded_cpu", [[["GetSBlock"]], []])]
+        )
+    assert sparse.status == "ok"
+    assert 0 <= sparse.error <= 1
+    assert len(sparse.times_us) == len(sparse.rival_times_us) == OPTIONS.repeats
+    assert min(*sparse.times_us, *sparse.rival_times_us) > 0
+    assert (unknown.status, misfit.status) == ("build_failed", "build_failed")
+    assert "unknown for target llvm" in unknown.cause
+    assert "the trace is damaged" in misfit.cause
+
+
+@pytest.mark.parametrize("change", [lambda value, bound: value + 2 * bound, lambda value, bound: value * np.nan])
+def test_the_worker_verifies_before_it_times(tmp_path, change):
+    with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
+        arrays, library = dict(np.load(measurer._arrays)), str(tmp_path / "kernel.so")
+    names = {"arrays": str(tmp_path / "arrays.npz"), "library": library, "rival": None, "kind": "llvm"}
+    np.savez(names["arrays"], **arrays)
+    build = {"spec": SPEC.to_json(), "target": target_json(TARGET), "schedule": "folded_cpu", "trace": None}
+    worker_main.build({**names, **build})
+    run = {**names, "repeats": 2, "min_repeat_ms": 0.1}
+    assert len(run(run)["times_us"]) == 2
+    wrong = str(tmp_path / "wrong.npz")
+    np.savez(wrong, **{**arrays, "value": change(arrays["value"], arrays["bound"])})
+    answer = run({**run, "arrays": wrong})
+    assert answer["error"] > 1
+    assert answer["times_us"] == []
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2, 4])
+def test_one_wrong_image_of_a_batch_is_found(tmp_path, wrong):
+    value, images = np.random.default_rng(0).standard_normal((2, 3, 4, 4)), np.array([0, 1, 0, 1, 1])
+    x = np.zeros((2, 1, 4, 4), np.float32)
+    np.savez(tmp_path / "arrays.npz", value=value, bound=np.full(value.shape, 1e-5), images=images, x=x)
+    y = value.astype(np.float32)[images]
+    if wrong is not None:
+        y[wrong, 2, 3, 3] += [1, np.nan][wrong % 2]
+    found = _Inputs(str(tmp_path / "arrays.npz"), "llvm").worst(y)
+    assert (found > 1) == (wrong is not None)
+    assert found < np.inf or wrong == 1

@@ -1,0 +1,138 @@
+"""Write docs/errors.md: every message that a user can meet, read from the places that raise them.
+
+    python tests/repo/list_errors.py
+
+A value that is only known at run time stands as `...`. `tests/test_error_docs.py` fails where the page is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "errors.md"
+PARAMETERS = ("where", "problem", "found", "allowed", "hint")
+# Classes of `tvm_sparse.errors`, in the order of the page, and the parser's own.
+CLASSES = ("UsageError", "ModelError", "LogError", "ArtifactError", "InputError", "BuildError", "VerificationError")
+# What stands at the beginning of a message -> how the page calls it.
+PLACES = {"str(path)": "FILE", "str(directory)": "ARTIFACT", "directory": "ARTIFACT", "where": "MODEL"}
+# Functions that make an error of what they are given: class, problem, hint.
+MAKERS = {"damaged": ("ArtifactError", "is damaged (...)", "save the model again")}
+HEAD = """\
+# Error messages
+
+Every failure that a user can cause is one sentence, `where: what is wrong, found ...; allowed: ...; next step`, on
+standard error, with the exit code of its class; `-v` adds the traceback. In Python it is an exception of
+`tvm_sparse.errors`, all of which are a `TvmSparseError`. `...` stands for what is only known then: a layer, a file, a
+number. A message that begins with `internal error` is none of these but a bug: please report it with what `-v` shows.
+
+This page is made from the source by `python tests/repo/list_errors.py`.
+"""
+
+
+class Message(NamedTuple):
+    """One message, its parts empty where it has none."""
+
+    error: str
+    where: str
+    problem: str
+    allowed: str
+    hint: str
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page())
+
+
+def page() -> str:
+    """The text of docs/errors.md."""
+    found = sorted(set(messages()))
+    return HEAD + "".join(_section(name, [each for each in found if each.error == name]) for name in CLASSES)
+
+
+def messages() -> Iterator[Message]:
+    """Every message in the package's source."""
+    for folder in ("tvm_sparse", "schedules"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            # Benchmarks and scripts are for developers of tvm-sparse.
+            if path.name != "errors.py" and "benchmarks" not in path.parts:
+                yield from _messages(ast.parse(path.read_text()))
+
+
+def _messages(tree: ast.Module) -> Iterator[Message]:
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inner = {id(node) for function in functions for node in ast.walk(function)}
+    shared = _assigned(ast.Module([node for node in tree.body if isinstance(node, ast.Assign)], []))
+    for scope in [*functions, tree]:
+        names = shared | _assigned(scope)
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and not (scope is tree and id(node) in inner):
+                yield from _message(node, names)
+
+
+def _message(call: ast.Call, names: dict[str, str]) -> Iterator[Message]:
+    name = ast.unparse(call.func).split(".")[-1]
+    parts = dict(zip(PARAMETERS, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
+    if name == "ArgumentTypeError":
+        yield Message("UsageError", "an option", _text(call.args[0], names), "", "see --help")
+    elif name in MAKERS:
+        error, problem, hint = MAKERS[name]
+        yield Message(error, _text(call.args[0], names), problem.replace("...", _text(call.args[1], names)), "", hint)
+    elif name in CLASSES and "problem" in parts:
+        where, problem, allowed, hint = (
+            _text(parts[part], names) if part in parts else "" for part in ("where", "problem", "allowed", "hint")
+        )
+        # A maker itself: its messages are where it is called.
+        if problem != "is damaged (...)":
+            yield Message(name, where, problem, allowed, hint)
+
+
+def _assigned(scope: ast.AST) -> dict[str, str]:
+    """Texts that variables of a function are assigned, several joined by ``or``."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=False))
+            for name, each in pairs:
+                if isinstance(name, ast.Name) and (text := _text(each, {})) != "...":
+                    found.setdefault(name.id, []).append(text)
+    return {name: " or ".join(dict.fromkeys(texts)) for name, texts in found.items()}
+
+
+def _text(node: ast.expr, names: dict[str, str]) -> str:
+    """An expression as the text it gives, ``...`` for what is not known before."""
+    if isinstance(node, ast.Constant):
+        return "" if node.value is None else str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(each, names) if isinstance(each, ast.Constant) else "..." for each in node.values)
+    if isinstance(node, ast.IfExp):
+        return " or ".join(filter(None, (_text(node.body, names), _text(node.orelse, names))))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left, names) + _text(node.right, names)
+    known = names.get(node.id) if isinstance(node, ast.Name) else None
+    return known or PLACES.get(ast.unparse(node), "...")
+
+
+def _section(name: str, found: list[Message]) -> str:
+    tree = ast.parse((ROOT / "tvm_sparse" / "errors.py").read_text())
+    (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    (code,) = [ast.literal_eval(each.value) for each in definition.body if isinstance(each, ast.Assign)]
+    lines = [f"\n## {name}, exit code {code}\n", f"{ast.get_docstring(definition)}\n"]
+    return "\n".join([*lines, *map(_line, found)]) + "\n"
+
+
+def _line(message: Message) -> str:
+    allowed = f"allowed: {message.allowed}" if message.allowed else ""
+    text = f"- {message.where}: {'; '.join(filter(None, (message.problem, allowed, message.hint)))}"
+    return text.replace("\n", " ").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Data flows one way: a package imports only packages to its left, and no files import each other in a circle."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Packages that share a place do not import each other. `tvm_sparse` itself only names what others define.
+FLOW = (
+    ("errors", "version"),
+    ("target", "conv"),
+    ("frontend", "scheduling", "runtime"),
+    ("schedules", "codegen"),
+    ("measure",),
+    ("logs",),
+    ("compiler", "autotune", "benchmarks"),
+    ("cli",),
+    ("__main__", "__init__"),
+)
+PLACE = {package: place for place, packages in enumerate(FLOW) for package in packages}
+# Beside packages, all that may lie in the package's own folder.
+FILES = {"__init__.py", "__main__.py", "errors.py", "version.py", "py.typed"}
+
+
+def modules():
+    """Dotted name -> file, of every module of the package."""
+    found = {}
+    for folder, prefix in ((ROOT / "tvm_sparse", ("tvm_sparse",)), (ROOT / "schedules", ("tvm_sparse", "schedules"))):
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            if parts[0] in ("schedules", "tuning_logs") and prefix == ("tvm_sparse",):
+                continue
+            found[".".join((*prefix, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path):
+    """Modules of the package that a file imports, also within functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tvm_sparse":
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "tvm_sparse")
+
+
+def package_of(name):
+    return (name.split(".") + ["__init__"])[1]
+
+
+def test_the_package_holds_packages_and_little_else():
+    entries = {path.name for path in (ROOT / "tvm_sparse").iterdir() if path.name != "__pycache__"}
+    packages = {name for name in entries if (ROOT / "tvm_sparse" / name).is_dir()}
+    assert entries - packages == FILES
+    assert packages - {"tuning_logs"} <= set(PLACE), "give a new package a place in FLOW"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "tvm_sparse"])
+def test_a_package_imports_only_packages_to_its_left(name):
+    own = package_of(name)
+    wrong = {
+        each for each in imports(MODULES[name]) if package_of(each) != own and PLACE[package_of(each)] >= PLACE[own]
+    }
+    assert not wrong, f"{name} imports {sorted(wrong)}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = {
+        # The face of a package, which its own files are not meant to use.
+        name: {each for each in imports(path) if each not in (name, "tvm_sparse")}
+        for name, path in MODULES.items()
+        if name != "tvm_sparse"
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if path.name == "__init__.py"])
+def test_each_package_says_what_comes_in_and_what_goes_out(name):
+    if name in ("tvm_sparse", "tvm_sparse.cli.commands", "tvm_sparse.frontend.passes"):
+        return
+    text = ast.get_docstring(ast.parse(MODULES[name].read_text()))
+    assert "In: " in text and "Out: " in text
+
+
+def test_importing_the_package_loads_nothing_heavy_and_makes_no_file(tmp_path):
+    code = (
+        "import sys, tvm_sparse; print([m for m in ('tvm', 'torch', 'onnx', 'numpy', 'xgboost') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert list(tmp_path.iterdir()) == []

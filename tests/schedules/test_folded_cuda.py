@@ -1,0 +1,427 @@
+"""CUDA schedules: the generated source, its numerics emulated on the CPU, and, where there is one, on the GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import check_gpu
+import gpu_jobs
+import numpy as np
+import pytest
+import tvm
+from cuda_emulator import build_source, emulate, kernels, run_emulated
+from random_convolutions import Case, random_case, random_kernel
+from tvm.support import nvcc as tvm_nvcc
+from tvm.target import Target
+
+from tvm_sparse.codegen.cuda import nvcc
+from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.conv2d_npq import Runs
+from tvm_sparse.conv.conv2d_tiles import Tiles
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
+from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, ORDERS, PERSISTENT, TURNED
+from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
+from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, tile_space
+from tvm_sparse.scheduling.cuda.thread_layout import spread
+from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
+from tvm_sparse.scheduling.kernel import apply_trace
+from tvm_sparse.scheduling.space import NotApplicable, decided
+from tvm_sparse.scheduling.trace import replay, trace_of, trace_to_json
+from tvm_sparse.target.gpu import spread_bytes
+
+CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
+SCHEDULES = ("folded_cuda", "csr_cuda", "dense_cuda")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+
+
+def sparse_weight(spec: ConvSpec, density: float = 0.2) -> np.ndarray:
+    """A normal weight with random zeros."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(spec.weight_shape) * (rng.random(spec.weight_shape) < density)
+    return weight.astype(np.float32)
+
+
+def source_of(name: str, spec: ConvSpec, weight: np.ndarray) -> str:
+    """The kernels of a schedule with its default decisions."""
+    return kernels(build_source(make_kernel(name, spec, weight, CUDA).func, CUDA)[0])
+
+
+def variants() -> list[str]:
+    """Every variant of the folded schedule for `SPEC`."""
+    return [each.name for each in folded_cuda.spaces(SPEC, SparsityPattern.of(sparse_weight(SPEC)), CUDA)]
+
+
+@pytest.mark.parametrize("name", variants())
+def test_folded_source_is_one_multiply_add_a_non_zero(name: str) -> None:
+    """Every non-zero appears once a pixel, as an immediate; no zero, no weight argument and no index array is left."""
+    weight = sparse_weight(SPEC)
+    source = source_of(name, SPEC, weight)
+    pixels = math.prod(map(int, name.rpartition("pixels")[2].split("x"))) if "pixels" in name else 1
+    immediates = re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", source)
+    assert len(immediates) == np.count_nonzero(weight) * pixels
+    found = np.array([float.fromhex(each) for each in immediates], np.float32)
+    np.testing.assert_array_equal(np.unique(found), np.unique(weight[weight != 0]))
+    parameters = re.search(r"main_kernel\(([^)]*)\)", source).group(1)
+    assert sorted(re.findall(r"\w+_ptr", parameters)) == ["bias_ptr", "out_ptr", "x_ptr"]
+    assert "int*" not in parameters
+
+
+def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
+    """Logs name variants that no search is offered any more."""
+    weight = sparse_weight(SPEC)
+    pattern = SparsityPattern.of(weight)
+    for each in folded_cuda.spaces(SPEC, pattern, CUDA):
+        found = folded_cuda.named(SPEC, pattern, CUDA, each.variant)
+        assert found is not None and (found.name, found.estimate_us) == (each.name, each.estimate_us)
+        tvm.ir.assert_structural_equal(found.func, each.func)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run93",
+        "split4-run100",
+        "ring-17x14-pixels1",
+        "ring-16x8-pixels2-across",
+        "ring-14x8-pixels1x2",
+        "ring-14x8-pixels2x4-across",
+    ],
+)
+def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
+    """Whatever a log names and `named` accepts computes the convolution."""
+    assert f"folded_cuda:{name}" not in variants()
+    spec = replace(SPEC, bias=False)
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run0",
+        "run2000",
+        "split3-run64",
+        "ring-13x14-pixels1",
+        "ring-14x16-pixels1",
+        "ring-15x14-pixels2",
+        "ring-14x14-pixels1x4",
+        "run",
+        "strip64",
+    ],
+)
+def test_what_cuts_no_output_has_no_space(name: str) -> None:
+    """A name from a damaged log is refused."""
+    with pytest.raises(UsageError, match=f"it has no variant '{name}'"):
+        find_space(f"folded_cuda:{name}", SPEC, SparsityPattern.of(sparse_weight(SPEC)), CUDA)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("strip64", ConvSpec(2, 4, 6, 48, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)),
+        ("strip128", ConvSpec(4, 8, 8, 40, 8, 3, 3, padding=(2, 1, 2, 3), dilation=(2, 2), groups=2)),
+        ("strip32", ConvSpec(8, 6, 2, 36, 4, 1, 1)),
+    ],
+)
+def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: Path) -> None:
+    """Blocks of 32 columns where 32 does not divide the width; a search is offered one length of them."""
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    arguments = reference.random_arguments(spec, case.seed, case.integers)
+    np.testing.assert_array_equal(y, reference.reference(spec, weight=case.weight, **arguments).value)
+    large = ConvSpec(64, 8, 112, 112, 8, 3, 3, padding=(1, 1, 1, 1))
+    offered = folded_cuda.spaces(large, SparsityPattern.of(sparse_weight(large)), CUDA)
+    assert [each.variant for each in offered if "strip" in each.variant] == ["strip256"]
+
+
+def test_many_runs_are_whole_warps() -> None:
+    """Memory is written 32 bytes at a time: neither a warp's outputs nor a tile's begin or end amid them."""
+    large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
+    assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
+    assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
+    rings = [Structure(Tiles(112, columns), 1, "ring") for columns in (28, 56, 112)]
+    assert [torn(large, ring) for ring in rings] == [True, False, False]
+    small, few = replace(large, n=1), replace(large, c=4, k=16)
+    assert not torn(small, rings[0])
+    offered = folded_cuda.spaces(few, SparsityPattern.of(sparse_weight(few)), CUDA)
+    assert sum("-across" in each.variant for each in offered) == 1
+
+
+def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
+    """Also where TVM resolves the divisions that say which row of its run a pixel reads."""
+    spec, runs = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), Runs(16)
+    weight = sparse_weight(spec)
+    each = find_space("folded_cuda:run16", spec, SparsityPattern.of(weight), CUDA)
+    schedule = each.scheduled(each.apply)
+    _, channels, depth, *_, release = decided(schedule)
+    buffers = min(depth, spec.c // channels)
+    (launch,) = build_source(apply_trace(each, weight).func, CUDA)[1]
+    ample = spread_bytes(math.prod(launch.grid)) if release == AT_ONCE else 0
+    assert launch.shared == max(ample, 4 * buffers * channels * run_plan(spec, runs).channel)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    ("name", "values", "grid"),
+    [
+        ("run32", [4, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
+        ("run40", [8, 1, 4, PERSISTENT, 2, AT_EXIT], (264, 1, 1)),
+        ("ring-14x14-pixels1", [4, 2, 1, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
+        # Fewer blocks than fit at once, or a ring that does not end with the chunks: as they come.
+        ("run64", [8, 2, 4, PERSISTENT, 2, AT_ONCE], (196, 1, 1)),
+        ("run32", [4, 2, 3, PERSISTENT, 1, LAST_CHUNK], (392, 2, 1)),
+        ("run64", [8, 2, 3, TURNED, 2, LAST_CHUNK], (196, 1, 1)),
+    ],
+)
+def test_many_blocks(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
+    """More than there are multiprocessors copy amid their chunks; persistent ones go on with others' pixels."""
+    spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
+    case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
+    each = find_space(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
+    trace = trace_of(each, values)
+    refused = each.refuse(replay(each, trace)) if each.refuse else ""
+    kernel = apply_trace(each, case.weight, trace)
+    assert build_source(kernel.func, CUDA)[1][0].grid == grid
+    assert ("go on" in refused or "do not end" in refused) == (values[-3] == PERSISTENT and grid[0] not in (132, 264))
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    y = run_emulated(case, kernel, CUDA, tmp_path)
+    np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
+
+
+def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
+    """Copies are of 16 bytes where rows are aligned; their addresses are bound once, before the first barrier."""
+    spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec, 0.5)
+    each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
+    schedule = each.scheduled(each.apply)
+    filters, rows, _, channels, depth, *_ = decided(schedule)
+    source = kernels(build_source(apply_trace(each, weight).func, CUDA)[0])
+    tiles, chunks = spec.k // filters, spec.c // channels
+    assert source.count("__syncthreads()") == tiles * chunks
+    # The first copies are the same for all tiles.
+    ahead = min(depth - 1, chunks)
+    copied = ahead + tiles * (chunks - ahead)
+    assert len(re.findall(r"commit_group\w*\(\);", source)) == copied
+    assert each.variant == "ring-16x16-pixels1"
+    # Rows of 24 floats, padding and alignment included.
+    spread_out = spread((channels, rows + 2, 6), 1, rows * 16, chunks)
+    assert source.count("tvm_sparse_copy_16(") == copied * spread_out.copies
+    assert source.count("tvm_sparse_shared_address(") == spread_out.rounds < spread_out.copies
+    assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
+
+
+def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> None:
+    """Each chunk is there once, behind a label; nothing is passed over chunk by chunk."""
+    spec = ConvSpec(64, 64, 28, 28, 8, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec, 0.5)
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
+    schedule = each.scheduled(each.apply)
+    samples = (i for i in schedule.trace.insts if i.kind.name == "SampleCategorical")
+    order = next(i for i in samples if tuple(map(int, i.attrs[0])) == ORDERS)
+    trace = trace_to_json(schedule.trace.with_decision(order, TURNED, remove_postproc=False))
+    source = kernels(build_source(apply_trace(each, weight, trace).func, CUDA)[0])
+    filters, channels, *_ = decided(schedule)
+    tiles, chunks = spec.k // filters, spec.c // channels
+    assert chunks > 3, "the test needs a ring with more chunks than buffers"
+    for macro, count in {"enter": tiles, "case": tiles * chunks, "leave": tiles * chunks, "end": tiles}.items():
+        assert source.count(f"tvm_sparse_{macro}(") == count
+    assert source.count("__syncthreads()") == tiles * chunks
+
+
+def test_the_register_cap_reaches_the_kernel() -> None:
+    """The decision on blocks a multiprocessor holds is the second argument of ``__launch_bounds__``."""
+    spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    weight = sparse_weight(spec, 0.01)
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
+    schedule = each.scheduled(each.apply)
+    *_, blocks, _ = decided(schedule)
+    bounds = f"{each.variant.removeprefix('run')}, {blocks}" if blocks > 1 else each.variant.removeprefix("run")
+    assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)
+
+
+def test_csr_source_holds_no_weight() -> None:
+    """Values and offsets are arguments, and the code does not grow with them."""
+    source = source_of("csr_cuda", SPEC, sparse_weight(SPEC))
+    assert "values_ptr" in source and "offsets_ptr" in source
+    assert len(source) < 10_000
+
+
+def test_too_many_non_zeros_are_not_folded() -> None:
+    """The reason says how many there are and how many would be folded."""
+    spec = ConvSpec(1, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1))
+    with pytest.raises(NotApplicable, match=f"2359296 non-zeros .* at most {folded_cuda.MAX_MULTIPLY_ADDS}"):
+        folded_cuda.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), CUDA)
+
+
+def test_dense_serves_a_kernel_that_no_block_can_stage() -> None:
+    """Where one channel exceeds shared memory, the input is read in place."""
+    spec = ConvSpec(1, 2, 300, 300, 2, 200, 200)
+    pattern = SparsityPattern.of(sparse_weight(spec, 0.001))
+    assert "direct" in dense_cuda.spaces(spec, pattern, CUDA)[0].name
+    with pytest.raises(NotApplicable, match="shared memory"):
+        folded_cuda.spaces(spec, pattern, CUDA)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConvSpec(2, 4, 1, 40, 8, 1, 3, stride=(2, 1), padding=(2, 1, 2, 1)),
+        ConvSpec(2, 2, 1, 16, 4, 1, 1, stride=(4, 1), padding=(2, 0, 0, 0), bias=True),
+        ConvSpec(2, 16, 20, 20, 24, 1, 1, stride=(2, 2), bias=True),
+    ],
+    ids=["rows of padding only", "nothing but padding", "1x1 with stride 2"],
+)
+def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> None:
+    """Every folded space is exact where staged rows are padding alone, or every second column is read."""
+    weight = sparse_weight(spec, 0.3)
+    weight = np.sign(weight) * np.ceil(np.abs(weight))
+    arguments = reference.random_arguments(spec, 0, integers=True)
+    expected = reference.reference(spec, weight=weight, **arguments)
+    for number, each in enumerate(folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)):
+        kernel = apply_trace(each, weight)
+        y = np.full(spec.output_shape, np.nan, np.float32)
+        names = [parameter.name for parameter in kernel.func.params]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        emulate(*build_source(kernel.func, CUDA), dict(zip(names, (*arguments.values(), y), strict=True)), folder)
+        np.testing.assert_array_equal(y, expected.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
+    """Threads and shared memory of the largest candidates together are within what a block may have."""
+    choose = random.Random(seed).choice
+    spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
+    structure = Structure(choose(layouts(spec, 2)), 2, choose(("async", "plain")), choose((False, True)))
+    decisions = plan(spec, structure, 1000)
+    if decisions is None:
+        return
+    rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
+    assert structure.tiles.columns * rows * images <= MAX_THREADS
+    assert structure.shared_bytes(spec, rows, images, channels) <= MAX_SHARED
+    for choice in (decisions.filters, decisions.rows, decisions.images, decisions.channels, decisions.blocks):
+        assert choice.default in choice.candidates
+
+
+def test_rows_in_shared_memory_do_not_conflict() -> None:
+    """A warp that wraps to the next row of outputs reads 32 different banks."""
+    spec = ConvSpec(1, 8, 56, 56, 8, 3, 3, padding=(1, 1, 1, 1))
+    stride = Structure(Tiles(56, 56), 1, "async").row_stride(spec)
+    banks = {(divmod(thread, 56)[0] * stride + divmod(thread, 56)[1]) % 32 for thread in range(32, 64)}
+    assert len(banks) == 32
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(12))
+def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path: Path) -> None:
+    """Any convolution, pattern, variant and decisions: integers exactly, others within the bound."""
+    choose = random.Random(f"{seed} {schedule}").choice
+    case = random_case(choose)
+    found, _ = spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, [schedule])
+    kernel = random_kernel(choose(found), case.weight, choose)
+    y = run_emulated(case, kernel, CUDA, tmp_path)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    expected = reference.reference(
+        case.spec, arguments["x"], case.weight, arguments.get("bias"), arguments.get("residual")
+    )
+    if case.integers:
+        np.testing.assert_array_equal(y, expected.value)
+    else:
+        assert expected.worst(y) <= 1
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+@pytest.mark.parametrize(("fold", "mode"), [(True, "ring"), (False, "async"), (False, "plain")])
+def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Path) -> None:
+    """Rows and columns beyond the output are computed and dropped."""
+    spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
+    weight = np.where(sparse_weight(spec, 0.4), 3, 0).astype(np.float32)
+    case = Case(spec, weight, 5, integers=True)
+    structure = Structure(Tiles(14, 60), 2, mode, stages_weights=not fold)
+    decisions = plan(spec, structure, 100)
+    assert decisions is not None
+    folding = Fold(SparsityPattern.of(weight), MAX_SHARED)
+    each = folded_tile_space("test", spec, decisions, folding) if fold else tile_space("test", spec, decisions)
+    assert each is not None
+    kernel = apply_trace(each, weight)
+    x = reference.random_arguments(spec, case.seed, case.integers)["x"]
+    np.testing.assert_array_equal(
+        run_emulated(case, kernel, CUDA, tmp_path), reference.reference(spec, x, weight).value
+    )
+
+
+@needs_nvcc
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nvcc_compiles_the_source(schedule: str, tmp_path: Path) -> None:
+    """Without spilled registers, for the architecture of the target."""
+    spec = replace(SPEC, n=64)
+    source, _ = build_source(make_kernel(schedule, spec, sparse_weight(spec), CUDA).func, CUDA)
+    (tmp_path / "kernel.cu").write_text(source)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
+
+
+@pytest.mark.parametrize("mode", ["nvcc", "nvrtc"])
+def test_cuda_code_is_compiled_with_ieee_arithmetic(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM adds ``--use_fast_math``, which flushes denormals to zero; with our settings it does not, or undoes it."""
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", mode)
+    monkeypatch.setattr(nvcc.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+    commands: list[list[str]] = []
+
+    def refuse(command: list[str], **_: Any) -> None:
+        commands.append(command)
+        raise OSError("recorded")
+
+    monkeypatch.setattr(tvm_nvcc.subprocess, "Popen", refuse)
+    with CUDA, cuda_compiler(CUDA):
+        if mode == "nvcc":
+            with pytest.raises(OSError, match="recorded"):
+                tvm_nvcc.compile_cuda("", target_format="fatbin", compiler="nvcc")
+            assert "--use_fast_math" not in commands[0]
+        else:
+            assert "--ftz=false" in os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"].split()
+    assert "TVM_CUDA_NVCC_NO_FAST_MATH" not in os.environ
+    assert os.environ["TVM_CUDA_COMPILE_MODE"] == mode
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU but without nvcc and NVRTC, the error says what to install; other targets do not care."""
+    monkeypatch.delenv("TVM_CUDA_COMPILE_MODE", raising=False)
+    monkeypatch.setattr(nvcc.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(nvcc.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(nvcc.tvm_ffi, "get_global_func", lambda *_, **__: print)
+    with pytest.raises(BuildError, match=r"pip install 'tvm-sparse\[cuda\]'"), cuda_compiler(CUDA):
+        pass
+    with cuda_compiler(Target({"kind": "llvm"})):
+        pass
+
+
+@pytest.mark.gpu
+def test_kernels_on_the_gpu_match_the_reference() -> None:
+    """Random and larger convolutions with every schedule, as ``scripts/stress/check_gpu.py`` runs them."""
+    jobs = [*gpu_jobs.random_jobs(100, 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
+    table = check_gpu.summary(list(check_gpu.check(jobs, os.cpu_count() or 1)))
+    assert {name: row["failures"] for name, row in table.items()} == {name: [] for name in SCHEDULES}
+    assert tvm.cuda(0).exist

@@ -1,0 +1,201 @@
+"""Kernels whose thread blocks share the input channels: where they are offered, their source, emulated numerics."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from cuda_emulator import build_source, kernels, run_emulated
+from random_convolutions import MAX_WEIGHTS, Case, random_case, random_kernel, random_weight
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_sparse.codegen.cuda.cluster_reduction import join_parts_pass
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.conv2d_npq import Runs
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
+from tvm_sparse.scheduling.annotations import PARTS
+from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
+from tvm_sparse.scheduling.cuda.occupancy import refused
+from tvm_sparse.scheduling.cuda.spatial_tiles import Fold
+from tvm_sparse.scheduling.cuda.split_k import split_space
+from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.space import Space, decided
+from tvm_sparse.target.gpu import has_clusters, shared_memory_bytes
+
+CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+SHARED = shared_memory_bytes(CUDA)
+SPEC = ConvSpec(1, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+# The middle of ResNet-50 at batch 1.
+SMALL = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+
+
+def weight_of(spec: ConvSpec, density: float = 0.2) -> np.ndarray:
+    """A normal weight with random zeros."""
+    return random_weight(spec, density, "unstructured", 0, integers=False)
+
+
+def split(spec: ConvSpec, weight: np.ndarray, parts: int, runs: Runs | None = None) -> Space:
+    """The space of `parts` parts and the first length of runs."""
+    folding = Fold(SparsityPattern.of(weight), SHARED)
+    found = split_space("folded_cuda", spec, run_plan(spec, runs or lengths(spec)[0]), parts, folding)
+    assert found is not None
+    return found
+
+
+def verify(case: Case, kernel: Kernel, folder: Path) -> None:
+    """Emulate a kernel and compare: integers exactly, others within the bound."""
+    y = run_emulated(case, kernel, CUDA, folder)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    epilogue = arguments.get("bias"), arguments.get("residual")
+    expected = reference.reference(case.spec, arguments["x"], case.weight, *epilogue)
+    if case.integers:
+        np.testing.assert_array_equal(y, expected.value)
+    else:
+        assert expected.worst(y) <= 1
+
+
+def test_split_spaces_are_offered_where_there_are_few_thread_blocks() -> None:
+    """First for a small map at batch 1; not for a large map or batch, nor where the GPU has no clusters."""
+    pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
+    found = folded_cuda.spaces(SMALL, pattern, CUDA)
+    assert found[0].variant.startswith("split")
+    assert sum("split" in each.variant for each in found) == 2
+    large = (replace(SMALL, n=64), ConvSpec(1, 64, 112, 112, 64, 3, 3, padding=(1, 1, 1, 1)))
+    older = Target({"kind": "cuda", "arch": "sm_86"}, host={"kind": "llvm"})
+    for spec, target in (*((spec, CUDA) for spec in large), (SMALL, older)):
+        pattern = SparsityPattern.of(weight_of(spec, 0.1))
+        assert not [each for each in folded_cuda.spaces(spec, pattern, target) if "split" in each.variant]
+
+
+@pytest.mark.parametrize(("arch", "expected"), [("sm_89", False), ("sm_90", True), ("sm_90a", True), ("sm_120", True)])
+def test_clusters_need_compute_capability_9(arch: str, expected: bool) -> None:
+    """With and without the suffix of an architecture."""
+    assert has_clusters(Target({"kind": "cuda", "arch": arch})) == expected
+
+
+def test_a_split_space_is_refused_where_it_does_not_fit() -> None:
+    """Parts divide the input channels of a group and the output channels of a tile; partial sums fit."""
+    folding = Fold(SparsityPattern.of(weight_of(SPEC)), SHARED)
+    plan = run_plan(SPEC, lengths(SPEC)[0])
+    assert split_space("folded_cuda", SPEC, plan, 2, folding) is not None
+    odd_channels, odd_filters = replace(SPEC, c=15), replace(SPEC, k=25)
+    for spec in (odd_channels, odd_filters):
+        assert split_space("folded_cuda", spec, run_plan(spec, lengths(spec)[0]), 2, folding) is None
+    # One channel is more than shared memory holds.
+    assert split_space("folded_cuda", SPEC, plan, 2, replace(folding, shared_limit=4 * plan.channel - 4)) is None
+
+
+def test_the_counts_of_a_part() -> None:
+    """A part has its share of multiply-adds, copies and chunks; its sums take shared memory; small grids gain by it."""
+    pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
+    counts = {"threads": 196, "pixels": 1, "blocks": 1, "channels": 8, "chunk_bytes": 8 * 16 * 46 * 4}
+    counts |= {"nest": (8, 16, 8), "lanes": 2, "depth": 4, "resident": 1}
+    whole = GpuKernel.of(SMALL, pattern, filters=4, **counts)
+    part = GpuKernel.of(SMALL, pattern, filters=16, parts=4, **counts)
+    assert part.blocks * part.tiles * part.parts == whole.blocks * whole.tiles
+    assert part.multiply_adds == pytest.approx(whole.multiply_adds)
+    assert (part.chunks, part.copied_bytes) == (whole.chunks / 4, whole.copied_bytes / 4)
+    assert part.shared_bytes == whole.shared_bytes + 4 * 16 * 196
+    assert part.time_us() < whole.time_us() / 1.2
+    assert len(part.features()) == len(whole.features())
+    assert "copies" in refused(replace(part, copies=1000), SHARED)
+    assert "13 addresses of a thread's copies" in refused(replace(part, addresses=13), SHARED)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
+    """One launch in clusters along z; no workspace; one barrier a chunk of each tile and part; constant places."""
+    weight = weight_of(SPEC)
+    each = split(SPEC, weight, parts)
+    schedule = each.scheduled(each.apply)
+    filters, channels, depth, *_ = decided(schedule)
+    source, (launch,) = build_source(apply_trace(each, weight).func, CUDA)
+    assert (launch.grid[1:], launch.cluster) == ((SPEC.k // filters, parts), parts)
+    code = kernels(source)
+    assert len(re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", code)) == np.count_nonzero(weight)
+    assert code.count("__syncthreads()") == SPEC.k // filters * SPEC.c // channels
+    # The partial sums do not lie where other threads may still read the last chunk.
+    plan = run_plan(SPEC, lengths(SPEC)[0])
+    ring = (min(depth, SPEC.c // parts // channels) * channels - 1) * plan.channel + math.prod(plan.nest) * plan.lanes
+    assert launch.shared >= 4 * (ring + filters * plan.runs.length)
+    assert (code.count("tvm_sparse_arrive();"), code.count("tvm_sparse_wait();")) == (2, 2)
+    assert code.count("tvm_sparse_part(") == filters
+    parameters = re.search(r"main_kernel\(([^)]*)\)", code).group(1)
+    assert sorted(re.findall(r"\w+_ptr", parameters)) == ["bias_ptr", "out_ptr", "residual_ptr", "x_ptr"]
+
+
+def split_case(choose: random.Random) -> tuple[Case, Space]:
+    """A random convolution with a random length of runs and number of parts that serve it."""
+    while True:
+        case, parts = random_case(choose.choice), choose.choice((2, 4, 8))
+        groups, r, s = case.spec.groups, case.spec.r, case.spec.s
+        channels, filters = parts * choose.choice((1, 2, 3)), parts * choose.choice((1, 2, 3))
+        if groups * channels * filters * r * s > 2 * MAX_WEIGHTS:
+            continue
+        spec = replace(case.spec, c=channels * groups, k=filters * groups)
+        weight = random_weight(spec, choose.choice((0.1, 0.4, 1.0)), "unstructured", case.seed, case.integers)
+        pixels = spec.n * spec.out_h * spec.out_w
+        plan = run_plan(spec, Runs(choose.choice(sorted({min(pixels, 512), -(-pixels // 2), min(pixels, 37)}))))
+        found = split_space("folded_cuda", spec, plan, parts, Fold(SparsityPattern.of(weight), SHARED))
+        if found is not None:
+            return replace(case, spec=spec, weight=weight), found
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(12))
+def test_emulated_split_kernels_match_the_reference(seed: int, tmp_path: Path) -> None:
+    """Any stride, padding, dilation, groups, size, epilogue, number of parts, length of runs and decisions."""
+    choose = random.Random(f"{seed} split")
+    case, found = split_case(choose)
+    verify(case, random_kernel(found, case.weight, choose.choice), tmp_path)
+
+
+@needs_compiler
+def test_the_default_of_a_small_map_is_a_split_kernel_that_is_right(tmp_path: Path) -> None:
+    """What `space.kernel` makes where nothing was tuned, here with a residual and 2 images."""
+    spec = ConvSpec(2, 128, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+    weight = weight_of(spec, 0.1)
+    assert "split" in find_space("folded_cuda", spec, SparsityPattern.of(weight), CUDA).variant
+    verify(Case(spec, weight, 3, integers=False), make_kernel("folded_cuda", spec, weight, CUDA), tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+def test_nvcc_compiles_a_split_kernel(tmp_path: Path) -> None:
+    """Without spilled registers."""
+    weight = weight_of(SPEC)
+    each = split(SPEC, weight, 4)
+    source, _ = build_source(apply_trace(each, weight).func, CUDA)
+    (tmp_path / "kernel.cu").write_text(source)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
+
+
+def test_a_function_that_is_not_two_kernels_is_not_joined() -> None:
+    """The error names the function; one without the annotation is left alone."""
+    loop_var, buffer = tirx.Var("i", "int32"), tirx.decl_buffer((4,), "float32", "y")
+    store = tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [loop_var])
+    for marks in ({}, {PARTS: 2}):
+        loop = tirx.For(loop_var, 0, 4, tirx.ForKind.SERIAL, store, annotations=marks)
+        func = tirx.PrimFunc([buffer], loop).with_attr("global_symbol", "convolution")
+        module = tvm.IRModule({"main": func})
+        if marks:
+            with pytest.raises(BuildError, match="convolution: its parts cannot be joined"):
+                join_parts_pass()(module)
+        else:
+            assert join_parts_pass()(module)["main"].same_as(func)

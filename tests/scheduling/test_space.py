@@ -1,0 +1,183 @@
+"""Which schedules serve a convolution and why others do not, kernels from traces, and the search over a space."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from random_convolutions import run
+from tvm.s_tir import Schedule
+
+from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.metaschedule_context import MutateCategorical
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.logs.record import decisions_key
+from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.scheduling.space import divisors, nearest
+from tvm_sparse.scheduling.trace import decisions, trace_to_json
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
+SPEC = ConvSpec(1, 8, 12, 12, 12, 3, 3, padding=(1, 1, 1, 1), relu=True)
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
+PATTERN = SparsityPattern.of(WEIGHT)
+SCHEDULES = ("folded_cpu", "csr_cpu", "dense_cpu")
+
+
+def search(name, seed=1, batch=4):
+    each = find_space(name, SPEC, PATTERN, TARGET)
+    return SpaceSearch(each, TARGET, SharedModel(seed), seed, trials=40, batch=batch)
+
+
+def key(trace):
+    return decisions_key(decisions(trace))
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_every_schedule_has_spaces_or_a_sentence(target):
+    target = resolve_target(target)
+    found, reasons = spaces_of(SPEC, PATTERN, target)
+    assert {each.schedule for each in found} | set(reasons) == set(schedule_names(target))
+    assert len({each.name for each in found}) == len(found)
+    assert any(each.schedule.startswith("dense") for each in found)
+
+
+def test_reasons_are_sentences_with_the_number_and_the_limit():
+    weight = np.ones((512, 512, 3, 3), np.float32)
+    spec = ConvSpec(1, 512, 7, 7, 512, 3, 3)
+    found, reasons = spaces_of(spec, SparsityPattern.of(weight), TARGET)
+    assert {each.schedule for each in found} == {"csr_cpu", "dense_cpu"}
+    assert set(reasons) == {"folded_cpu", "generated_cpu"}
+    for reason in reasons.values():
+        assert str(weight.size) in reason
+        assert "at most" in reason
+    with pytest.raises(UsageError, match=r"does not serve convolution .* at most"):
+        make_kernel("folded_cpu", spec, weight, TARGET)
+
+
+def test_unknown_names_are_refused_with_what_exists():
+    with pytest.raises(UsageError, match=r"unknown for target llvm; allowed: folded_cpu, "):
+        find_space("folded_cuda", SPEC, PATTERN, TARGET)
+    with pytest.raises(UsageError, match="it has no variant 'rows5'"):
+        find_space("folded_cpu:rows5", SPEC, PATTERN, TARGET)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_name_without_a_variant_is_the_first_space(name):
+    first = spaces_of(SPEC, PATTERN, TARGET, [name])[0][0]
+    assert find_space(name, SPEC, PATTERN, TARGET).name == first.name
+    assert find_space(first.name, SPEC, PATTERN, TARGET).name == first.name
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_trace_survives_json_and_gives_the_default_again(name):
+    trace = json.loads(json.dumps(search(name).starts()[0]))
+    plain, again = (make_kernel(name, SPEC, WEIGHT, TARGET, each) for each in (None, trace))
+    assert plain.func.script() == again.func.script()
+    arguments = reference.random_arguments(SPEC, 0)
+    assert np.array_equal(*(run(kernel, SPEC, arguments, TARGET) for kernel in (plain, again)))
+
+
+def test_another_convolution_s_trace_is_refused():
+    trace = copy.deepcopy(search("folded_cpu").starts()[0])
+    trace[1][0][1] = 99
+    with pytest.raises(BuildError, match=r"schedule folded_cpu.*: the trace does not fit: ") as caught:
+        make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, trace)
+    assert "\n" not in str(caught.value)
+
+
+def test_kernels_are_marked_as_scheduled_and_folded_ones_take_no_weight():
+    for name in SCHEDULES:
+        kernel = make_kernel(name, SPEC, WEIGHT, TARGET)
+        assert kernel.func.attrs["tirx.is_scheduled"]
+        assert len(kernel.func.params) == 2 + len(kernel.constants)
+    assert make_kernel("folded_cpu", SPEC, WEIGHT, TARGET).constants == ()
+    assert np.array_equal(make_kernel("dense_cpu", SPEC, WEIGHT, TARGET).constants[0], WEIGHT)
+
+
+def proposals(name, seed, rounds):
+    """Decisions that a search proposes when every candidate takes 100 us, round by round."""
+    found, each = [], search(name, seed)
+    for _ in range(rounds):
+        traces = each.propose()
+        if traces is None:
+            break
+        found += [key(trace) for trace in traces]
+        each.tell([100.0] * len(traces))
+    return found
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("folded_cpu", 3), ("generated_cpu", 1)])
+def test_a_seed_decides_the_proposals(name, rounds):
+    np.random.seed(1)
+    first = proposals(name, 3, rounds)
+    np.random.seed(2)
+    assert proposals(name, 3, rounds) == first
+    assert set(proposals(name, 4, rounds)) != set(first)
+    assert len(set(first)) == len(first) >= 4 * rounds - 2
+
+
+def test_proposing_leaves_numpy_s_generator_alone():
+    each = search("folded_cpu")
+    np.random.seed(7)
+    expected = np.random.random()
+    np.random.seed(7)
+    each.propose()
+    assert np.random.random() == expected
+
+
+def test_a_small_space_is_exhausted():
+    spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
+    weight = np.ones(spec.weight_shape, np.float32)
+    only = find_space("folded_cpu", spec, SparsityPattern.of(weight), TARGET)
+    each = SpaceSearch(only, TARGET, SharedModel(0), 1, trials=8, batch=4)
+    for _ in range(10):
+        traces = each.propose()
+        if traces is None:
+            return
+        each.tell([1.0] * len(traces))
+    pytest.fail("the search goes on for ever")
+
+
+def test_a_mutation_changes_one_decision():
+    schedule = Schedule(find_space("folded_cpu", SPEC, PATTERN, TARGET).func)
+    find_space("folded_cpu", SPEC, PATTERN, TARGET).apply(schedule)
+    before = decisions(trace_to_json(schedule.trace))
+    mutate, changed = MutateCategorical(0), set()
+    for _ in range(20):
+        after = decisions(trace_to_json(mutate.apply(schedule.trace)))
+        (name,) = [name for name in before if before[name] != after[name]]
+        assert "SampleCategorical" in name
+        changed.add(name)
+    assert len(changed) >= 2
+
+
+def test_a_mutation_of_a_space_without_choices_is_none():
+    spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
+    only = find_space("folded_cpu", spec, SparsityPattern.of(np.ones((1, 1, 1, 1), np.float32)), TARGET)
+    schedule = Schedule(only.func)
+    only.apply(schedule)
+    assert MutateCategorical(0).apply(schedule.trace) is None
+
+
+def test_searching_does_not_import_tensor_intrinsics():
+    """They cost 10 to 50 s."""
+    code = (
+        "import sys, test_space; test_space.search('folded_cpu').propose()\n"
+        "print('tvm.s_tir.tensor_intrin' in sys.modules)"
+    )
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_helpers_of_schedules():
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(12, 5) == [1, 2, 3, 4]
+    assert [nearest([1, 2, 4, 8], wish) for wish in (0, 3, 5, 100)] == [1, 4, 4, 8]

@@ -1,0 +1,126 @@
+"""The scripts that tune and time: their table of operators, their reports, and one short run of all of them."""
+
+import json
+import lzma
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import bench_cpu
+import numpy as np
+import pytest
+
+from tvm_sparse.benchmarks import operators
+from tvm_sparse.benchmarks.cpu_contenders import DENSE, OURS, RIVALS
+from tvm_sparse.benchmarks.timing import Spread, interleave, speedup, verdict
+from tvm_sparse.logs.tuning_log import TuningLog
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def run(script, *words):
+    command = [sys.executable, SCRIPTS / f"{script}.py", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_operators_have_the_outputs_of_the_table():
+    for operator, (out, c, k, kernel, _) in operators.OPERATORS.items():
+        spec = operators.spec(operator, 3)
+        assert spec.output_shape == (3, k, out, out)
+        assert spec.weight_shape == (k, c, kernel, kernel)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
+def test_weights_have_the_density_and_keep_the_largest(density):
+    weight, full = operators.weight(5, density), operators.weight(5, 1.0)
+    assert np.count_nonzero(weight) == round(density * weight.size)
+    kept = weight != 0
+    assert (weight[kept] == full[kept]).all()
+    assert abs(full[kept]).min(initial=math.inf) >= abs(full[~kept]).max(initial=0)
+    assert (operators.weight(5, density, seed=1) != weight).any() or density == 0
+
+
+def test_lists_on_command_lines():
+    assert operators.numbers("1,4-6") == [1, 4, 5, 6]
+    assert operators.densities("0.05,1") == [0.05, 1.0]
+    for function, text in ((operators.operators, "0-3"), (operators.operators, "11"), (operators.densities, "1.5")):
+        with pytest.raises(ValueError, match=text):
+            function(text)
+
+
+def test_spread_and_verdict():
+    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    ratio = speedup([1.0, 2.0, 4.0], [3.0, 4.0, 20.0])
+    assert ratio == Spread(3.0, 2.5, 4.0)
+    assert [verdict(Spread(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
+        "faster",
+        "slower",
+        "undecided",
+    ]
+
+
+def test_contenders_take_turns():
+    order = []
+    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3, min_round_ms=0.001)
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
+    turns = [name for name, before in zip(order, ["", *order], strict=False) if name != before]
+    assert turns == list("abababab")
+    assert all(value > 0 for values in times.values() for value in values)
+
+
+def make_document():
+    case = {"operator": 7, "batch": 1, "density": 0.1, "convolution": "key"}
+    times = {OURS: [10.0, 11.0, 12.0], DENSE: [50.0] * 3, **{name: [44.0] * 3 for name in RIVALS}}
+    times[RIVALS[1]] = [22.0, 33.0, 22.0]
+    cases = [{**case, "schedule": "folded_cpu:a", "times_us": times}, {**case, "skipped": "no record"}]
+    return {
+        "command": "python scripts/table2/bench_cpu.py",
+        "fingerprint": {"device": "EPYC", "arch": "znver4", "system": "Linux"},
+        "versions": {"torch": "2"},
+        "rounds": 3,
+        "load_average": [0.1, 0.2],
+        "runs": [{"threads": 1, "call_overhead_us": {OURS: 0.25}, "cases": cases}],
+    }
+
+
+def test_the_report_compares_with_the_better_layout(capsys):
+    lines = bench_cpu.markdown(make_document()).splitlines()
+    head, _, row, skipped = (line for line in lines if line.startswith("|"))
+    assert "**2.20x** (2.02-2.60), faster" in row
+    assert f"2.20x ({RIVALS[1]})" in row
+    assert "not measured: no record" in skipped
+    assert head.count("|") == row.count("|") == skipped.count("|")
+    bench_cpu.show(make_document())
+    assert "not measured: no record" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_tune_and_bench(tmp_path):
+    log = tmp_path / "log.jsonl"
+    words = ["--target", '{"kind":"llvm","num-cores":1}', "--operators", 5, "--trials", 4, "-o", log]
+    for _ in range(2):
+        done = run("tune_table2", *words)
+        assert done.returncode == 0, done.stderr
+        assert len(TuningLog(log).records) == 4
+    words = ["--log", log, "--operators", "5,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
+    done = run("bench_layers", *words)
+    assert done.returncode == 0, done.stderr
+    measured, skipped = json.loads(lzma.decompress((tmp_path / "new.json.xz").read_bytes()))["runs"][0]["cases"]
+    assert set(measured["times_us"]) == {OURS, DENSE, *RIVALS}
+    assert measured["errors"][OURS] <= 1
+    assert "no record for this shape" in skipped["skipped"]
+    assert "operator 5" in done.stdout
+    assert (tmp_path / "new.md").is_file()
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    log = tmp_path / "missing"
+    for script, words, code in (
+        ("bench_layers", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
+        ("tune_table2", ["--target", "missing", "-o", log], 2),
+    ):
+        done = run(script, *words)
+        assert done.returncode == code
+        assert "missing" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -1,0 +1,361 @@
+"""Model files that are damaged or say what cannot be, each with the sentence that must come of it.
+
+Run as a script in a folder, it writes the files, gives each to the command line in a process of its own and prints what
+happened, one line of JSON each. With a number, so many files are damaged at random::
+
+    cd /tmp/malformed && PYTHONPATH=<checkout>:<checkout>/tests python <checkout>/tests/malformed.py 1000
+"""
+
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+import zoo
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import save
+
+# Seconds after which a case counts as hanging.
+LIMIT_S = 60
+
+
+def random_array(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def model(nodes, weights, change=lambda model: None, inputs=(("x", zoo.X),)):
+    """A serialised ONNX model that nobody has checked; `change` may damage it."""
+    graph = helper.make_graph(
+        [helper.make_node(op, ins, outs, name=f"{op}_{i}", **attrs) for i, (op, ins, outs, attrs) in enumerate(nodes)],
+        "graph",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("a", "b", "c", "d"))],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    change(made)
+    return made.SerializeToString()
+
+
+W = random_array(4, 4, 3, 3)
+
+
+def conv(weight=W, change=lambda model: None, inputs=(("x", zoo.X),), **attributes):
+    """One convolution of `weight` that is damaged in one way."""
+    return model([("Conv", ["x", "w"], ["y"], attributes)], {"w": weight}, change, inputs)
+
+
+def then(op, inputs, weights, **attributes):
+    """A convolution and another operator."""
+    return model([("Conv", ["x", "w"], ["t"], {}), (op, inputs, ["y"], attributes)], {"w": W, **weights})
+
+
+def first(op, inputs, weights):
+    """Another operator and a convolution."""
+    return model([(op, inputs, ["t"], {}), ("Conv", ["t", "w"], ["y"], {})], {"w": W, **weights})
+
+
+def set_external(location):
+    def change(made):
+        tensor = made.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+
+    return change
+
+
+def no_raw_data(made):
+    made.graph.initializer[0].raw_data = made.graph.initializer[0].raw_data[:10]
+
+
+def set_dims(size):
+    def change(made):
+        made.graph.initializer[0].dims[0] = size
+
+    return change
+
+
+def set_type(kind):
+    def change(made):
+        made.graph.initializer[0].data_type = kind
+
+    return change
+
+
+def set_opset(version):
+    def change(made):
+        made.opset_import[0].version = version
+
+    return change
+
+
+def not_text(made):
+    made.graph.node[0].name = "NOT_TEXT"
+
+
+def sequence(made):
+    made.graph.input[0].type.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [1])))
+
+
+def with_function(made):
+    node = helper.make_node("f", ["a"], ["b"], domain="d")
+    made.functions.append(helper.make_function("d", "f", ["a"], ["b"], [node], [helper.make_opsetid("d", 1)]))
+
+
+BLOCK = zoo.ONNX["block"].SerializeToString()
+BN = {"s": random_array(4), "b": random_array(4), "m": random_array(4)}
+TOO_LARGE = "is too large, found"
+ONNX = {
+    "empty": (b"", "this is no valid ONNX model"),
+    "text": (b"this is text", "this is no valid ONNX model"),
+    "zeros": (bytes(1000), "this is no valid ONNX model"),
+    "truncated by one": (BLOCK[:-1], "this is no valid ONNX model"),
+    "truncated to half": (BLOCK[: len(BLOCK) // 2], "this is no valid ONNX model"),
+    "cycle": (model([("Add", ["x", "z"], ["y"], {}), ("Relu", ["y"], ["z"], {})], {}), "topologically sorted"),
+    "its own input": (model([("Add", ["x", "y"], ["y"], {})], {}), "topologically sorted"),
+    "input from nowhere": (model([("Conv", ["x", "v"], ["y"], {})], {}), "topologically sorted"),
+    "output from nowhere": (model([("Relu", ["x"], ["z"], {})], {}), "'y' is not an output of any node"),
+    "two of a name": (model([("Relu", ["x"], ["y"], {}), ("Abs", ["x"], ["y"], {})], {}), "single static assignment"),
+    "unknown operator": (model([("Frobnicate", ["x"], ["y"], {})], {}), "No Op registered for Frobnicate"),
+    "operator TVM lacks": (then("Det", ["t"], {}), "Det"),
+    "newer operators": (conv(change=set_opset(9999)), "its operator set is unknown, found 9999; allowed: up to"),
+    "no output": (conv(change=lambda made: made.graph.ClearField("output")), "the model has no output"),
+    "no input": (conv(inputs=()), "topologically sorted"),
+    "no graph": (conv(change=lambda made: made.ClearField("graph")), "this is no valid ONNX model"),
+    "no type": (conv(change=lambda made: made.graph.input[0].ClearField("type")), "Field 'type'"),
+    "a sequence": (conv(change=sequence), "input x is no tensor, found sequence_type"),
+    "recursive function": (conv(change=with_function), "Cycle detected in model-local function"),
+    "a name that is no text": (conv(change=not_text).replace(b"NOT_TEXT", b"NOT\xff\xfe\xfdXT"), "a name is not UTF-8"),
+    "wrong channels": (
+        conv(random_array(4, 3, 3, 3)),
+        "node Conv_0: its input has another number of channels, found 4",
+    ),
+    "wrong groups": (conv(group=3), "node Conv_0: filters do not split into the groups, found 3"),
+    "no groups": (conv(group=0), "filters do not split into the groups, found 0"),
+    "wrong bias": (
+        model([("Conv", ["x", "w", "v"], ["y"], {})], {"w": W, "v": random_array(5)}),
+        "node Conv_0: its bias has another length, found (5); allowed: (4)",
+    ),
+    "wrong kernel_shape": (
+        conv(kernel_shape=[5, 5]),
+        "kernel_shape is not its weight's, found (5, 5); allowed: (3, 3)",
+    ),
+    "kernel larger than map": (conv(random_array(4, 4, 30, 30)), "impossible shape, found [1, 4, -20, -20]"),
+    "stride of zero": (conv(strides=[0, 0]), "strides must only contain positive values"),
+    "dilation of zero": (conv(dilations=[0, 0]), "dilations must only contain positive values"),
+    "negative padding": (conv(pads=[-1] * 4), "pads must not contain negative values"),
+    "three paddings": (conv(pads=[1] * 3), "pads has incorrect size"),
+    "unknown padding": (conv(auto_pad="SOME"), "SOME"),
+    "weight of one dimension less": (conv(random_array(4, 4, 3)), "spatial dimensions"),
+    "no filters": (conv(random_array(0, 4, 3, 3)), "k is not usable, found 0"),
+    "NaN in a weight": (conv(np.full_like(W, np.nan)), "layer Conv_0: weight[0, 0, 0, 0] is not finite, found nan"),
+    "NaN in a bias": (
+        model([("Conv", ["x", "w", "v"], ["y"], {})], {"w": W, "v": np.full(4, np.nan, np.float32)}),
+        "layer Conv_0: a constant of add is NaN",
+    ),
+    "negative variance": (
+        then("BatchNormalization", ["t", "s", "b", "m", "v"], {**BN, "v": -np.ones(4, np.float32)}),
+        "is NaN; repair the parameters",
+    ),
+    "batch norm of other size": (
+        then("BatchNormalization", ["t", "s", "b", "m", "v"], {**BN, "v": np.ones(3, np.float32)}),
+        "Dimension mismatch",
+    ),
+    "integers": (conv(np.ones(W.shape, np.int32)), "unsupported element type, found int32; allowed: float32"),
+    "half precision": (conv(W.astype(np.float16)), "unsupported element type, found float16"),
+    "unknown element type": (conv(change=set_type(99)), "layer Conv_0: its weight cannot be read"),
+    "less data than said": (conv(change=no_raw_data), "is too small for the declared shape"),
+    "petabytes of weight": (conv(change=set_dims(2**50)), "this is no valid ONNX model"),
+    "negative weight size": (conv(change=set_dims(-1)), "Negative dimension"),
+    "data outside": (conv(change=set_external("../../etc/passwd")), "outside the directory"),
+    "data missing": (conv(change=set_external("absent.bin")), "this is no valid ONNX model"),
+    "huge map": (conv(inputs=[("x", (1, 4, 10**6, 10**6))]), f"tensor x {TOO_LARGE}"),
+    "huge batch": (conv(inputs=[("x", (2**62, 4, 9, 9))]), f"tensor x {TOO_LARGE}"),
+    "sizes beyond 64 bits": (conv(inputs=[("x", (2**40, 4, 2**40, 9))]), f"tensor x {TOO_LARGE}"),
+    "huge padding": (conv(pads=[10**6] * 4), f"tensor y {TOO_LARGE}"),
+    "huge Pad": (first("Pad", ["x", "p"], {"p": np.array([0, 0, 0, 0, 0, 0, 2**40, 1])}), f"tensor t {TOO_LARGE}"),
+    "huge Expand": (first("Expand", ["x", "p"], {"p": np.array([2**31, 4, 9, 9])}), f"tensor t {TOO_LARGE}"),
+    "huge constant": (first("ConstantOfShape", ["p"], {"p": np.array([1, 4, 10**5, 10**5])}), f"tensor t {TOO_LARGE}"),
+    "shape from data": (then("NonZero", ["t"], {}), "its shapes do not fit"),
+    "no numbers to reshape to": (then("Reshape", ["t", "p"], {"p": np.array([1, 7])}), "TVM cannot import it (Reshape"),
+}
+
+
+def changed_pt2(data, change):
+    """A .pt2 file with its model.json passed through `change`, which works in place."""
+    source, target = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith("models/model.json"):
+                document = json.loads(content)
+                change(document)
+                content = json.dumps(document).encode()
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+def compressed(data):
+    source, target = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in source.namelist():
+            archive.writestr(name, source.read(name))
+    return target.getvalue()
+
+
+def exported():
+    """The bytes of a good .pt2 file."""
+    module, shapes = zoo.TORCH["residual"]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), f"{folder}/m.pt2")
+        return Path(f"{folder}/m.pt2").read_bytes()
+
+
+def set_size(document):
+    document["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][2] = {"as_int": 2**40}
+
+
+def pt2_cases(data):
+    """As `ONNX`, from the bytes of a good file."""
+    weight = zoo.TORCH["residual"][0][0].weight.detach().numpy().tobytes()
+    cut = lambda path: lambda document: document["graph_module"]["graph"].pop(path)  # noqa: E731
+    return {
+        "empty": (b"", "the .pt2 file cannot be read"),
+        "text": (b"this is text", "the .pt2 file cannot be read"),
+        "truncated by one": (data[:-1], "the .pt2 file cannot be read"),
+        "truncated to half": (data[: len(data) // 2], "the .pt2 file cannot be read"),
+        "a byte changed": (
+            data.replace(b"aten.conv2d", b"aten.conv3d", 1),
+            "models/model.json does not have its checksum",
+        ),
+        "a weight changed": (data.replace(weight, weight[:-1] + b"?"), "weight_0 does not have its checksum"),
+        "compressed": (compressed(data), "the archive is compressed"),
+        "no nodes": (changed_pt2(data, cut("nodes")), "cannot be read"),
+        "no inputs": (changed_pt2(data, cut("inputs")), "cannot be read"),
+        "a list for a graph": (changed_pt2(data, lambda d: d.update(graph_module=[])), "cannot be read"),
+        "huge map": (changed_pt2(data, set_size), ""),
+        "dynamic": (changed_pt2(data, lambda d: d.update(range_constraints={"s0": {}})), "dynamic shapes"),
+    }
+
+
+def safetensors_cases():
+    data = save({"c.weight": W})
+    return {
+        "text": (b"this is text", "cannot be read"),
+        "truncated": (data[:-1], "cannot be read"),
+        "long header": ((2**62).to_bytes(8, "little") + data[8:], "cannot be read"),
+        "pickle": (b"\x80\x04N.", "cannot be read"),
+        "NaN": (save({"c.weight": np.full_like(W, np.nan)}), "is not finite"),
+    }
+
+
+def mutated(choose, data):
+    """`data` with some bytes changed, removed or added."""
+    data = bytearray(data)
+    how = choose(("change", "change", "cut", "insert", "remove"))
+    for _ in range(choose((1, 1, 2, 5, 20))):
+        # The beginning of an ONNX file is its structure, the rest mostly weights.
+        place = choose(range(len(data))) if choose((True, False)) else choose(range(min(len(data), 400)))
+        if how == "change":
+            data[place] = choose(range(256))
+        elif how == "insert":
+            data[place:place] = bytes(choose(range(256)) for _ in range(3))
+        elif how == "remove":
+            del data[place : place + 3]
+        else:
+            data = data[: max(place, 1)]
+    return bytes(data)
+
+
+def mutated_pt2(choose, data):
+    """A .pt2 file whose archive is whole, and a value of whose model.json is another."""
+
+    def change(document):
+        node = document
+        while node:
+            key = choose(list(node) if isinstance(node, dict) else range(len(node)))
+            if isinstance(node[key], dict | list) and node[key] and choose(range(12)):
+                node = node[key]
+                continue
+            node[key] = choose(
+                [None, -1, 0, 2**70, 2**40, 3, "x", "", [], {}, True, 1e308, "torch.ops.aten.abs.default"]
+            )
+            break
+
+    return changed_pt2(data, change)
+
+
+# Files that are damaged at random.
+FUZZED = 60
+
+
+def files(fuzzed=FUZZED):
+    """Name -> (content, part of the sentence, or None where any outcome but a crash will do)."""
+    pt2, tensors = exported(), save({"c.weight": W})
+    found = {f"{name}.onnx": case for name, case in ONNX.items()}
+    found |= {f"{name}.pt2": case for name, case in pt2_cases(pt2).items()}
+    found |= {f"{name}.safetensors": case for name, case in safetensors_cases().items()}
+    for seed in range(fuzzed):
+        choose = random.Random(seed).choice
+        kind = ("onnx", "onnx", "pt2", "safetensors")[seed % 4]
+        make = {"onnx": lambda: mutated(choose, BLOCK), "pt2": lambda: mutated_pt2(choose, pt2)}  # noqa: B023
+        content = make.get(kind, lambda: mutated(choose, tensors))()  # noqa: B023
+        found[f"fuzz {seed}.{kind}"] = (content, None)
+    return found
+
+
+def outcome(path):
+    """Exit code and messages of looking at a file with the command line, or at its weights where that is all it has."""
+    from tvm_sparse.cli import main
+    from tvm_sparse.errors import TvmSparseError
+    from tvm_sparse.frontend.weights import load_weights
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        if path.endswith(".safetensors"):
+            try:
+                load_weights(path)
+                code = 0
+            except TvmSparseError as error:
+                code = error.exit_code
+                print(f"tvm-sparse: {error}", file=sys.stderr)
+        else:
+            code = main.main(["inspect", path])
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def in_child(path):
+    """`outcome` in a forked process; a signal is a negative code."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(LIMIT_S)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.write(send, json.dumps(outcome(path)).encode())
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return json.loads(text) if code == 0 else {"code": code, "out": "", "err": "the process ended"}
+
+
+if __name__ == "__main__":
+    import tvm.relax.frontend.onnx
+    import tvm.relax.frontend.torch  # noqa: F401 - once, not in every child
+
+    onnx.checker.check_model(zoo.ONNX["block"])
+    for name, (content, _) in files(*map(int, sys.argv[1:])).items():
+        Path(name).write_bytes(content)
+        print(json.dumps({"name": name, **in_child(name)}), flush=True)

@@ -1,0 +1,182 @@
+"""MetaSchedule's evolutionary search with its XGBoost cost model, over one schedule space.
+
+`SpaceSearch` proposes traces and is told their times; building, running and remembering are the caller's. Nothing here
+measures or writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from tvm import s_tir
+from tvm.ir.utils import derived_object
+from tvm.runtime import tensor
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_sparse.autotune.metaschedule_context import (
+    Reason,
+    tune_context,
+)
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.trace import replay, trace_to_json
+
+# The time given to MetaSchedule for a candidate that failed, as its own database does.
+FAILED_S = 1e10
+# Small: a space here has hundreds to thousands of points, and a trace takes milliseconds to replay.
+POPULATION = 48
+# How many times the default's estimated time makes a candidate hopeless. Of the three best kernels of each of 20
+# convolutions none was estimated at more than 1.6 times the lowest estimate.
+HOPELESS = 2.0
+
+
+class SharedModel:
+    """A cost model of several spaces of one layer: what one space teaches helps to rank another's candidates.
+
+    With `own`, the spaces' own features describe a candidate, else TVM's features of the loop nest.
+    """
+
+    def __init__(self, seed: int, own: bool = False):
+        self.extractor = OwnFeatures() if own else ms.feature_extractor.PerStoreFeature()
+        config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1)
+        self.model = ms.cost_model.XGBModel(extractor=self.extractor, config=config, num_warmup_samples=16)
+        self._state = np.random.RandomState(seed % 2**32).get_state()
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Let NumPy's global generator continue this model's own sequence: until it is trained, the model guesses."""
+        outside = np.random.get_state()
+        np.random.set_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = np.random.get_state()
+            np.random.set_state(outside)
+
+    def know(self, space: Space) -> None:
+        """Prepare for candidates of `space`."""
+        if space.features is not None:
+            self.extractor.of[space.name] = space.features
+
+
+class SpaceSearch:
+    """Evolutionary search over one space.
+
+    Parameters
+    ----------
+    space, target
+        What is searched.
+    model
+        The cost model, shared by the layer's spaces.
+    seed
+        Of all random choices; the same seed and the same times give the same proposals.
+    trials, batch
+        The most candidates that will be proposed, and how many at a time.
+    """
+
+    def __init__(self, space: Space, target: Target, model: SharedModel, seed: int, trials: int, batch: int):
+        self.space, self.model, self.target = space, model, target
+        self._batch: list[ms.MeasureCandidate] = []
+        # Why candidates were rejected before they cost a trial, and how many.
+        self.refused: Counter[str] = Counter()
+        model.know(space)
+        self._context = tune_context(space, target, _strategy(), seed, self.refused, hopeless(space))
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(self._context.mod)
+        self._designs = self._context.generate_design_space()
+        self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
+
+    def starts(self) -> list[Any]:
+        """Traces of the schedule's own decisions, its default first, as JSON; a generated space has none."""
+        if self.space.apply is None:
+            return []
+        schedules = [self._designs[0], *map(self.space.scheduled, self.space.others)]
+        return [trace_to_json(schedule.trace) for schedule in schedules]
+
+    def propose(self) -> list[Any] | None:
+        """The next traces to measure, as JSON; None when the space is exhausted."""
+        with self.model.seeded():
+            candidates = self._context.generate_measure_candidates()
+        if not candidates:
+            return None
+        self._batch = list(candidates)
+        return [trace_to_json(candidate.sch.trace) for candidate in self._batch]
+
+    def tell(self, times_us: Sequence[float | None]) -> None:
+        """Times of the last proposal, in its order; None for a candidate that failed."""
+        results = [_result(time_us) for time_us in times_us]
+        self._learn(self._batch, results)
+        self._context.notify_runner_results(self._batch, results)
+        self._batch = []
+
+    def remember(self, traces: Sequence[Any], times_us: Sequence[float | None]) -> None:
+        """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
+        candidates, kept = [], []
+        for trace, time_us in zip(traces, times_us, strict=True):
+            schedule = replay(self.space, trace)
+            args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+            candidates.append(ms.MeasureCandidate(schedule, args))
+            kept.append(_result(time_us))
+        if candidates:
+            self._learn(candidates, kept)
+
+    def _learn(self, candidates: list, results: list) -> None:
+        self.model.model.update(self._context, candidates, results)
+        for candidate, result in zip(candidates, results, strict=True):
+            seconds = result.run_secs or [FAILED_S]
+            record = ms.database.TuningRecord(
+                candidate.sch.trace, self._workload, seconds, self.target, candidate.args_info
+            )
+            self._database.commit_tuning_record(record)
+
+
+def hopeless(space: Space) -> list[Reason]:
+    """Why a candidate is no use to a search that looks for the fastest; nothing where there is no estimate."""
+    estimate, default_us = space.estimate, space.estimate_us
+    if estimate is None or default_us is None:
+        return []
+
+    def reason(sch: s_tir.Schedule) -> str:
+        if estimate(sch) <= HOPELESS * default_us:
+            return ""
+        return f"estimated at more than {HOPELESS:g} times the time of the space's own decisions"
+
+    return [reason]
+
+
+def _result(time_us: float | None) -> ms.runner.RunnerResult:
+    if time_us is None:
+        return ms.runner.RunnerResult(run_secs=None, error_msg="failed")
+    return ms.runner.RunnerResult(run_secs=[time_us * 1e-6], error_msg=None)
+
+
+def _strategy() -> ms.search_strategy.EvolutionarySearch:
+    return ms.search_strategy.EvolutionarySearch(
+        population_size=POPULATION,
+        init_measured_ratio=0.4,
+        init_min_unmeasured=POPULATION // 3,
+        max_fail_count=20,
+        genetic_num_iters=3,
+        genetic_mutate_prob=0.85,
+        genetic_max_fail_count=10,
+        eps_greedy=0.15,
+    )
+
+
+@derived_object
+class OwnFeatures(ms.feature_extractor.PyFeatureExtractor):
+    """One row of features a candidate, from the function that its space, the context's task, has for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[str, Callable[[s_tir.Schedule], Sequence[float]]] = {}
+
+    def extract_from(self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]) -> list:
+        """A (1, features) array for each candidate."""
+        features = self.of[context.task_name]
+        rows = (np.array([features(candidate.sch)], np.float32) for candidate in candidates)
+        return [tensor(row) for row in rows]

@@ -1,0 +1,80 @@
+"""Tune one layer: search its schedule spaces, yield a record per trial.
+
+Dense kernels come first; the best becomes the rival that every sparse candidate is timed in turns with. Then the sparse
+spaces are searched, guided or at random (`phase`). Nothing is written here: the caller appends each record to its log
+as it comes, and hands the log's records back as `known` to continue an interrupted run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.proxy_layer import MIN_TRIALS, Sample, SamplePhase
+from tvm_sparse.autotune.strategies import GuidedPhase, Phase, RandomPhase
+from tvm_sparse.autotune.trial_runner import TrialRunner
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.measurer import Measurer
+from tvm_sparse.schedules import schedule_names
+
+# One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
+TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
+
+
+def tune_layer(
+    spec: ConvSpec,
+    weight: np.ndarray,
+    target: Target,
+    options: TuneOptions | None = None,
+    known: Iterable[TuningRecord] = (),
+    out_of_time: Callable[[], None] = lambda: None,
+    start: TuningRecord | None = None,
+) -> Iterator[TuningRecord]:
+    """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
+
+    Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
+    towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
+    the trials, ended the search. A guided search first tries the decisions of `start`, a record of another weight.
+
+    Raises
+    ------
+    BuildError
+        No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
+    """
+    options = options or TuneOptions()
+    with Measurer(spec, weight, target, options.measure) as measurer:
+        runner = TrialRunner(measurer, weight, options, known, start)
+        yield from _search(runner)
+        if runner.is_out_of_time:
+            out_of_time()
+
+
+def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
+    """Dense first, then the sparse spaces."""
+    options, names = runner.options, schedule_names(runner.target)
+    wanted = options.schedules or tuple(names)
+    dense = runner.spaces([name for name in names if name.startswith("dense")])
+    sparse = runner.spaces([name for name in names if name in wanted and not name.startswith("dense")])
+    runner.settle([*dense, *sparse])
+    sample = Sample.of(runner.spec, runner.weight, runner.target) if options.search == "guided" else None
+    sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
+    if runner.known.count + len(sampled) >= options.trials:
+        return
+    share = max(min(len(dense), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
+    tried = sum(1 for schedule, _ in runner.known if schedule.startswith("dense"))
+    yield from GuidedPhase(runner, dense, min(share - tried, runner.left())).run()
+    if runner.left() <= 0 or runner.is_out_of_time:
+        return
+    runner.choose_rival()
+    phase: Phase
+    if options.search == "random":
+        phase = RandomPhase(runner, sparse, runner.left())
+    elif sample is not None and runner.left() >= MIN_TRIALS:
+        phase = SamplePhase(runner, sample, sparse, runner.left())
+    else:
+        phase = GuidedPhase(runner, sparse, runner.left())
+    yield from phase.run()

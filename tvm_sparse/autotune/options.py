@@ -1,0 +1,51 @@
+"""TuneOptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from tvm_sparse.errors import UsageError
+from tvm_sparse.measure.outcome import MeasureOptions
+
+# Fewer trials than this are all spent on hand-made schedules.
+MIN_TRIALS_GENERATED = 32
+Search = Literal["guided", "random"]
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune a layer.
+
+    `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
+    once); no batch is begun after `seconds` (None: no limit), not counting the time in which an interrupted run's
+    trials are met again; `schedules` limits the search to schedules of these names (the dense rival is always
+    measured).
+
+    `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
+    where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
+    draws valid candidates, all spaces equally likely, with neither starts nor model. It is not for tuning: it is the
+    baseline that shows, at equal trials, what guiding is worth. The dense rival is searched for alike in both. A record
+    does not say which search made it, and known records count for both: give each a log of its own.
+
+    A guided search of a layer that takes a GPU's compilers long spends most trials on a sample of it, see `sample`.
+
+    Raises
+    ------
+    UsageError
+        `seconds` is not above 0, or `search` is neither of the two.
+    """
+
+    trials: int = 64
+    seed: int = 0
+    batch: int | None = None
+    seconds: float | None = None
+    schedules: tuple[str, ...] | None = None
+    search: Search = "guided"
+    measure: MeasureOptions = field(default_factory=MeasureOptions)
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError("seconds", "is no time limit", self.seconds, "a number above 0, or None for no limit")
+        if self.search not in get_args(Search):
+            raise UsageError("search", "is unknown", self.search, ", ".join(get_args(Search)))

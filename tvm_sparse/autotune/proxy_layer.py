@@ -1,0 +1,112 @@
+"""Tuning a large layer on a sample of its output channels: a share of the filters, as many times more images.
+
+A CUDA kernel with 100,000 multiply-adds and more takes half a minute to a minute to build on eight cores, that of an
+eighth of the filters an eighth of that. With eight times as many images it has as many thread blocks, and each has as
+much code, copies and barriers. Of 27 kernels of five layers of ResNet-50 and VGG16 (105,000 to 236,000 non-zeros, batch
+1), timed both ways on an H200, the fastest of each layer's sample was its fastest as a whole or within 1% of it, though
+samples took 0.62 to 0.97 times as long: all tiles' code is fetched once a call, and a sample has less of it.
+
+A sample is a convolution of its own, and so are its records. A layer's own are of kernels built whole, the best few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse.autotune.strategies import GuidedPhase
+from tvm_sparse.autotune.trial_history import Proposal
+from tvm_sparse.autotune.trial_runner import TrialRunner
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.measurer import LARGE_KERNEL, Measurer
+from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.trace import decided_alike, replay
+
+# Shares of the filters, the smallest first, and a number that tiles of output channels divide.
+SHARES, FILTERS = (8, 4, 2), 64
+# Input and output of a sample at most, bytes.
+MAX_BYTES = 1 << 30
+# Kernels built whole, and trials from which on a sample is worth it.
+WHOLE, MIN_TRIALS = 4, 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a layer: its convolution, its weight (K / share, C, R, S) and the pattern of that."""
+
+    spec: ConvSpec
+    weight: np.ndarray
+    pattern: SparsityPattern
+
+    @classmethod
+    def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> Sample | None:
+        """The smallest sample of a layer; None where the layer is built fast enough, or cannot be divided."""
+        if target.kind.name != "cuda" or np.count_nonzero(weight) < LARGE_KERNEL or spec.groups > 1:
+            return None
+        for share in SHARES:
+            size = 4 * (share * math.prod(spec.input_shape) + math.prod(spec.output_shape))
+            if spec.k % (share * FILTERS) == 0 and size <= MAX_BYTES:
+                # Every so many filters, as neighbours may be pruned alike.
+                few = np.ascontiguousarray(weight[::share])
+                return cls(replace(spec, n=spec.n * share, k=spec.k // share), few, SparsityPattern.of(few))
+        return None
+
+    def twin(self, each: Space, target: Target) -> Space | None:
+        """The sample's space that is called like one of the layer, if there is one."""
+        try:
+            return find_space(each.name, self.spec, self.pattern, target)
+        except UsageError:
+            return None
+
+
+class SamplePhase(GuidedPhase):
+    """A guided search on a sample, and the best of it measured whole."""
+
+    def __init__(self, runner: TrialRunner, sample: Sample, spaces: list[Space], budget: int):
+        super().__init__(runner, spaces, budget)
+        self.sample = sample
+
+    def run(self) -> Iterator[TuningRecord]:
+        """See `Phase`."""
+        runner = self.runner
+        twins = filter(None, (self.sample.twin(each, runner.target) for each in self.spaces))
+        with Measurer(self.sample.spec, self.sample.weight, runner.target, runner.options.measure) as measurer:
+            inner = _runner_of(self.sample, measurer, runner, self.left - WHOLE)
+            spaces = list(twins)
+            inner.settle(spaces)
+            yield from GuidedPhase(inner, spaces, inner.left()).run()
+        found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
+        # The sample's trials count.
+        self.end -= len(inner.known)
+        proposals = list(islice(chain(self._transferred(), self._whole(found)), WHOLE))
+        if not proposals:
+            # None of the sample's runs: the layer's own may.
+            yield from super().run()
+        elif self._goes_on():
+            yield from self._measure(proposals)
+        runner.is_out_of_time |= inner.is_out_of_time
+
+    def _whole(self, found: list[TuningRecord]) -> Iterator[Proposal]:
+        """The layer's own candidates that decide as those of its sample do, unless they do not fit it."""
+        spaces = {each.name: each for each in self.spaces}
+        for record in found:
+            each = spaces.get(record.schedule)
+            trace = decided_alike(each, record.trace) if each is not None else None
+            if each is not None and trace is not None and each.is_worth(replay(each, trace)):
+                yield each, trace
+
+
+def _runner_of(sample: Sample, measurer: Measurer, layer: TrialRunner, trials: int) -> TrialRunner:
+    """The trials of a sample of a layer, in half of its time."""
+    seconds = layer.options.seconds / 2 if layer.options.seconds is not None else None
+    options = replace(layer.options, trials=trials, seconds=seconds)
+    return TrialRunner(measurer, sample.weight, options, layer.given, None)

@@ -1,0 +1,213 @@
+"""Tune all convolutions of a model into a log.
+
+Layers of one shape, structure and about one density share their trials: a schedule decision holds for a shape, and the
+compiler verifies it again with each layer's own weight (DESIGN decision 3, key and transfer).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tvm_sparse.autotune import task_lock
+from tvm_sparse.autotune.layer import tune_layer
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.proxy_layer import Sample
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target
+
+# Layers whose densities differ by no more than this factor share their trials.
+DENSITY_RATIO = 1.25
+
+
+@dataclass(frozen=True)
+class Task:
+    """Layers that are tuned as one: their names, and the convolution and weight of the first."""
+
+    names: tuple[str, ...]
+    spec: ConvSpec
+    weight: np.ndarray
+    pattern: SparsityPattern
+
+
+class Progress(Protocol):
+    """What a display is told while a model is tuned."""
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """Tuning begins: `trials` a task."""
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """A task begins; `known` records of it are in the log already."""
+
+    def trial(self, record: TuningRecord) -> None:
+        """A trial of the current task has ended and is in the log."""
+
+    def out_of_time(self) -> None:
+        """The current task has ended because its time is over, before its trials were made."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def end(self) -> None:
+        """The tuning has ended, or was interrupted."""
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """See `Progress`."""
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """See `Progress`."""
+
+    def trial(self, record: TuningRecord) -> None:
+        """See `Progress`."""
+
+    def out_of_time(self) -> None:
+        """See `Progress`."""
+
+    def note(self, text: str) -> None:
+        """See `Progress`."""
+
+    def end(self) -> None:
+        """See `Progress`."""
+
+
+def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
+    """Group a model's layers into tasks, in the order of the model."""
+    tasks: list[Task] = []
+    for layer in layers:
+        pattern = SparsityPattern.of(layer.weight)
+        for index, task in enumerate(tasks):
+            if task.spec == layer.spec and _alike(task.pattern, pattern):
+                tasks[index] = replace(task, names=(*task.names, layer.name))
+                break
+        else:
+            tasks.append(Task((layer.name,), layer.spec, layer.weight, pattern))
+    return tasks
+
+
+def _alike(one: SparsityPattern, other: SparsityPattern) -> bool:
+    if one.structure != other.structure:
+        return False
+    if not one.nnz or not other.nnz:
+        return one.nnz == other.nnz
+    return abs(math.log(one.density / other.density)) <= math.log(DENSITY_RATIO)
+
+
+def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:
+    """The tasks that hold any of the layers `wanted`; all for None.
+
+    Raises
+    ------
+    UsageError
+        A wanted layer is not in the model.
+    """
+    if wanted is None:
+        return list(tasks)
+    names = [name for task in tasks for name in task.names]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise UsageError("layers", "not in the model", ", ".join(missing), ", ".join(names))
+    return [task for task in tasks if set(task.names) & set(wanted)]
+
+
+def tune(
+    source: Any,
+    example_inputs: Any = None,
+    target: Any = None,
+    log: TuningLog | Path | str = "tuning.jsonl",
+    trials: int = 64,
+    *,
+    options: TuneOptions | None = None,
+    layers: Sequence[str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> TuningLog:
+    """Tune the convolutions of a model; a rerun with the same log continues where the last one ended.
+
+    Several processes may tune into one log, also on several devices: they share the convolutions between them.
+
+    Parameters
+    ----------
+    source, example_inputs, shapes
+        The model, as `tvm_sparse.compile` takes it.
+    target
+        ``"llvm"``, ``"cuda"``, JSON, a TVM target, or None for this machine's CPU.
+    log
+        Where each trial is appended as soon as it ends.
+    trials
+        Candidates a task, those already in the log included.
+    options
+        Everything else about the search; its `trials` is overridden.
+    layers
+        Names of the layers to tune; None for all.
+
+    Returns
+    -------
+    TuningLog
+        The log, with all new records.
+
+    Raises
+    ------
+    ModelError, UsageError, LogError, BuildError
+        The model, an argument or the log cannot be used, or no dense kernel builds.
+    """
+    resolved = resolve_target(target)
+    log = log if isinstance(log, TuningLog) else TuningLog(log)
+    log.require_known_schema()
+    options = replace(options or TuneOptions(), trials=trials)
+    tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
+    tune_tasks(tasks, resolved, log, options, progress or Silent())
+    return log
+
+
+def tune_tasks(tasks: Sequence[Task], target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
+    """Tune `tasks` into `log`, those that no other process tunes first."""
+    machine = json.dumps([fingerprint_of(target)[key] for key in FINGERPRINT_KEYS])
+
+    def waits(task: Task) -> None:
+        progress.note(f"{task.names[0]}: another process is tuning it, waiting")
+
+    progress.start(tasks, options.trials)
+    try:
+        # Tasks of one convolution share their dense trials, so one process at a time has them all.
+        for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
+            tune_task(task, target, log, options, progress)
+    finally:
+        progress.end()
+
+
+def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
+    """Tune one task into `log`, whose bad lines are moved away; what others have added to it is not measured again."""
+    log.refresh()
+    if any(line.path == log.path and not line.newer for line in log.rejected):
+        progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
+    fingerprint = fingerprint_of(target)
+    known = log.trials(task.spec, task.pattern, fingerprint)
+    sample = Sample.of(task.spec, task.weight, target)
+    if sample is not None:
+        known += log.trials(sample.spec, sample.pattern, fingerprint)
+    progress.task(task, known)
+    for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
+        progress.note(f"    {sentence}")
+    # Not its own records: a run that is continued would start with what it found, and go another way.
+    other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
+    start = other.record if other else None
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, start):
+        log.append(record)
+        progress.trial(record)

@@ -1,0 +1,139 @@
+"""Phases of a layer's tuning: which candidates of some spaces are measured, in which order, within a budget.
+
+Guided: every space's own decisions, then rounds of MetaSchedule's evolutionary search, given in turn to the spaces with
+the best times so far. Random: draws, the baseline. A batch that an earlier run measured costs no trial.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tvm_sparse.autotune.evolutionary_search import SpaceSearch
+from tvm_sparse.autotune.random_search import RandomSearch
+from tvm_sparse.autotune.trial_history import Proposal, key_of_trace
+from tvm_sparse.autotune.trial_runner import TrialRunner
+from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.safe_replay import Vetting
+from tvm_sparse.scheduling.space import Space
+
+
+class Phase(ABC):
+    """The search over some spaces of a layer with a budget of trials."""
+
+    def __init__(self, runner: TrialRunner, spaces: Sequence[Space], budget: int):
+        self.runner = runner
+        self.spaces = list(filter(runner.searches, spaces))
+        self.end = len(runner.known) + budget
+
+    @abstractmethod
+    def run(self) -> Iterator[TuningRecord]:
+        """Measure candidates until trials, time or spaces come to their end."""
+
+    @property
+    def left(self) -> int:
+        """Trials that may still be made, those of an earlier run that are met again included."""
+        return self.end - len(self.runner.known)
+
+    def _goes_on(self) -> bool:
+        """Whether there are trials and time for another batch.
+
+        Meeting an earlier run's trials again takes time, but is not counted: else reruns of a long search would be over
+        before they measure anything.
+        """
+        names = {each.name for each in self.spaces}
+        if any(record.schedule in names for record in self.runner.known.pending.values()):
+            self.runner.start_clock()
+        return self.left > 0 and self.runner.has_time()
+
+    def _measure(self, proposals: Sequence[Proposal], searches: Sequence[SpaceSearch] = ()) -> Iterator[TuningRecord]:
+        """Measure what is new of as many proposals as the budget allows.
+
+        Where an earlier run did not measure one of them, it went another way: its other trials are learnt now.
+        """
+        known = self.runner.known
+        fresh = [each for each in proposals[: max(self.left, 0)] if not known.meet(key_of_trace(*each))]
+        if fresh:
+            lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
+            for search in searches:
+                search.remember(*self._times(search.space, lost))
+        yield from self.runner.measure(fresh[: max(self.left, 0)])
+
+    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Any], list[float | None]]:
+        """Traces of those `records` that are of a space, and their times."""
+        traces = [record.trace for record in records if record.schedule == each.name]
+        return traces, [self.runner.time_us(each, trace) for trace in traces]
+
+
+class GuidedPhase(Phase):
+    """Defaults and other starts of all spaces, then rounds of search over the best ones."""
+
+    def run(self) -> Iterator[TuningRecord]:
+        """See `Phase`."""
+        if self.left <= 0 or not self.spaces:
+            return
+        searches = self._searches()
+        starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
+        # Defaults of all spaces before second starts of any.
+        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
+        pairs = [*self._transferred(), *pairs]
+        for first in range(0, len(pairs), self.runner.batch):
+            if not self._goes_on():
+                return
+            yield from self._measure(pairs[first : first + self.runner.batch])
+        for search in searches:
+            # Its default, just measured, and an earlier run's trials.
+            search.remember(*self._times(search.space, self.runner.known.values()))
+        turn = 0
+        while searches and self._goes_on():
+            ranked = sorted(searches, key=lambda search: self._best_us(search.space))
+            # Two turns of three to the best space, one to the next: the second best default may hold the best kernel.
+            search = ranked[1 if turn % 3 == 2 and len(ranked) > 1 else 0]
+            turn += 1
+            traces = search.propose()
+            if traces is None:
+                searches.remove(search)
+                continue
+            yield from self._measure([(search.space, trace) for trace in traces], searches)
+            search.tell([self.runner.time_us(search.space, trace) for trace in traces])
+
+    def _transferred(self) -> list[Proposal]:
+        """The decisions found for another weight, unless they do not fit this one."""
+        runner, start = self.runner, self.runner.start
+        for each in self.spaces:
+            if start is not None and each.name == start.schedule:
+                with Vetting() as vetting:
+                    try:
+                        schedule = vetting.check(each, runner.spec, runner.pattern, runner.target, start.trace)
+                    except BuildError:
+                        return []
+                return [(each, start.trace)] if each.is_worth(schedule) else []
+        return []
+
+    def _searches(self) -> list[SpaceSearch]:
+        runner = self.runner
+        options = runner.options
+        # A space may be asked for all trials that are left, and proposes known candidates again.
+        most = options.trials * 2 + len(runner.known)
+        return [
+            SpaceSearch(each, runner.target, runner.model_of(each), options.seed + 1 + index, most, runner.batch)
+            for index, each in enumerate(self.spaces)
+        ]
+
+    def _best_us(self, each: Space) -> float:
+        """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
+        times = [record.time_us for (name, _), record in self.runner.known.items() if name == each.name]
+        return min(times, default=0.0)
+
+
+class RandomPhase(Phase):
+    """Draws from all spaces, whatever their times."""
+
+    def run(self) -> Iterator[TuningRecord]:
+        """See `Phase`."""
+        search = RandomSearch(self.spaces, self.runner.target, self.runner.options.seed + 1)
+        while self._goes_on() and (proposals := search.propose(self.runner.batch)):
+            yield from self._measure(proposals)

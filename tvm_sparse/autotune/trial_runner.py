@@ -1,0 +1,148 @@
+"""Budget, clock, history, measuring: what strategies share."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.autotune.evolutionary_search import SharedModel
+from tvm_sparse.autotune.options import MIN_TRIALS_GENERATED, TuneOptions
+from tvm_sparse.autotune.trial_history import Key, Proposal, Trials, key_of_trace
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.measurer import Measurer
+from tvm_sparse.measure.outcome import Candidate, Outcome
+from tvm_sparse.measure.safe_replay import Vetting
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.trace import decisions
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import target_json
+
+
+class TrialRunner:
+    """What the strategies of a layer's search share: the trials so far, the measurer, the budget; see `tune_layer`."""
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        weight: np.ndarray,
+        options: TuneOptions,
+        known: Iterable[TuningRecord],
+        start: TuningRecord | None,
+    ):
+        self.measurer, self.options, self.start = measurer, options, start
+        self.spec, self.target = measurer.spec, measurer.target
+        self.weight, self.pattern = weight, SparsityPattern.of(weight)
+        self.fingerprint = fingerprint_of(self.target)
+        self.rival: TuningRecord | None = None
+        self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
+        self.is_out_of_time = False
+        self.start_clock()
+        self.given = list(known)
+        self.known = Trials(self.trials_of(self.spec, self.pattern), options.seed)
+
+    def trials_of(self, spec: ConvSpec, pattern: SparsityPattern) -> list[TuningRecord]:
+        """Given records that are trials of a convolution here."""
+        return [record for record in self.given if record.is_trial_of(spec, pattern, self.fingerprint)]
+
+    def settle(self, spaces: list[Space]) -> None:
+        """Keep the known trials that a search of these spaces can use, and learn at once those it will not meet."""
+        self._forget_stale(spaces)
+        self.known.give_up(lambda name: name not in {each.name for each in spaces if self.searches(each)})
+
+    def _forget_stale(self, spaces: list[Space]) -> None:
+        """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""
+        found = {each.name: each for each in spaces}
+        with Vetting() as vetting:
+            for trials in (self.known, self.known.pending):
+                for key, record in list(trials.items()):
+                    try:
+                        if record.schedule in found:
+                            where = found[record.schedule], self.spec, self.pattern, self.target
+                            vetting.check(*where, record.trace)
+                        elif record.is_dense:
+                            del trials[key]
+                    except BuildError:
+                        del trials[key]
+
+    def searches(self, each: Space) -> bool:
+        """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
+        return each.generated is None or self.options.trials >= MIN_TRIALS_GENERATED
+
+    def start_clock(self) -> None:
+        """Give the search all of its seconds from now on."""
+        self.deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
+
+    def has_time(self) -> bool:
+        """Whether another batch may be begun; asked only where there is one to begin."""
+        self.is_out_of_time = time.monotonic() >= self.deadline
+        return not self.is_out_of_time
+
+    @property
+    def batch(self) -> int:
+        """Candidates proposed at a time."""
+        builders = self.options.measure.builders if self.target.kind.name == "cuda" else 0
+        return self.options.batch or max(8, builders)
+
+    def model_of(self, each: Space) -> SharedModel:
+        """The cost model that ranks a space's candidates."""
+        return self.model if each.features is None else self.folded_model
+
+    def left(self) -> int:
+        """Trials that may still be made."""
+        return self.options.trials - len(self.known)
+
+    def spaces(self, schedules: list[str]) -> list[Space]:
+        return spaces_of(self.spec, self.pattern, self.target, schedules)[0]
+
+    def choose_rival(self) -> None:
+        """Make the fastest dense kernel the one that sparse candidates are timed in turns with."""
+        dense = [record for record in self.known.values() if record.is_dense]
+        usable = [record for record in dense if record.status == "ok"]
+        if not usable:
+            cause = dense[0].cause if dense else "no dense schedule serves it"
+            raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
+        self.rival = min(usable, key=lambda record: record.time_us)
+        self.measurer.set_rival(Candidate(self.rival.schedule, self.rival.trace))
+
+    def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
+        """Measure the proposals that are not known yet; yields only what is new."""
+        fresh: dict[Key, Candidate] = {}
+        for each, trace in proposals:
+            key = key_of_trace(each, trace)
+            if not self.known.meet(key):
+                fresh[key] = Candidate(each.name, trace)
+        outcomes = self.measurer.measure(list(fresh.values()))
+        for (key, candidate), outcome in zip(fresh.items(), outcomes, strict=True):
+            self.known[key] = self._record(candidate, outcome)
+            yield self.known[key]
+
+    def time_us(self, each: Space, trace: Any) -> float | None:
+        """Time of a trace; None where it failed or was not measured."""
+        record = self.known.get(key_of_trace(each, trace))
+        return record.time_us if record is not None and record.status == "ok" else None
+
+    def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
+        return TuningRecord(
+            spec=self.spec,
+            pattern=self.pattern,
+            schedule=candidate.schedule,
+            trace=candidate.trace,
+            decisions=decisions(candidate.trace),
+            status=outcome.status,
+            cause=outcome.cause,
+            times_us=outcome.times_us,
+            dense_times_us=outcome.rival_times_us,
+            dense_schedule=self.rival.schedule if self.rival and outcome.rival_times_us else "",
+            error=outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
+            target=target_json(self.target),
+            fingerprint=self.fingerprint,
+            seed=self.options.seed,
+        )

@@ -1,0 +1,4 @@
+"""Measuring against others.
+
+In: operators and models. Out: times of our kernels beside the baselines', and reports of them.
+"""

@@ -1,0 +1,151 @@
+"""Escort: direct sparse convolution on the GPU (Chen 2018, arXiv 1802.10280), the kernels of ``escort.cu``.
+
+Two rivals. ``escort`` copies the input into padded memory at every call, as published; ``escort-prepadded`` is given
+padded inputs, as if the layer before had written them so. Launch parameters are the published 16 x 16 pixels and one or
+two images a thread, and others that suit today's GPUs; the fastest for the convolution at hand is found in preparing,
+as cuDNN's benchmark mode does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.benchmarks.baselines.base import NotServed, Peer, Prepared, Tensor, require_plain
+from tvm_sparse.benchmarks.baselines.escort_kernels import LAUNCHES, Geometry, Kernels, Launch
+from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.csr import stretch
+
+MAX_GRID = 65535
+
+
+@dataclass(frozen=True)
+class Escort:
+    """Escort with the padded copy charged or not; `kernels` None serves nothing.
+
+    `chosen` remembers launches by convolution and weight; rivals that share it choose once.
+    """
+
+    prepadded: bool
+    kernels: Kernels | None
+    chosen: dict[tuple[ConvSpec, str], Launch] = field(default_factory=dict)
+    variant: str = ""
+    exact: bool = True
+    tolerance: float | None = None
+    sparse: bool = True
+
+    @property
+    def family(self) -> str:
+        return "escort-prepadded" if self.prepadded else "escort"
+
+    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+        """Serves every convolution that one launch can index; see `_require_served`."""
+        if self.kernels is None:
+            raise NotServed("Escort's kernels are compiled by nvcc for an NVIDIA GPU")
+        _require_served(spec, self.prepadded)
+        layer = _Layer(spec, weight, device, self.kernels)
+        key = (spec, digest(weight))
+        if key not in self.chosen:
+            self.chosen[key] = layer.fastest()
+        launch = self.chosen[key]
+
+        def bind(x: Tensor) -> Callable[[], Tensor]:
+            y = layer.new_output()
+            padded = x if self.prepadded or not any(spec.padding) else layer.new_padded()
+
+            def call() -> Tensor:
+                if padded is not x:
+                    layer.copy_interior(x, padded)
+                layer.convolve(launch, padded, y)
+                return y
+
+            return call
+
+        def load(x: Tensor) -> Tensor:
+            return layer.padded_copy(x) if self.prepadded else x.contiguous()
+
+        return Prepared(spec, weight, load, bind, lambda y: y, layer.weight_bytes, str(launch))
+
+
+class _Layer:
+    """One convolution's arrays on the device."""
+
+    def __init__(self, spec: ConvSpec, weight: np.ndarray, device: Any, kernels: Kernels):
+        import torch
+
+        self.spec, self.device, self.kernels = spec, device, kernels
+        self.geometry = Geometry.of(spec)
+        c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+        places = c * self.geometry.plane + r * spec.dilation[0] * self.geometry.pitch + s * spec.dilation[1]
+        values, offsets, rows = stretch(weight, places)
+        self.taps, self.rows = (
+            torch.from_numpy(array).to(device) for array in (np.stack([values.view(np.int32), offsets], axis=1), rows)
+        )
+        self.weight_bytes = self.taps.nbytes + self.rows.nbytes
+        self._workspace: Tensor | None = None
+
+    def new_output(self) -> Tensor:
+        import torch
+
+        return torch.full(self.spec.output_shape, float("nan"), device=self.device)
+
+    def new_padded(self) -> Tensor:
+        """Padded memory whose zeros are written; all calls of a layer share it."""
+        import torch
+
+        if self._workspace is None:
+            self._workspace = torch.zeros(self.geometry.padded_size(self.spec), device=self.device)
+        return self._workspace
+
+    def padded_copy(self, x: Tensor) -> Tensor:
+        """A padded input of its own."""
+        padded = self.new_padded().clone()
+        self.copy_interior(x.contiguous(), padded)
+        return padded
+
+    def copy_interior(self, x: Tensor, padded: Tensor) -> None:
+        self.kernels.copy_interior(self.geometry, x, padded)
+
+    def convolve(self, launch: Launch, padded: Tensor, y: Tensor) -> None:
+        self.kernels.convolve(launch, self.geometry, padded, self.taps, self.rows, y)
+
+    def fastest(self) -> Launch:
+        """The launch that takes the least time on zeros; the first one where there is no GPU to time."""
+        launches = [launch for launch in LAUNCHES if launch.images <= self.spec.n and launch.rows <= self.spec.out_h]
+        if self.device.type != "cuda":
+            return launches[0]
+        padded, y = self.new_padded(), self.new_output()
+        return min(launches, key=lambda launch: self._time_ms(launch, padded, y))
+
+    def _time_ms(self, launch: Launch, padded: Tensor, y: Tensor, calls: int = 3) -> float:
+        import torch
+
+        self.convolve(launch, padded, y)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            self.convolve(launch, padded, y)
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+
+def _require_served(spec: ConvSpec, prepadded: bool) -> None:
+    require_plain(spec)
+    if prepadded and not any(spec.padding):
+        raise NotServed("there is no padding, so the padded copy is not made anyway")
+    largest = max(Geometry.of(spec).padded_size(spec), int(np.prod(spec.output_shape)))
+    if largest >= 2**31:
+        raise NotServed(f"a buffer of {largest} floats exceeds 32-bit indices")
+    if max(spec.k, spec.n, -(-spec.out_h // 8) * -(-spec.out_w // 8)) > MAX_GRID:
+        raise NotServed("filters, images or tiles exceed what one launch can number")
+
+
+def peers(kernels: Kernels | None) -> list[Peer]:
+    """Both rivals, which choose their launches together."""
+    chosen: dict[tuple[ConvSpec, str], Launch] = {}
+    return [Escort(prepadded, kernels, chosen) for prepadded in (False, True)]

@@ -1,0 +1,140 @@
+"""Escort's compiled kernels: the shapes they come in, building them with nvcc, and calling them on torch's tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.benchmarks.baselines.base import Tensor
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A block's tile of threads, and the output rows and images of a thread.
+
+    With `filters_first` blocks that run together share an input tile, else they share a filter.
+    """
+
+    tile_width: int
+    tile_height: int
+    rows: int
+    images: int
+    filters_first: bool
+
+    def __str__(self) -> str:
+        order = "filters" if self.filters_first else "pixels"
+        return f"{self.tile_width}x{self.tile_height} threads, {self.rows} rows, {self.images} images, {order} first"
+
+
+# (tile width, tile height, rows, images) as compiled in escort.cu; the first two are the published ones.
+SHAPES = (
+    (16, 16, 1, 1),
+    (16, 16, 1, 2),
+    (16, 16, 1, 4),
+    (16, 16, 4, 1),
+    (32, 8, 1, 1),
+    (32, 8, 1, 4),
+    (32, 4, 4, 1),
+    (32, 4, 4, 2),
+    (8, 8, 1, 1),
+    (8, 8, 1, 4),
+    (8, 8, 1, 8),
+)
+LAUNCHES = tuple(Launch(*shape, filters_first) for shape in SHAPES for filters_first in (False, True))
+
+
+class Geometry(ctypes.Structure):
+    """The struct of the same name in ``escort.cu``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int)
+        for name in (
+            *("images", "channels", "height", "width", "filters", "out_height", "out_width"),
+            *("stride_height", "stride_width", "top", "left", "pitch", "plane"),
+        )
+    )
+
+    @classmethod
+    def of(cls, spec: ConvSpec) -> Geometry:
+        """One-sided padding: a row's right padding is the next row's left one, likewise below a channel."""
+        top, left, bottom, right = spec.padding
+        pitch = spec.w + max(left, right)
+        plane = pitch * (spec.h + max(top, bottom))
+        return cls(
+            spec.n, spec.c, spec.h, spec.w, spec.k, spec.out_h, spec.out_w, *spec.stride, top, left, pitch, plane
+        )
+
+    def padded_size(self, spec: ConvSpec) -> int:
+        """Elements of the padded input; the last channel has no next one whose upper padding it could share."""
+        top, left, bottom, right = spec.padding
+        return spec.n * spec.c * int(self.plane) + min(top, bottom) * int(self.pitch) + min(left, right)
+
+
+def build(folder: Path, arch: str) -> Path:
+    """Compile the kernels with nvcc for `arch`, such as ``sm_90``, into a shared library in `folder`.
+
+    Raises
+    ------
+    BuildError
+        There is no nvcc, or it fails; the sentence quotes it.
+    """
+    library = folder / f"escort_{arch}.so"
+    with resources.as_file(resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu") as source:
+        command = ["nvcc", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC", "-o", str(library), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise BuildError("Escort's kernels", f"nvcc does not start ({error})", hint="put nvcc on PATH") from None
+    if done.returncode:
+        raise BuildError("Escort's kernels", f"nvcc rejects them: {done.stderr.strip()[-500:]}")
+    return library
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The compiled functions; tensors are torch's, of one device, and work goes to torch's current stream."""
+
+    library: Any
+
+    @classmethod
+    def load(cls, path: Path) -> Kernels:
+        """Load what `build` made."""
+        library = ctypes.CDLL(str(path))
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        library.escort_convolve.argtypes = [pointer] * 6 + [number, pointer]
+        library.escort_copy_interior.argtypes = [pointer] * 4
+        return cls(library)
+
+    def convolve(
+        self, launch: Launch, geometry: Geometry, padded: Tensor, taps: Tensor, rows: Tensor, y: Tensor
+    ) -> None:
+        """One convolution of a padded input."""
+        shape = (ctypes.c_int * 4)(launch.tile_width, launch.tile_height, launch.rows, launch.images)
+        pointers = [each.data_ptr() for each in (padded, taps, rows, y)]
+        stream = _stream(y)
+        _check(
+            self.library.escort_convolve(*pointers, ctypes.byref(geometry), shape, int(launch.filters_first), stream)
+        )
+
+    def copy_interior(self, geometry: Geometry, x: Tensor, padded: Tensor) -> None:
+        """Copy `x` between the zeros of `padded`."""
+        _check(self.library.escort_copy_interior(x.data_ptr(), padded.data_ptr(), ctypes.byref(geometry), _stream(x)))
+
+
+def _stream(tensor: Tensor) -> int | None:
+    if tensor.device.type != "cuda":
+        return None
+    import torch
+
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"Escort's kernel was not launched: CUDA error {status}")

@@ -1,0 +1,120 @@
+"""Comparisons within a case of `table2_results`: best variants, verdicts, roofs and the density where winning ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device
+from tvm_sparse.benchmarks.timing import Spread, speedup, verdict
+
+# What a user of cuDNN gets: exactly float32, or, torch's default, TF32 allowed where that is faster.
+CUDNN_FP32, CUDNN_TF32, CUDNN_FP16 = ("cudnn-fp32",), ("cudnn-fp32", "cudnn-tf32"), ("cudnn-fp16",)
+LOWERED = ("im2col-cublas-fp32", "im2col-cusparse")
+ESCORT = ("escort", "escort-prepadded")
+# Every rival that computes the same convolution in float32.
+EXACT = (*CUDNN_FP32, *LOWERED, *ESCORT)
+# Part of the name -> float32 operations a second, bytes a second of the memory as specified.
+PEAKS = {"H200": (67e12, 4.8e12), "H100": (67e12, 3.35e12)}
+# Of the specified bandwidth, what copies reach on an H200 (4.3 of 4.8 TB/s).
+REACHABLE_BANDWIDTH = 0.9
+# Multiply-adds a clock of one multiprocessor, Hopper.
+LANES = 128
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times faster than a rival, and whether rounds agree on it."""
+
+    rival: Contender
+    ratio: Spread
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The least time that arithmetic and memory allow, microseconds: operations of the non-zeros, compulsory bytes."""
+
+    compute_us: float
+    memory_us: float
+
+    @property
+    def time_us(self) -> float:
+        """The larger of both."""
+        return max(self.compute_us, self.memory_us)
+
+
+def best(case: Case, families: Sequence[str], density: float | None = None) -> Contender | None:
+    """The fastest contender of these families; one that depends on zeros only at `density`."""
+    found = [
+        contender
+        for contender in case.contenders
+        if contender.family in families and contender.final and contender.density in (None, density)
+    ]
+    return min(found, key=lambda contender: Spread.of(contender.cold_us).median, default=None)
+
+
+def against(case: Case, density: float, families: Sequence[str], ours: str = OURS) -> Comparison | None:
+    """Our kernel at `density` against the best of some families, in the same rounds."""
+    own, rival = best(case, [ours], density), best(case, families, density)
+    if own is None or rival is None:
+        return None
+    ratio = speedup(own.cold_us, rival.cold_us)
+    return Comparison(rival, ratio, verdict(ratio))
+
+
+def peak_flops(device: Device) -> float | None:
+    """float32 operations a second: from multiprocessors and clock where known, else by name."""
+    if device.multiprocessors and device.clock_mhz:
+        return device.multiprocessors * LANES * 2 * device.clock_mhz * 1e6
+    return next((flops for name, (flops, _) in PEAKS.items() if name in device.name), None)
+
+
+def bandwidth(device: Device) -> float | None:
+    """Bytes a second that memory can move, by name."""
+    return next((REACHABLE_BANDWIDTH * bytes_ for name, (_, bytes_) in PEAKS.items() if name in device.name), None)
+
+
+def non_zeros(case: Case, density: float) -> int:
+    """Non-zero weights at a density, as `table2.weight` makes them."""
+    return round(density * math.prod(case.spec.weight_shape))
+
+
+def roof(case: Case, density: float, device: Device) -> Roof | None:
+    """For the non-zeros; input, output and the non-zeros' values move once. None for an unknown GPU."""
+    flops, bytes_per_s = peak_flops(device), bandwidth(device)
+    if flops is None or bytes_per_s is None:
+        return None
+    nnz = non_zeros(case, density)
+    moved = 4 * (math.prod(case.spec.input_shape) + math.prod(case.spec.output_shape) + nnz)
+    return Roof(case.spec.sparse_flops(nnz) / flops * 1e6, moved / bytes_per_s * 1e6)
+
+
+def crossing(ratios: Iterable[tuple[float, float]]) -> tuple[str, float | None]:
+    """Up to which density we win, from (density, times faster): a word and the density.
+
+    ``always``: at all measured; ``never``: at none, not even the lowest; ``below``: up to the density given, where the
+    line between the two measured ones around it, both axes logarithmic, crosses 1.
+    """
+    points = sorted(ratios)
+    if not points:
+        return "unknown", None
+    if points[0][1] <= 1:
+        return "never", None
+    for (low, faster), (high, slower) in pairwise(points):
+        if slower <= 1:
+            share = math.log(faster) / (math.log(faster) - math.log(slower))
+            return "below", math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+    return "always", points[-1][0]
+
+
+def pick(cases: Iterable[Case], score: Callable[[Case], float]) -> dict[tuple[int, int], Case]:
+    """Of several cases of one operator and batch the one with the highest score, the later of equals."""
+    found: dict[tuple[int, int], Case] = {}
+    for case in cases:
+        key = case.operator, case.batch
+        if key not in found or score(case) >= score(found[key]):
+            found[key] = case
+    return dict(sorted(found.items()))

@@ -1,0 +1,201 @@
+"""One case of `bench_table2.py`, in the process that holds the GPU: verify all contenders, then time them in turns.
+
+A contender that raises is reported with its cause and the others go on. One that breaks the CUDA context, or leaves a
+graph half captured, ends the process by `Broken`; the case is then run again without it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.benchmarks import operators
+from tvm_sparse.benchmarks.baselines import NotServed, Prepared
+from tvm_sparse.benchmarks.gpu.contenders import Entry, Settings, all_entries
+from tvm_sparse.benchmarks.gpu.cuda_graph_clock import CaptureError, Clock, CpuClock, GpuClock
+from tvm_sparse.benchmarks.gpu.kernels import Ours
+from tvm_sparse.benchmarks.gpu.torch_reference import References
+from tvm_sparse.benchmarks.results import Case
+from tvm_sparse.conv.spec import ConvSpec
+
+# A cold replay rotates through so many bytes, more than any L2 cache, and so many inputs at least, where memory allows.
+RING_BYTES, RING_CALLS = 128 << 20, 32
+MAX_RING_BYTES, MAX_RING_CALLS = 2 << 30, 256
+# A replay of a slow contender ends after about this time, one of a fast contender takes it at least when warm.
+MAX_REPLAY_US, WARM_REPLAY_US, MAX_WARM_CALLS = 10_000, 300, 64
+# Inputs and outputs up to half of a Hopper GPU's L2 cache can be warm.
+WARM_BYTES = 25 << 20
+PILOT_ROUNDS, MIN_ROUNDS = 3, 7
+# A variant takes part in all rounds where the pilot's time is within this of its family's best.
+CLOSE = 1.1
+
+
+class Broken(Exception):
+    """A contender left this process unusable."""
+
+    def __init__(self, contender: str, cause: str):
+        super().__init__(contender, cause)
+        self.contender, self.cause = contender, cause
+
+
+def bench_case(
+    operator: int,
+    batch: int,
+    densities: Sequence[float],
+    ours: Sequence[tuple[float, Ours]],
+    settings: Settings,
+    skipped: dict[str, str],
+) -> Case:
+    """Verify and time all contenders of one operator and batch; `skipped` maps those left out to the cause.
+
+    Raises
+    ------
+    Broken
+        A contender left this process unusable.
+    """
+    import torch
+
+    started = time.monotonic()
+    clock: Clock = GpuClock() if settings.on_gpu else CpuClock()
+    with torch.inference_mode(), clock.running():
+        bench = _Bench(operators.spec(operator, batch), clock, settings)
+        pairs = list(all_entries(operator, densities, ours, settings))
+        for entry, weight in pairs:
+            cause = skipped.get(entry.result.name)
+            if cause is not None:
+                entry.result = replace(entry.result, status="failed", cause=cause)
+            else:
+                bench.guard(entry, partial(bench.prepare, entry, weight))
+        running = [entry for entry, _ in pairs]
+        bench.pilot(running)
+        bench.final(running)
+        results = tuple(entry.result for entry in running)
+        del pairs, running
+        if settings.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    seconds = round(time.monotonic() - started, 1)
+    return Case(
+        operator=operator, batch=batch, seed=settings.seed, calls=bench.ring, contenders=results, seconds=seconds
+    )
+
+
+class _Bench:
+    """The inputs, references and clock of one case."""
+
+    def __init__(self, spec: ConvSpec, clock: Clock, settings: Settings):
+        import torch
+
+        self.spec, self.clock, self.settings = spec, clock, settings
+        self.bytes = 4 * (math.prod(spec.input_shape) + math.prod(spec.output_shape))
+        wish = max(RING_CALLS, math.ceil(RING_BYTES / self.bytes))
+        self.ring = max(1, min(wish, MAX_RING_CALLS, MAX_RING_BYTES // self.bytes))
+        if not settings.on_gpu:
+            self.ring = 2
+        generator = torch.Generator(clock.device).manual_seed(settings.seed)
+        self.inputs = [
+            torch.randn(spec.input_shape, generator=generator, device=clock.device) for _ in range(self.ring)
+        ]
+        self.references = References(self.inputs[0])
+
+    def guard(self, entry: Entry, work: Callable[[], None]) -> None:
+        """Do some of a contender's work; what goes wrong is its own failure."""
+        name = entry.result.name
+        Path(self.settings.progress).write_text(name)
+        try:
+            work()
+            self.clock.synchronize()
+        except NotServed as reason:
+            entry.result = replace(entry.result, status="not served", cause=str(reason))
+        except CaptureError as error:
+            raise Broken(name, str(error)[-1000:]) from None
+        except Exception as error:  # Of whatever kind: it is kept as the cause.
+            cause = f"{type(error).__name__}: {str(error)[-1000:]}"
+            entry.result = replace(entry.result, status="failed", cause=cause)
+            try:
+                self.clock.synchronize()
+            except RuntimeError:
+                raise Broken(name, cause) from None
+
+    def prepare(self, entry: Entry, weight: np.ndarray) -> None:
+        """Verify a contender and capture its replays."""
+        prepared = entry.peer.prepare(self.spec, weight, self.clock.device)
+        call = prepared.bind(prepared.load(self.inputs[0]))
+        self._poison(prepared)
+        y = prepared.store(call())
+        error = self.references.error(prepared.spec, prepared.weight, y, entry.peer.tolerance)
+        found: dict[str, Any] = {"weight_bytes": prepared.weight_bytes, "detail": prepared.detail}
+        found["error"] = float(f"{error:.3g}") if math.isfinite(error) else None
+        if not error <= 1:
+            cause = f"the result differs from the float64 reference by {error:.3g} times what is allowed"
+            entry.result = replace(entry.result, status="wrong", cause=cause, **found)
+            return
+        time_us = max(0.1, min(self.clock.round_us([call] * 2, cold=False)))
+        entry.cold_calls = max(1, min(self.ring, round(MAX_REPLAY_US / time_us)))
+        calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1 : entry.cold_calls]]
+        entry.cold = self.clock.capture(calls)
+        if self.bytes <= WARM_BYTES:
+            entry.warm_calls = max(4, min(MAX_WARM_CALLS, round(WARM_REPLAY_US / time_us)))
+            entry.warm = self.clock.capture([call] * entry.warm_calls)
+        entry.result = replace(entry.result, status="ok", **found)
+
+    def _poison(self, prepared: Prepared) -> None:
+        """Fill the memory that a library's output is likely to get with NaN."""
+        import torch
+
+        torch.full((math.prod(prepared.spec.output_shape),), float("nan"), device=self.clock.device)
+
+    def pilot(self, entries: Sequence[Entry]) -> None:
+        """A few rounds of each contender alone; the close ones of each family take part in the final."""
+        for entry in entries:
+            if entry.cold is not None:
+                self.guard(entry, partial(self._pilot, entry))
+        best: dict[tuple[str, float | None], float] = {}
+        for entry in filter(_is_ok, entries):
+            key = entry.result.family, entry.result.density
+            best[key] = min(best.get(key, math.inf), statistics.median(entry.result.cold_us))
+        for entry in filter(_is_ok, entries):
+            limit = CLOSE * best[entry.result.family, entry.result.density]
+            final = statistics.median(entry.result.cold_us) <= limit
+            entry.result = replace(entry.result, final=final)
+            if not final:
+                entry.cold = entry.warm = None
+
+    def _pilot(self, entry: Entry) -> None:
+        assert entry.cold is not None
+        entry.add(cold_us=self.clock.round_us([entry.cold] * PILOT_ROUNDS, cold=True))
+
+    def final(self, entries: Sequence[Entry]) -> None:
+        """All rounds; in each, every contender once, in an order of its own."""
+        order = [entry for entry in entries if entry.result.final]
+        if not order:
+            return
+        replays_us = sum(statistics.median(entry.result.cold_us) * entry.cold_calls for entry in order)
+        rounds = min(self.settings.rounds, max(MIN_ROUNDS, int(self.settings.seconds * 1e6 / replays_us)))
+        for entry in order:
+            entry.result = replace(entry.result, cold_us=())
+        Path(self.settings.progress).write_text("")
+        shuffle = random.Random(self.settings.seed).shuffle
+        for number in range(rounds):
+            shuffle(order)
+            times = self.clock.round_us([entry.cold for entry in order if entry.cold], cold=True)
+            for entry, time_us in zip(order, times, strict=True):
+                entry.add(cold_us=[time_us])
+            warm = [entry for entry in order if entry.warm is not None]
+            if number % 3 == 0:
+                times = self.clock.round_us([entry.warm for entry in warm if entry.warm], cold=False)
+                for entry, time_us in zip(warm, times, strict=True):
+                    entry.add(warm_us=[time_us])
+
+
+def _is_ok(entry: Entry) -> bool:
+    return entry.result.status == "ok"

@@ -1,0 +1,156 @@
+"""Times calls without the host in the way: CUDA graphs between events, with the L2 cache emptied before them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+# Read before a cold replay: ten times the L2 cache of a Hopper GPU, and longer than the host needs to launch a graph.
+EVICTION_BYTES = 512 << 20
+Call = Callable[[], Any]
+Replay = Callable[[], Any]
+
+
+class CaptureError(RuntimeError):
+    """Calls cannot be captured; torch's allocator is left in disorder, so the process must end."""
+
+
+class Clock(Protocol):
+    """Where calls run, and how they are timed."""
+
+    device: Any
+
+    def running(self) -> Any:
+        """A context in which torch's and TVM's work goes to the clock's stream."""
+
+    def capture(self, calls: Sequence[Call]) -> Replay:
+        """All calls, one after the other, as one replay."""
+
+    def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
+        """Time of each replay, microseconds, one after the other: with nothing in the cache, or run once before."""
+
+    def synchronize(self) -> None:
+        """Wait for all work; raises what went wrong in it."""
+
+
+class GpuClock:
+    """Replays CUDA graphs on a stream of its own.
+
+    All graphs share one pool of memory, so they must not be replayed for their results.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device = torch.device("cuda")
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._eviction: Any = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        import torch
+        import tvm_ffi
+
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with tvm_ffi.use_torch_stream(torch.cuda.stream(self._stream)):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def capture(self, calls: Sequence[Call]) -> Replay:
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        if free < total / 4:
+            # What torch keeps for reuse is out of a graph's reach.
+            torch.cuda.empty_cache()
+        try:
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            # Held until the end, so that every call writes to memory of its own.
+            results = [call() for call in calls]
+            graph.capture_end()
+        except RuntimeError as error:
+            raise CaptureError(f"cannot be captured in a CUDA graph: {error}") from None
+        del results
+        return _Graph(graph, calls)
+
+    def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
+        import torch
+
+        if cold and self._eviction is None:
+            self._eviction = torch.zeros(EVICTION_BYTES // 4, device=self.device)
+        spans = []
+        for replay in replays:
+            if cold:
+                self._eviction.sum()
+            else:
+                replay()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            replay()
+            end.record()
+            spans.append((start, end))
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 for start, end in spans]
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A captured graph and the calls it was captured from, which hold the memory that it works on."""
+
+    graph: Any
+    calls: Sequence[Call]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+class CpuClock:
+    """Runs calls on the CPU as they come, to try a benchmark where there is no GPU; the caches are left alone."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device = torch.device("cpu")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        yield
+
+    def capture(self, calls: Sequence[Call]) -> Replay:
+        def replay() -> None:
+            for call in calls:
+                call()
+
+        return replay
+
+    def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
+        del cold
+        times = []
+        for replay in replays:
+            start_ns = time.perf_counter_ns()
+            replay()
+            times.append((time.perf_counter_ns() - start_ns) / 1e3)
+        return times
+
+    def synchronize(self) -> None:
+        pass
+
+
+def median_us(clock: Clock, call: Call, calls: int = 20, rounds: int = 21) -> float:
+    """Median time of one call over `rounds` warm replays of `calls` calls."""
+    with clock.running():
+        call()
+        replay = clock.capture([call] * calls)
+        return statistics.median(clock.round_us([replay] * rounds, cold=False)) / calls

@@ -1,0 +1,218 @@
+"""Our kernels for the operators of Table 2: which ones, building them side by side, and calling them like a rival."""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.benchmarks import operators
+from tvm_sparse.benchmarks.baselines import Prepared
+from tvm_sparse.benchmarks.gpu import code_size
+from tvm_sparse.benchmarks.results import OURS
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import TvmSparseError, UsageError
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.worker import Worker
+from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import target_json
+
+DEFAULT = "default decisions"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A schedule and its decisions (None: the defaults), and why these."""
+
+    schedule: str
+    trace: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A kernel to be built: the first of `choices` that can be. `family` as in the results."""
+
+    family: str
+    operator: int
+    batch: int
+    density: float
+    seed: int
+    choices: tuple[Choice, ...]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether its time depends on the zeros."""
+        return not self.choices[0].schedule.startswith("dense")
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A built kernel as a contender, a `tvm_sparse.peers.Peer`; `failure` says why there is none."""
+
+    family: str
+    library: str
+    failure: str
+    detail: str
+    sparse: bool
+    code_bytes: int | None = None
+    predicted_us: float | None = None
+    variant: str = ""
+    exact: bool = True
+    tolerance: float | None = None
+
+    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+        """Load the library that was built for this convolution and weight."""
+        import torch
+        import tvm
+
+        if self.failure:
+            raise RuntimeError(self.failure)
+        function = tvm.runtime.load_module(self.library)["main"]
+        with np.load(constants_path(self.library), allow_pickle=False) as made:
+            arrays = [torch.from_numpy(made[name]).to(device, copy=True) for name in made]
+        constants = list(map(tvm.runtime.from_dlpack, arrays))
+
+        def bind(x: Any) -> Callable[[], Any]:
+            y = torch.full(spec.output_shape, float("nan"), device=device)
+            arguments = [tvm.runtime.from_dlpack(x), *constants, tvm.runtime.from_dlpack(y)]
+
+            def call() -> Any:
+                function(*arguments)
+                return y
+
+            return call
+
+        weight_bytes = sum(array.nbytes for array in arrays)
+        return Prepared(spec, weight, lambda x: x.contiguous(), bind, lambda y: y, weight_bytes, self.detail)
+
+
+def wanted(
+    case: tuple[int, int], densities: Sequence[float], seed: int, schedules: Sequence[str], log: TuningLog, target: Any
+) -> list[Wanted]:
+    """Our kernels for one operator and batch: the best that the log knows, else default decisions, at each density.
+
+    `schedules` adds kernels of these schedules; a dense one serves all densities.
+    """
+    found = []
+    operator, batch = case
+    for density in densities:
+        spec, weight = operators.spec(operator, batch), operators.weight(operator, density, seed)
+        pattern = SparsityPattern.of(weight)
+        for family, choices in (
+            (OURS, _best(spec, pattern, log, target)),
+            *((f"{OURS} {name}", _of_schedule(name, spec, log, target)) for name in schedules),
+        ):
+            each = Wanted(family, operator, batch, density, seed, tuple(choices))
+            if each.sparse or density == densities[0]:
+                found.append(each)
+    return found
+
+
+def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any) -> list[Choice]:
+    match = log.lookup(spec, pattern, fingerprint_of(target))
+    choices = [Choice(match.record.schedule, match.record.trace, match.note)] if match is not None else []
+    # Another weight's decisions may not fit this one.
+    if match is None or match.how != "values":
+        hand_made = [name for name in schedule_names(target) if not name.startswith(("dense", "generated"))]
+        choices += [Choice(name, None, DEFAULT) for name in hand_made]
+    return choices
+
+
+def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list[Choice]:
+    if name not in schedule_names(target):
+        raise UsageError("--schedules", "unknown schedule", name, ", ".join(schedule_names(target)))
+    record = log.dense(spec, fingerprint_of(target)) if name.startswith("dense") else None
+    tuned = record is not None and record.schedule.partition(":")[0] == name
+    choices = [Choice(record.schedule, record.trace, "tuned")] if record is not None and tuned else []
+    return [*choices, Choice(name, None, DEFAULT)]
+
+
+@contextmanager
+def built(
+    kernels: Sequence[Wanted], target: Any, workers: int, timeout_s: float
+) -> Iterator[dict[tuple[int, int], list[tuple[float, Ours]]]]:
+    """Build all kernels side by side; by operator and batch, each with the density it was built for.
+
+    The libraries live in a temporary folder until the context ends; a kernel that cannot be built says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvm_sparse_") as folder:
+        idle: queue.Queue[Worker] = queue.Queue()
+        crew = [Worker({}) for _ in range(min(workers, len(kernels)))]
+        for worker in crew:
+            idle.put(worker)
+
+        def build(numbered: tuple[int, Wanted]) -> Ours:
+            number, kernel = numbered
+            worker = idle.get()
+            try:
+                return _build(kernel, worker, str(Path(folder) / f"kernel{number}"), target, timeout_s)
+            finally:
+                idle.put(worker)
+
+        try:
+            # Many non-zeros take longest to compile, so they start first.
+            order = sorted(enumerate(kernels), key=lambda each: -each[1].density * operators.spec(each[1].operator).k)
+            with ThreadPoolExecutor(max(1, len(crew))) as pool:
+                done = dict(zip((number for number, _ in order), pool.map(build, order), strict=True))
+        finally:
+            for worker in crew:
+                worker.stop()
+        by_case: dict[tuple[int, int], list[tuple[float, Ours]]] = {}
+        for number, kernel in enumerate(kernels):
+            by_case.setdefault((kernel.operator, kernel.batch), []).append((kernel.density, done[number]))
+        yield by_case
+
+
+def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: float) -> Ours:
+    spec, weight = (
+        operators.spec(kernel.operator, kernel.batch),
+        operators.weight(kernel.operator, kernel.density, kernel.seed),
+    )
+    arrays, library = f"{path}-weight.npz", f"{path}.so"
+    np.savez(arrays, weight=weight)
+    failure = "no schedule serves it"
+    for choice in kernel.choices:
+        request = {
+            "action": "build",
+            "spec": spec.to_json(),
+            "arrays": arrays,
+            "target": target_json(target),
+            "schedule": choice.schedule,
+            "trace": choice.trace,
+            "library": library,
+        }
+        try:
+            answer = worker.ask(request, timeout_s)
+        except TvmSparseError as error:
+            answer = {"failure": str(error)}
+        if not answer:
+            detail = f"{choice.schedule}, {choice.why}"
+            code_bytes = code_size.code_bytes(Path(library))
+            predicted_us = _predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None
+            return Ours(kernel.family, library, "", detail, kernel.sparse, code_bytes, predicted_us)
+        took_too_long = f"{choice.schedule} took longer than {timeout_s:g} s to build"
+        failure = answer.get("failure", took_too_long)
+    return Ours(kernel.family, "", failure, kernel.choices[-1].schedule, kernel.sparse)
+
+
+def _predicted_us(spec: ConvSpec, weight: np.ndarray, target: Any) -> float | None:
+    """What `inspect` predicts for the best default decisions; None where there is no model of the machine."""
+    found, _ = spaces_of(spec, SparsityPattern.of(weight), target)
+    return min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
+
+
+def builders() -> int:
+    """Kernels built at a time by default."""
+    return os.cpu_count() or 1

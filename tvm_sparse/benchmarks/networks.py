@@ -1,0 +1,80 @@
+"""The distinct convolutions of ResNet-50 and VGG16 at 224x224 pixels, as compiled models have them; random weights.
+
+Batch norm is folded into the bias; ``+`` adds the residual of a block's last convolution before the ReLU. Each stands
+for all layers of the network that are equal but for their weights; `scripts/models/make_models.py` makes whole models.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tvm_sparse.conv.spec import ConvSpec
+
+# Network -> lines of: layer, input channels, input height and width, filters, kernel, stride, what follows the bias.
+_TABLE = {
+    "resnet50": """
+        stem.conv                3 224   64 7 2 relu
+        stage1.1.first.conv     64  56   64 1 1 relu
+        stage1.1.second.conv    64  56   64 3 1 relu
+        stage1.1.third.conv     64  56  256 1 1 +relu
+        stage1.1.shortcut.conv  64  56  256 1 1 -
+        stage1.2.first.conv    256  56   64 1 1 relu
+        stage2.1.first.conv    256  56  128 1 1 relu
+        stage2.1.second.conv   128  56  128 3 2 relu
+        stage2.1.third.conv    128  28  512 1 1 +relu
+        stage2.1.shortcut.conv 256  56  512 1 2 -
+        stage2.2.first.conv    512  28  128 1 1 relu
+        stage2.2.second.conv   128  28  128 3 1 relu
+        stage3.1.first.conv    512  28  256 1 1 relu
+        stage3.1.second.conv   256  28  256 3 2 relu
+        stage3.1.third.conv    256  14 1024 1 1 +relu
+        stage3.1.shortcut.conv 512  28 1024 1 2 -
+        stage3.2.first.conv   1024  14  256 1 1 relu
+        stage3.2.second.conv   256  14  256 3 1 relu
+        stage4.1.first.conv   1024  14  512 1 1 relu
+        stage4.1.second.conv   512  14  512 3 2 relu
+        stage4.1.third.conv    512   7 2048 1 1 +relu
+        stage4.1.shortcut.conv 1024 14 2048 1 2 -
+        stage4.2.first.conv   2048   7  512 1 1 relu
+        stage4.2.second.conv   512   7  512 3 1 relu""",
+    "vgg16": """
+        stage1.1.conv   3 224  64 3 1 relu
+        stage1.2.conv  64 224  64 3 1 relu
+        stage2.1.conv  64 112 128 3 1 relu
+        stage2.2.conv 128 112 128 3 1 relu
+        stage3.1.conv 128  56 256 3 1 relu
+        stage3.2.conv 256  56 256 3 1 relu
+        stage4.1.conv 256  28 512 3 1 relu
+        stage4.2.conv 512  28 512 3 1 relu
+        stage5.1.conv 512  14 512 3 1 relu""",
+}
+NETWORKS = tuple(_TABLE)
+
+
+def convolutions(network: str, batch: int = 1) -> dict[str, ConvSpec]:
+    """Layer -> convolution, in the network's order."""
+    found = {}
+    for line in _TABLE[network].strip().splitlines():
+        layer, *sizes, after = line.split()
+        c, size, k, kernel, stride = map(int, sizes)
+        found[layer] = ConvSpec(
+            *(batch, c, size, size, k, kernel, kernel),
+            stride=(stride, stride),
+            padding=(kernel // 2,) * 4,
+            bias=True,
+            residual=after.startswith("+"),
+            relu=after.endswith("relu"),
+        )
+    return found
+
+
+def weight(spec: ConvSpec, density: float, seed: int = 0) -> np.ndarray:
+    """Normal random weight (K, C, R, S), float32, the largest of which are kept; a first convolution keeps all."""
+    values = np.random.default_rng(seed).standard_normal(spec.weight_shape, np.float32)
+    values /= math.sqrt(math.prod(spec.weight_shape[1:]))
+    if spec.c > 3:
+        zeros = values.size - round(density * values.size)
+        values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
+    return values

@@ -1,0 +1,83 @@
+"""The ten operators of Table 2 of Dong et al. 2020, and random pruned weights for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tvm_sparse.conv.spec import ConvSpec
+
+# Number -> output height (= width), input channels, filters, kernel height (= width), padding on each side.
+OPERATORS: dict[int, tuple[int, int, int, int, int]] = {
+    1: (24, 1, 20, 5, 0),
+    2: (8, 20, 50, 5, 0),
+    3: (32, 3, 32, 5, 2),
+    4: (16, 32, 32, 5, 2),
+    5: (8, 32, 64, 5, 2),
+    6: (56, 64, 64, 3, 1),
+    7: (28, 128, 128, 3, 1),
+    8: (224, 3, 64, 3, 1),
+    9: (224, 64, 64, 3, 1),
+    10: (112, 64, 128, 3, 1),
+}
+
+
+def spec(operator: int, batch: int = 1) -> ConvSpec:
+    """The convolution of one operator, without bias or ReLU."""
+    out, c, k, kernel, padding = OPERATORS[operator]
+    size = out + kernel - 1 - 2 * padding
+    return ConvSpec(n=batch, c=c, h=size, w=size, k=k, r=kernel, s=kernel, padding=(padding,) * 4)
+
+
+def weight(operator: int, density: float, seed: int = 0) -> np.ndarray:
+    """Normal random weight (K, C, R, S), float32, of which the largest round(density * size) are kept."""
+    shape = spec(operator).weight_shape
+    values = np.random.default_rng([seed, operator]).standard_normal(shape, np.float32) / math.sqrt(
+        math.prod(shape[1:])
+    )
+    zeros = values.size - round(density * values.size)
+    values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
+    return values
+
+
+def name(operator: int, batch: int, density: float) -> str:
+    """How a line about one case begins."""
+    return f"operator {operator}, batch {batch}, density {density:g}"
+
+
+def numbers(text: str) -> list[int]:
+    """``1,2,6-10`` as a list, for command lines."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def operators(text: str) -> list[int]:
+    """`numbers` that are operators.
+
+    Raises
+    ------
+    ValueError
+        One is not.
+    """
+    found = numbers(text)
+    if not set(found) <= set(OPERATORS):
+        raise ValueError(f"{text}: operators are 1 to {len(OPERATORS)}")
+    return found
+
+
+def densities(text: str) -> list[float]:
+    """``0.05,0.1`` as a list, for command lines.
+
+    Raises
+    ------
+    ValueError
+        A density is not from 0 to 1.
+    """
+    found = [float(part) for part in text.split(",")]
+    if not all(0 <= density <= 1 for density in found):
+        raise ValueError(f"{text}: densities are 0 to 1")
+    return found

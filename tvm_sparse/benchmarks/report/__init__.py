@@ -1,0 +1,4 @@
+"""Reports of results.
+
+In: results of benchmarks. Out: Markdown and HTML pages.
+"""

@@ -1,0 +1,52 @@
+"""A table of the report on Table 2, and how its cells show numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm_sparse.benchmarks.results import Contender
+from tvm_sparse.benchmarks.timing import Spread
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, a sentence or two on how to read it, and rows of cells; a `detail` is on the page with plots alone."""
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    detail: bool = False
+
+    def markdown(self) -> str:
+        """As Markdown; a sentence where there are no rows."""
+        lines = [f"## {self.title}", "", self.note, ""]
+        if not self.rows:
+            return "\n".join([*lines, "Not measured.", ""])
+        lines += [_row(self.header), "|" + "---|" * len(self.header), *map(_row, self.rows)]
+        return "\n".join([*lines, ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def median(contender: Contender | None) -> str:
+    """Median microseconds, cold."""
+    return NOTHING if contender is None else f"{Spread.of(contender.cold_us).median:.4g}"
+
+
+def time(contender: Contender | None) -> str:
+    """Median microseconds with quartiles, cold."""
+    if contender is None:
+        return NOTHING
+    spread = Spread.of(contender.cold_us)
+    return f"{spread.median:.4g} ({spread.low:.4g}-{spread.high:.4g})"
+
+
+def kib(number: int) -> str:
+    """Bytes as KiB."""
+    return f"{number / 1024:.1f} KiB"

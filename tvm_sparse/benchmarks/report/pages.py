@@ -1,0 +1,97 @@
+"""Pages of a report, Markdown and HTML, from documents of results; needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvm_sparse.benchmarks.report.cells import Table
+from tvm_sparse.benchmarks.report.search_curves import curves
+from tvm_sparse.benchmarks.report.tables import tables
+from tvm_sparse.benchmarks.results import Document
+from tvm_sparse.errors import UsageError
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+
+
+def head(document: Document) -> list[str]:
+    """What was measured where."""
+    device, run = document.runs[0].device, document.runs[0]
+    parts = [device.arch]
+    if device.multiprocessors:
+        parts += [f"{device.multiprocessors} multiprocessors", f"{device.clock_mhz:.0f} MHz at most"]
+    if device.driver:
+        parts.append(f"driver {device.driver}")
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    started = ", ".join(each.started for each in document.runs)
+    return [f"{device.name} ({', '.join(parts)}); {versions}.", f"Started {started}. Commands:"]
+
+
+def markdown(document: Document, made: Sequence[Table], title: str) -> str:
+    """The report as Markdown, without plots and details."""
+    first, second = head(document)
+    commands = [f"    {run.command}" for run in document.runs]
+    shown = [table.markdown() for table in made if not table.detail]
+    return "\n".join([f"# {title}", "", first, "", second, "", *commands, "", *shown])
+
+
+def html(document: Document, made: Sequence[Table], title: str, density: float) -> str:
+    """The report as one page with plots.
+
+    Raises
+    ------
+    UsageError
+        matplotlib or jinja2 is missing.
+    """
+    try:
+        import jinja2
+        import matplotlib
+    except ImportError as error:
+        raise UsageError("report", f"{error.name} is missing", hint="pip install 'tvm-sparse[report]'") from None
+    del matplotlib
+    from tvm_sparse.benchmarks.report.plots import plots
+
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["verdict"] = lambda cell: next((word for word in ("faster", "slower") if word in cell), "")
+    return environment.from_string(TEMPLATE.read_text()).render(
+        title=title,
+        head=head(document),
+        commands=[run.command for run in document.runs],
+        plots=plots(document, density),
+        tables=made,
+    )
+
+
+def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
+    """All results and curves; UsageError where they are not of one GPU, or there are none."""
+    document = Document.merge(Document.load(path) for path in paths)
+    names = {run.device.name for run in document.runs}
+    if len(names) != 1 or not any(run.cases for run in document.runs):
+        raise UsageError("report", "one report is of one GPU", ", ".join(sorted(names)) or "no results")
+    added = []
+    for text in tuning:
+        label, separator, path = text.partition("=")
+        if not separator:
+            raise UsageError("--tuning", "is not LABEL=LOG", text)
+        added.append(Document(runs=(), tuning=tuple(curves(label, Path(path)))))
+    return Document.merge([document, *added])
+
+
+def write(document: Document, density: float, folder: Path, name: str, with_html: bool) -> list[Path]:
+    """Write all files of the report and return their paths; UsageError where nothing was measured at `density`."""
+    measured = sorted({each for run in document.runs for case in run.cases for each in case.densities})
+    if density not in measured:
+        raise UsageError(
+            "--density", "nothing was measured at it", density, ", ".join(f"{each:g}" for each in measured)
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    title = f"Table 2 on the GPU: {document.runs[0].device.name}"
+    made = tables(document, density)
+    page = html(document, made, title, density) if with_html else None
+    paths = [folder / f"{name}.json.xz", folder / f"{name}.md"]
+    document.save(paths[0])
+    paths[1].write_text(markdown(document, made, title))
+    if page is not None:
+        paths.append(folder / f"{name}.html")
+        paths[2].write_text(page)
+    return paths

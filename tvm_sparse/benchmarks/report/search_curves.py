@@ -1,0 +1,137 @@
+"""How searches went, from tuning logs: best time after each trial, which is ahead at equal trials, seconds a layer."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from tvm_sparse.benchmarks import operators
+from tvm_sparse.benchmarks.report.cells import NOTHING, Table
+from tvm_sparse.benchmarks.results import Document, TuningCurve, rounded
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import LogError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+
+# A search has arrived where its best is no slower than this times the best that is known.
+NEAR = 1.1
+# Trials after which searches are compared.
+AFTER = (1, 2, 4, 8, 16, 32, 64)
+
+
+def curves(label: str, path: Path) -> list[TuningCurve]:
+    """One curve for each weight of an operator of Table 2 that a log holds trials of, in the order of their times.
+
+    Trials of dense kernels are left out: they are the rival's. A log is of one search: a record does not say which
+    search made it, and what a log knows is not tried again.
+
+    Raises
+    ------
+    LogError
+        The log cannot be read, or holds no trial of Table 2.
+    """
+    groups: dict[tuple[ConvSpec, str], list[TuningRecord]] = defaultdict(list)
+    for record in TuningLog(Path("/dev/null"), path).records:
+        if not record.is_dense:
+            groups[record.spec, record.pattern.value_digest].append(record)
+    found = []
+    for (spec, _), records in groups.items():
+        operator = next((each for each in operators.OPERATORS if operators.spec(each, spec.n) == spec), None)
+        if operator is not None:
+            found.append(_curve(label, operator, records))
+    if not found:
+        raise LogError(str(path), "holds no trial of an operator of Table 2")
+    return found
+
+
+def _curve(label: str, operator: int, records: list[TuningRecord]) -> TuningCurve:
+    ordered = sorted(records, key=_moment)
+    best: float | None = None
+    best_us = []
+    for record in ordered:
+        if record.status == "ok":
+            best = record.time_us if best is None else min(best, record.time_us)
+        best_us.append(best if best is None else rounded([best])[0])
+    return TuningCurve(
+        label=label,
+        operator=operator,
+        batch=ordered[0].spec.n,
+        density=float(f"{ordered[0].pattern.density:.3g}"),
+        best_us=tuple(best_us),
+        seconds=(_moment(ordered[-1]) - _moment(ordered[0])).total_seconds(),
+    )
+
+
+def _moment(record: TuningRecord) -> datetime:
+    return datetime.fromisoformat(record.timestamp.replace("Z", "+00:00"))
+
+
+def layers(found: Sequence[TuningCurve]) -> list[list[TuningCurve]]:
+    """Curves layer by layer, by label in each."""
+    by_layer: dict[tuple[int, int, float], list[TuningCurve]] = {}
+    for curve in sorted(found, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
+        by_layer.setdefault((curve.operator, curve.batch, curve.density), []).append(curve)
+    return list(by_layer.values())
+
+
+def tuning(document: Document) -> Table:
+    """Each search of each layer."""
+    note = (
+        "Searches by the trials they made, dense kernels not counted: the best time over the best that is known after "
+        f"so many, the trial from which it is within {round(100 * (NEAR - 1))}% of that, and seconds from a search's "
+        "first result to its last, building and verifying included."
+    )
+    rows = []
+    for found in layers(document.tuning):
+        for curve in found:
+            ratios = _ratios(curve, found)
+            near = next((str(i) for i, each in enumerate(ratios, 1) if each <= NEAR), NOTHING)
+            head = (str(curve.operator), str(curve.batch), f"{curve.density:g}", curve.label, str(len(ratios)))
+            cells = (_times(ratios[n - 1]) if n <= len(ratios) else NOTHING for n in AFTER)
+            time_us = curve.best_us[-1]
+            best = NOTHING if time_us is None else f"{time_us:.4g}"
+            rows.append((*head, best, *cells, near, f"{curve.seconds:.0f}"))
+    header = ("op", "batch", "density", "search", "trials", "best us", *map(str, AFTER), "near after", "seconds")
+    return Table("Tuning", note, header, tuple(rows), detail=True)
+
+
+def equal_trials(document: Document) -> Table:
+    """Searches against each other, over the layers in which all of them have made so many trials."""
+    note = (
+        "Layers in which a search is ahead of all others after so many trials, of those in which all have made them, "
+        "and the geometric mean of its time over the best that is known where all have a kernel."
+    )
+    found = layers(document.tuning)
+    labels = sorted({curve.label for each in found for curve in each if len(curve.best_us) > 1})
+    rows = []
+    for trials in AFTER if len(labels) > 1 else ():
+        pairs = [[_after(each, label, trials) for label in labels] for each in found]
+        full = [[one for one in each if one is not None] for each in pairs if None not in each]
+        ahead = [sum(each[i] < min(each[:i] + each[i + 1 :]) for each in full) for i in range(len(labels))]
+        working = [each for each in full if math.inf not in each]
+        if full:
+            means = [statistics.geometric_mean(each) for each in zip(*working, strict=True)] or [math.inf] * len(labels)
+            cells = (cell for pair in zip(map(str, ahead), map(_times, means), strict=True) for cell in pair)
+            rows.append((str(trials), str(len(full)), *cells))
+    header = ("trials", "layers", *(text for label in labels for text in (f"{label} ahead", "over best known")))
+    return Table("At equal trials", note, header, tuple(rows))
+
+
+def _ratios(curve: TuningCurve, layer: Sequence[TuningCurve]) -> list[float]:
+    """Best time after each trial over the best of all searches; infinite before the first success."""
+    best = min((time_us for each in layer for time_us in each.best_us if time_us is not None), default=math.inf)
+    return [math.inf if time_us is None else time_us / best for time_us in curve.best_us]
+
+
+def _after(layer: Sequence[TuningCurve], label: str, trials: int) -> float | None:
+    """Median of a layer's searches of one label; None where none has made so many trials."""
+    found = [_ratios(each, layer)[trials - 1] for each in layer if each.label == label and len(each.best_us) >= trials]
+    return statistics.median(found) if found else None
+
+
+def _times(ratio: float) -> str:
+    return NOTHING if math.isinf(ratio) else f"{ratio:.2f}"

@@ -1,0 +1,178 @@
+"""Tables of the report on Table 2, from a `table2_results.Document` of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_sparse.benchmarks.comparison import (
+    CUDNN_FP16,
+    CUDNN_FP32,
+    CUDNN_TF32,
+    EXACT,
+    Comparison,
+    against,
+    best,
+    crossing,
+    pick,
+    roof,
+)
+from tvm_sparse.benchmarks.report.cells import NOTHING, Table, median, time
+from tvm_sparse.benchmarks.report.details import failures, memory, predictions
+from tvm_sparse.benchmarks.report.search_curves import equal_trials, tuning
+from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document
+from tvm_sparse.benchmarks.timing import Spread
+
+# Columns of the tables of verdicts.
+RIVALS = {
+    "cuDNN float32": CUDNN_FP32,
+    "cuDNN, TF32 allowed": CUDNN_TF32,
+    "cuDNN float16": CUDNN_FP16,
+    "best exact rival": EXACT,
+}
+# What the table of all methods shows, in this order.
+METHODS = (
+    "cudnn-fp32",
+    "cudnn-tf32",
+    "cudnn-fp16",
+    "im2col-cublas-fp32",
+    "im2col-cublas-tf32",
+    "im2col-cusparse",
+    "escort",
+    "escort-prepadded",
+    *(f"half-{cut}-{precision}" for precision in ("fp32", "tf32") for cut in ("channels", "filters", "both")),
+)
+
+
+def cases_at(document: Document, density: float) -> dict[tuple[int, int], Case]:
+    """For each operator and batch the case with most methods at a density."""
+    cases = [case for run in document.runs for case in run.cases if density in case.densities]
+    return pick(
+        cases, lambda case: len({c.family for c in case.contenders if c.final and c.density in (None, density)})
+    )
+
+
+def sweeps(document: Document) -> dict[tuple[int, int], Case]:
+    """For each operator and batch the case with most densities of our kernel, two at least."""
+    cases = [case for run in document.runs for case in run.cases if len(own_densities(case)) > 1]
+    return pick(cases, lambda case: len(own_densities(case)))
+
+
+def own_densities(case: Case) -> list[float]:
+    """At which our kernel was timed, descending."""
+    return [density for density in case.densities if best(case, [OURS], density) is not None]
+
+
+def tables(document: Document, density: float) -> list[Table]:
+    """All tables, in the order of the report."""
+    device = document.runs[0].device
+    at = cases_at(document, density)
+    batches = sorted({batch for _, batch in at}, reverse=True)
+    return [
+        *(_verdicts(at, batch, density, device) for batch in batches),
+        _methods(at, density),
+        _warm(at, density),
+        _densities(document),
+        memory(at, density),
+        tuning(document),
+        equal_trials(document),
+        predictions(document, density),
+        failures(document),
+    ]
+
+
+def _verdicts(cases: dict[tuple[int, int], Case], batch: int, density: float, device: Device) -> Table:
+    note = (
+        f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
+        "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
+        "better of float32 and TF32, torch's default. Ours and the exact rivals are float32. Roof: least time of the "
+        "non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
+    )
+    if batch < max(each for _, each in cases):
+        note = "As above."
+    header = ("op", "ours", *RIVALS, "roof", "kernel")
+    rows = []
+    for (operator, each_batch), case in cases.items():
+        if each_batch != batch:
+            continue
+        own = best(case, [OURS], density)
+        cells = [_against(against(case, density, each), name_it=each is EXACT) for each in RIVALS.values()]
+        kernel = own.detail.removeprefix("folded_cuda:") if own else NOTHING
+        kernel = kernel.removesuffix(", tuned for these weights")
+        rows.append((str(operator), time(own), *cells, _roof(case, own, density, device), kernel))
+    return Table(f"Batch {batch}", note, header, tuple(rows))
+
+
+def _against(found: Comparison | None, name_it: bool) -> str:
+    if found is None:
+        return NOTHING
+    rival = found.rival
+    name = f"{rival.family} " if name_it else ""
+    return f"{name}{median(rival)}: **{found.ratio.median:.2f}x** {found.verdict}"
+
+
+def _roof(case: Case, own: Contender | None, density: float, device: Device) -> str:
+    least = roof(case, density, device)
+    if own is None or least is None:
+        return NOTHING
+    bound = "compute" if least.compute_us > least.memory_us else "memory"
+    return f"{100 * least.time_us / Spread.of(own.cold_us).median:.0f}% ({bound})"
+
+
+def _methods(cases: dict[tuple[int, int], Case], density: float) -> Table:
+    note = (
+        f"Median microseconds of each method's best variant, density {density:g}, cold. What ends in tf32 or fp16 is "
+        "not exact. half-*: dense cuDNN with half the channels, filters, or both: a smaller convolution. "
+        "escort-prepadded is not charged for padding its input."
+    )
+    shown = [name for name in METHODS if any(best(case, [name], density) for case in cases.values())]
+    own = sorted({c.family for case in cases.values() for c in case.contenders if c.family.startswith(OURS)})
+    rows = []
+    for (operator, batch), case in cases.items():
+        found = [best(case, [name], density) for name in (*own, *shown)]
+        rows.append((str(operator), str(batch), *(median(each) for each in found)))
+    return Table("Every method", note, ("op", "batch", *own, *shown), tuple(rows))
+
+
+def _warm(cases: dict[tuple[int, int], Case], density: float) -> Table:
+    note = "The same input and output again and again, in the L2 cache, where both fit its half; cold beside it."
+    families = ([OURS], CUDNN_FP32, CUDNN_TF32)
+    rows = []
+    for (operator, batch), case in cases.items():
+        found = [best(case, each, density) for each in families]
+        if all(each is not None and each.warm_us for each in found):
+            cells = (f"{Spread.of(each.warm_us).median:.4g} ({median(each)} cold)" for each in found if each)
+            rows.append((str(operator), str(batch), *cells))
+    header = ("op", "batch", "ours", "cuDNN float32", "cuDNN, TF32 allowed")
+    return Table("Warm cache", note, header, tuple(rows), detail=True)
+
+
+def _densities(document: Document) -> Table:
+    note = (
+        "Median microseconds of ours by density, and how many times faster than cuDNN with TF32 allowed. Up to: the "
+        "density up to which ours is faster, of all densities measured, interpolated with both axes logarithmic; a "
+        "network must be at least so sparse for the layer to gain."
+    )
+    cases = sweeps(document)
+    shown = sorted({density for case in cases.values() for density in own_densities(case)}, reverse=True)
+    rows = []
+    for (operator, batch), case in cases.items():
+        cells = []
+        for density in shown:
+            found = against(case, density, CUDNN_TF32)
+            own = median(best(case, [OURS], density))
+            cells.append(f"{own} ({found.ratio.median:.2f}x)" if found is not None else own)
+        for families in (CUDNN_FP32, CUDNN_TF32):
+            cells += [median(best(case, families)), _crossing(document, operator, batch, families)]
+        rows.append((str(operator), str(batch), *cells))
+    header = ("op", "batch", *(f"{density:g}" for density in shown))
+    header += ("cuDNN float32", "up to", "cuDNN, TF32 allowed", "up to")
+    return Table("Density", note, header, tuple(rows))
+
+
+def _crossing(document: Document, operator: int, batch: int, families: Sequence[str]) -> str:
+    """The density up to which ours beats the best of `families`, of all cases of an operator and batch."""
+    cases = [case for run in document.runs for case in run.cases if (case.operator, case.batch) == (operator, batch)]
+    found = [(density, against(case, density, families)) for case in cases for density in own_densities(case)]
+    word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
+    texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
+    return texts.get(word, word)

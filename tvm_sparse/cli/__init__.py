@@ -1,0 +1,4 @@
+"""The command line.
+
+In: arguments. Out: a document as tables or JSON, and an exit code.
+"""

@@ -1,0 +1,122 @@
+"""What limits a sparse convolution, from its shape and its zeros alone, and what to do about it.
+
+Nothing is measured here. The constants are from `docs/results/table2-znver5.md`, one core of a Zen 5: folded kernels
+that are limited by arithmetic reach 70 to 100 GFLOP/s there, dense ones about 250, and those limited by memory move 35
+to 45 GB/s. On another processor the numbers differ, their ratios hardly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import folded_cpu
+from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
+from tvm_sparse.scheduling.cuda import cost_model
+
+# Operations for each byte of input and output; with fewer, moving these takes longer than computing.
+BALANCE_FLOP_PER_BYTE = 2.5
+# Above this density a dense kernel, whose arithmetic is faster, overtakes the sparse one.
+DENSE_ABOVE = 0.4
+# A GPU's kernel of fewer microseconds mostly starts and ends.
+FEW_US = 2.0
+# Computed pixels for each useful one; with more, the map's rows fill their vectors badly.
+WASTE = 1.25
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a kernel of one layer spends its time on: `kind` in a word or two, `text` in a sentence.
+
+    `time_us` is a predicted time of the best kernel, where there is a model that predicts one.
+    """
+
+    kind: str
+    text: str
+    time_us: float | None = None
+
+
+def limit_of(
+    spec: ConvSpec,
+    pattern: SparsityPattern,
+    target: Target,
+    not_served: Mapping[str, str],
+    estimate_us: float | None = None,
+) -> Limit | None:
+    """What limits a convolution; None where nothing is known of the target.
+
+    Parameters
+    ----------
+    not_served
+        Schedules that do not serve it, with reasons, as `space.spaces` gives them.
+    estimate_us
+        Estimated time of the best schedule's default decisions, where a space gives one.
+    """
+    if target.kind.name == "cuda" and estimate_us is not None:
+        return _limit_on_gpu(spec, pattern, estimate_us)
+    if target.kind.name != "llvm":
+        return None
+    flop_per_byte = spec.sparse_flops(pattern.nnz) / traffic_bytes(spec)
+    waste = min(layout.waste(spec) for layout in layouts(spec, vector_lanes(target)))
+    if pattern.nnz == 0:
+        return Limit("memory", "all its weights are zero, so it only writes its output")
+    if pattern.density > DENSE_ABOVE:
+        return Limit("density", f"{pattern.density:.0%} of its weights are left, and a dense kernel is faster on these")
+    if flop_per_byte < BALANCE_FLOP_PER_BYTE:
+        return Limit("memory", f"only {flop_per_byte:.2g} operations for each byte of its input and output")
+    if folded_cpu.NAME in not_served:
+        return Limit("code size", f"{pattern.nnz} non-zeros are too many to fold, so weights are read as data")
+    if waste > WASTE:
+        used = f"a {spec.out_h}x{spec.out_w} map fills {1 / waste:.0%} of its vectors"
+        return Limit("vectors", f"{used}, and each non-zero costs one multiply-add for each vector")
+    return Limit("arithmetic", "one multiply-add for each non-zero and vector of pixels")
+
+
+def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, estimate_us: float) -> Limit:
+    """The estimate beside the roof and beside cuDNN's, all for an H200."""
+    floor_us, rival_us = cost_model.floor_us(spec, pattern), cost_model.cudnn_us(spec)
+    ratio = f"about {rival_us / estimate_us:.2g}x cuDNN with TF32, if this were an H200"
+    times = f"an exact kernel is predicted to take {estimate_us:.3g} us, {ratio}"
+    if estimate_us < FEW_US:
+        return Limit("launch", f"{times}; starting the kernel is most of that", estimate_us)
+    if floor_us > estimate_us / 2:
+        return Limit("memory", f"{times}; moving input and output alone takes {floor_us:.3g} us", estimate_us)
+    return Limit("instructions", f"{times}; one instruction for each non-zero and 32 pixels", estimate_us)
+
+
+def traffic_bytes(spec: ConvSpec) -> int:
+    """Bytes that a kernel must move: input, output and residual, once each."""
+    n, k, height, width = spec.output_shape
+    return 4 * (spec.n * spec.c * spec.h * spec.w + n * k * height * width * (2 if spec.residual else 1))
+
+
+def advise(spec: ConvSpec, pattern: SparsityPattern, limit: Limit | None) -> list[str]:
+    """What would make a layer faster, a sentence each; empty where nothing stands out."""
+    kind = limit.kind if limit is not None else ""
+    advice = []
+    if pattern.structure == "dense":
+        advice.append(f"it is not pruned; sparse kernels pay below a density of about {DENSE_ABOVE:g}")
+    elif kind == "density":
+        advice.append(
+            f"prune it below a density of about {DENSE_ABOVE:g}, or leave it dense: in between nothing is gained"
+        )
+    if kind == "memory" and pattern.nnz:
+        advice.append("more zeros will not make it faster; removing whole filters or channels would, or a smaller map")
+    if kind == "code size":
+        density = folded_cpu.MAX_NNZ / pattern.size
+        advice.append(f"at a density of {density:.2g} its weights would fit into the code, which is faster at times")
+    if pattern.dead_filters:
+        advice.append(
+            f"{pattern.dead_filters} of {spec.k} filters are all zero: take them out of the model (for example with "
+            "Torch-Pruning), and the next layer's input shrinks too"
+        )
+    if pattern.dead_channels and spec.groups == 1:
+        advice.append(
+            f"{pattern.dead_channels} of {spec.c} input channels are never read: what makes them can be taken out of "
+            "the layer before"
+        )
+    return advice

@@ -1,0 +1,32 @@
+"""``compile``: a model and a tuning log to an artifact."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse.cli import common, tables
+from tvm_sparse.compiler import build_model
+from tvm_sparse.runtime import artifact
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: where the artifact is, and the decision table."""
+    log = common.log_to_read(arguments, console)
+    if log is None:
+        console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
+    compiled = build_model.compile(
+        arguments.model, None, arguments.target, log, common.shapes(arguments), arguments.strict_nonfinite
+    )
+    folder = artifact.save(compiled, arguments.output)
+    return {"artifact": str(folder), "layers": compiled.report()}
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """The decision table and where the artifact is."""
+    console.print(tables.decisions(document["layers"]))
+    console.print()
+    console.print(Text(f"written: {document['artifact']}"))

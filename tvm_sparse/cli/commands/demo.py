@@ -1,0 +1,138 @@
+"""``demo``: inspect, tune, compile, check and time the networks that ship with the package."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse.autotune import session
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.benchmarks import timing
+from tvm_sparse.cli import common, demo_data, tables
+from tvm_sparse.cli.commands import inspect
+from tvm_sparse.cli.common import compare, times_table
+from tvm_sparse.cli.tuning_progress import Progress
+from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.target.resolve import resolve_target
+
+PRUNED, SAME_DENSE, DENSE = "pruned, tvm-sparse", "pruned, dense kernels", "before pruning, dense kernels"
+STEPS = 5
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: what was tuned, the decision table, accuracies, differences and times."""
+    target = resolve_target(arguments.target)
+    threads = common.use_threads_of(target)
+    log = TuningLog(arguments.output)
+    common.warn_of_rejected(log, console)
+
+    _say(console, 1, "what is sparse in a network that reads digits")
+    pruned = prepare(demo_data.model_path("pruned"))
+    found = inspect.document("digits_pruned.onnx", pruned.layers, target, log)
+    inspect.show_layers(found, console)
+
+    _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
+    progress = Progress(console)
+    # Short measurements: a demo shows the way, and its kernels take microseconds.
+    options = TuneOptions(seed=arguments.seed, measure=MeasureOptions(repeats=5, min_repeat_ms=2.0))
+    session.tune(
+        demo_data.model_path("pruned"), None, target, log, arguments.trials, options=options, progress=progress
+    )
+
+    _say(console, 3, "compile: pruned, pruned with dense kernels, and the network before pruning")
+    models = _compile_all(pruned, target, log)
+
+    _say(console, 4, "check all held-out images")
+    results = {name: _classify(model) for name, model in models.items()}
+    differences = _compare_outputs(results, threads)
+
+    _say(console, 5, "time all three in turns, one image a run")
+    calls = {name: common.caller(model, [demo_data.images()[:1]]) for name, model in models.items()}
+    times = timing.interleave(calls, arguments.repeat)
+    return {
+        "log": str(log.path),
+        "threads": threads,
+        "tasks": [task.to_json() for task in progress.tasks],
+        "layers": models[PRUNED].report(),
+        "images": len(demo_data.labels()),
+        "right": {name: result.right for name, result in results.items()},
+        "differences": differences,
+        "rounds": arguments.repeat,
+        "times": compare(times),
+    }
+
+
+def _say(console: Console, step: int, text: str) -> None:
+    console.print()
+    console.print(Text(f"Step {step} of {STEPS}: {text}", style="bold"))
+
+
+def _compile_all(pruned: PreparedModel, target: Target, log: TuningLog) -> dict[str, CompiledModel]:
+    """The three models, the one of interest first."""
+    before = prepare(demo_data.model_path("dense"))
+    dense_log = common.dense_only(log)
+
+    def dense(model: PreparedModel) -> list[Decision]:
+        return decide(model.layers, target, dense_log)
+
+    return {
+        PRUNED: build(pruned, decide(pruned.layers, target, log), target),
+        SAME_DENSE: build(pruned, dense(pruned), target),
+        DENSE: build(before, dense(before), target),
+    }
+
+
+@dataclass(frozen=True)
+class _Classified:
+    """Outputs (N, 10) for all images, and how many are right."""
+
+    logits: np.ndarray
+    right: int
+
+
+def _classify(model: CompiledModel) -> _Classified:
+    logits = np.concatenate([common.outputs_of(model, [image[None]])[0] for image in demo_data.images()])
+    return _Classified(logits, int((logits.argmax(axis=1) == demo_data.labels()).sum()))
+
+
+def _compare_outputs(results: dict[str, _Classified], threads: int) -> dict[str, float]:
+    """Largest difference of our outputs from others', as a fraction of the largest output; see `check_agreement`."""
+    found, expected = results[PRUNED].logits, {"dense kernels": results[SAME_DENSE].logits}
+    rival = onnx_runtime(demo_data.model_path("pruned"), threads)
+    if rival is not None:
+        expected["ONNX Runtime"] = np.concatenate([rival([image[None]])[0] for image in demo_data.images()])
+    return {
+        name: common.check_agreement(f"digits_pruned.onnx against {name}", [found], [logits])
+        for name, logits in expected.items()
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """Decision table, accuracy and speed."""
+    console.print()
+    console.print(tables.decisions(document["layers"]))
+    console.print()
+    new = sum(task["new_trials"] for task in document["tasks"])
+    known = sum(task["trials"] for task in document["tasks"]) - new
+    console.print(Text(f"Tuning: {new} new trials, {known} from {document['log']}"))
+    for name in (DENSE, PRUNED):
+        right, images = document["right"][name], document["images"]
+        console.print(Text(f"Accuracy, {name}: {right / images:.1%} ({right} of {images} held-out images)"))
+    for name, difference in document["differences"].items():
+        found = f"within {difference:.1e} of the largest" if difference else "the same"
+        console.print(Text(f"Outputs of the pruned network, compared with {name}: {found}"))
+    console.print()
+    title = f"One image, {document['threads']} thread(s), {document['rounds']} rounds in turns"
+    console.print(times_table(title, document["times"]))

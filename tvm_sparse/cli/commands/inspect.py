@@ -1,0 +1,130 @@
+"""``inspect``: what is sparse in a model, what limits each layer, what serves it, and what compiling would choose."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.bottleneck import advise, limit_of
+from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.target.resolve import resolve_target, target_json
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: one object a layer."""
+    target = resolve_target(arguments.target)
+    layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+    return document(str(arguments.model), layers, target, common.log_to_read(arguments, console))
+
+
+def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+    """What `show` prints, as JSON values."""
+    decisions = decide(layers, target, log)
+    rows = [_row(layer, decision, target) for layer, decision in zip(layers, decisions, strict=True)]
+    return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
+
+
+def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]:
+    pattern = SparsityPattern.of(layer.weight)
+    found, reasons = spaces_of(layer.spec, pattern, target)
+    estimate_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
+    limit = limit_of(layer.spec, pattern, target, reasons, estimate_us)
+    return {
+        "layer": layer.name,
+        "convolution": layer.spec.key,
+        "shape": shape_text(layer.spec),
+        "weights": pattern.size,
+        "nnz": pattern.nnz,
+        "density": pattern.density,
+        "structure": pattern.structure,
+        "dead_filters": pattern.dead_filters,
+        "dead_channels": pattern.dead_channels,
+        "dense_mflop": layer.spec.dense_flops / 1e6,
+        "sparse_mflop": layer.spec.sparse_flops(pattern.nnz) / 1e6,
+        "schedules": dict(Counter(each.schedule for each in found)),
+        "not_applicable": reasons,
+        "limit": limit.kind if limit else None,
+        "limit_text": limit.text if limit else None,
+        "predicted_time_us": limit.time_us if limit else None,
+        "advice": advise(layer.spec, pattern, limit),
+        "chosen": decision.schedule,
+        "dense_time_us": decision.dense_time_us,
+        "time_us": decision.time_us,
+        "reason": decision.reason,
+    }
+
+
+def shape_text(spec: ConvSpec) -> str:
+    """A convolution in a few characters: input, weight, and what is unusual about it."""
+    parts = [f"{spec.n}x{spec.c}x{spec.h}x{spec.w}", f"{spec.k}x{spec.r}x{spec.s}"]
+    parts += [f"stride {spec.stride[0]}x{spec.stride[1]}"] if spec.stride != (1, 1) else []
+    parts += [f"dilation {spec.dilation[0]}x{spec.dilation[1]}"] if spec.dilation != (1, 1) else []
+    parts += [f"groups {spec.groups}"] if spec.groups > 1 else []
+    return ", ".join(parts)
+
+
+def _notes(rows: list[dict[str, Any]]) -> list[str]:
+    dense_mflop, sparse_mflop = (sum(row[key] for row in rows) for key in ("dense_mflop", "sparse_mflop"))
+    notes = []
+    if sparse_mflop:
+        notes.append(
+            f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
+            f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
+        )
+    heaviest = max(rows, key=lambda row: row["sparse_mflop"], default=None)
+    if heaviest is not None and sparse_mflop:
+        share = heaviest["sparse_mflop"] / sparse_mflop
+        notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
+    if any(row["reason"].startswith("no ") for row in rows):
+        notes.append("Nothing was measured for some layers yet: run tvm-sparse tune.")
+    reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
+    notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
+    return notes
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """What there is, and what would be chosen."""
+    show_layers(document, console)
+    console.print()
+    console.print(tables.decisions([{**row, "schedule": row["chosen"]} for row in document["layers"]]))
+
+
+def show_layers(document: dict[str, Any], console: Console) -> None:
+    """The layers, and what is worth knowing about them."""
+    rows = [{**row, "schedules": ", ".join(row["schedules"])} for row in document["layers"]]
+    columns = {
+        "layer": "layer",
+        "shape": "input, filters",
+        "density": "density",
+        "structure": "structure",
+        "nnz": "non-zeros",
+        "dead_filters": "dead filters",
+        "dense_mflop": "dense MFLOP",
+        "sparse_mflop": "sparse",
+        "schedules": "schedules",
+        "limit": "limited by",
+        "predicted_time_us": "predicted us",
+    }
+    if all(row["predicted_time_us"] is None for row in rows):
+        del columns["predicted_time_us"]
+    console.print(tables.table(document["model"], rows, columns))
+    console.print()
+    for row in rows:
+        said = [row["limit_text"]] if row["limit_text"] else []
+        if row["advice"] or row["predicted_time_us"] is not None:
+            console.print(Text(f"{row['layer']}: {'; '.join([*said, *row['advice']])}."))
+    for note in document["notes"]:
+        console.print(Text(note))

@@ -1,0 +1,193 @@
+"""``logs``: look into tuning logs, join them, keep the best of them, verify them again, convert them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.tuning_progress import Causes
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.errors import LogError, UsageError, VerificationError
+from tvm_sparse.logs import tuning_log
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import Rejected, TuningLog
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document of one action; some write ``--output``."""
+    writes = arguments.action in ("merge", "distill", "export", "import")
+    if writes and arguments.output is None:
+        raise UsageError(f"logs {arguments.action}", "no file to write was given", hint="add -o NEW")
+    if not writes and arguments.output is not None:
+        raise UsageError(f"logs {arguments.action}", "writes no file", f"-o {arguments.output}")
+    document = _ACTIONS[arguments.action](arguments, console)
+    output = {"output": str(arguments.output)} if writes else {}
+    return {"action": arguments.action, **output, **document}
+
+
+def _read(arguments: argparse.Namespace) -> TuningLog:
+    # The first file of a log may be missing; none that was asked for may.
+    return TuningLog(os.devnull, *map(common.existing_log, arguments.logs))
+
+
+def _stats(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    log = _read(arguments)
+    return {**_counts(log), "causes": Causes(log.records).to_json()}
+
+
+def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    return {"records": [_row(record) for record in _read(arguments).best()]}
+
+
+def _merge(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    return _counts(tuning_log.merge([common.existing_log(path) for path in arguments.logs], arguments.output))
+
+
+def _distill(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    log = _read(arguments)
+    log.require_known_schema()
+    kept = log.distill(arguments.keep)
+    tuning_log.write(arguments.output, kept)
+    return {"kept": len(kept), **_counts(log)}
+
+
+def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from tvm_sparse.frontend.prepare import prepare
+    from tvm_sparse.logs import validate
+
+    log = _read(arguments)
+    chosen = [record for record in log.records if record.status == "ok"] if arguments.all else log.best()
+    weights = {}
+    if arguments.model:
+        for layer in prepare(arguments.model).layers:
+            weights[layer.spec, SparsityPattern.of(layer.weight).value_digest] = layer.weight
+    verdicts = []
+    for verdict in validate.validate(chosen, weights):
+        verdicts.append(verdict)
+        console.print(Text(f"[{len(verdicts)}/{len(chosen)}] {verdict.record.schedule}: {verdict.result}"))
+    return {**validate.summary(verdicts), "rejected_lines": _rejected(log.rejected)}
+
+
+def _export(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    from tvm_sparse.logs import metaschedule_database
+
+    log = _read(arguments)
+    log.require_known_schema()
+    left_out = metaschedule_database.export_database(log.records, arguments.output)
+    rows = [{**_row(record), "reason": reason} for record, reason in left_out]
+    return {"kept": len(log.records) - len(left_out), "left_out": rows, "rejected_lines": _rejected(log.rejected)}
+
+
+def _import(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    from tvm_sparse.logs import metaschedule_database
+
+    found: list[TuningRecord] = []
+    rejected: list[Rejected] = []
+    for folder in arguments.logs:
+        records, lines = metaschedule_database.import_database(folder)
+        found, rejected = found + records, rejected + lines
+    tuning_log.write(arguments.output, found)
+    return {"kept": len(found), "rejected_lines": _rejected(rejected)}
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace, Console], dict[str, Any]]] = {
+    "stats": _stats,
+    "best": _best,
+    "merge": _merge,
+    "distill": _distill,
+    "validate": _validate,
+    "export": _export,
+    "import": _import,
+}
+
+
+def _counts(log: TuningLog) -> dict[str, Any]:
+    return {**log.stats(), "rejected_lines": _rejected(log.rejected)}
+
+
+def _rejected(lines: list[Rejected]) -> list[dict[str, Any]]:
+    return [
+        {"file": str(line.path), "line": line.line_number, "reason": line.reason, "newer": line.newer} for line in lines
+    ]
+
+
+def _row(record: TuningRecord) -> dict[str, Any]:
+    return {
+        "convolution": record.spec.key,
+        "density": record.pattern.density,
+        "schedule": record.schedule,
+        "time_us": record.time_us if record.times_us else None,
+        "dense_time_us": record.dense_time_us,
+        "speedup": record.speedup,
+        "machine": " ".join(str(record.fingerprint[key]) for key in ("kind", "arch", "threads")),
+        "timestamp": record.timestamp,
+    }
+
+
+def exit_code(document: dict[str, Any]) -> int:
+    """Of a verification that failed, or an import that found nothing; 0 otherwise."""
+    if document.get("failed"):
+        return VerificationError.exit_code
+    nothing = document["action"] in ("export", "import") and not document["kept"]
+    return LogError.exit_code if nothing else 0
+
+
+_COLUMNS = {
+    "best": {
+        "convolution": "convolution",
+        "density": "density",
+        "schedule": "schedule",
+        "time_us": "us",
+        "dense_time_us": "dense us",
+        "speedup": "speed-up",
+        "machine": "machine",
+    },
+    "validate": {
+        "convolution": "convolution",
+        "schedule": "schedule",
+        "machine": "machine",
+        "result": "result",
+        "error": "of the bound",
+        "note": "note",
+    },
+}
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """A table of records, or counts."""
+    action = document["action"]
+    if action in _COLUMNS:
+        title = "Best kernels" if action == "best" else "Kernels verified again"
+        console.print(tables.table(title, document["records"], _COLUMNS[action]))
+    if action == "validate":
+        counts = {name: document[name] for name in ("verified", "structure", "failed")}
+        console.print(Text("{verified} verified, {structure} by structure only, {failed} failed".format(**counts)))
+    if action in ("stats", "merge", "distill"):
+        _show_counts(document, console)
+    for row in document.get("left_out", ()):
+        console.print(Text(f"left out: {row['schedule']} of {row['convolution']}: {row['reason']}"))
+    for line in document.get("rejected_lines", ()):
+        console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
+    if "output" in document:
+        kept = document["kept"] if "kept" in document else document["records"]
+        console.print(Text(f"written: {document['output']}, {kept} records"))
+
+
+def _show_counts(document: dict[str, Any], console: Console) -> None:
+    for key in ("records", "weights", "convolutions"):
+        console.print(Text(f"{key}: {document[key]}"))
+    schedules: Counter[str] = Counter()
+    for name, count in document["schedules"].items():
+        schedules[name.partition(":")[0]] += count
+    for key, counts in (("status", document["status"]), ("schedules", schedules), ("machines", document["machines"])):
+        text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        console.print(Text(f"{key}: {text or 'none'}"))
+    for row in document.get("causes", ()):
+        console.print(Text(f"failed {row['count']}: {row['schedule']}, {row['status']}: {row['cause']}"))

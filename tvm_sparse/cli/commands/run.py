@@ -1,0 +1,68 @@
+"""``run``: an artifact on given inputs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.common import read_inputs
+from tvm_sparse.errors import UsageError
+from tvm_sparse.runtime import artifact
+
+
+def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    """The document: what came out, in figures; the outputs themselves go to ``--output``."""
+    if arguments.output is not None and arguments.output.suffix != ".npz":
+        raise UsageError("--output", "has another suffix", arguments.output, "a file ending in .npz")
+    compiled = artifact.load(arguments.artifact)
+    common.use_threads_of(compiled.target)
+    if arguments.input is not None:
+        inputs = read_inputs(arguments.input, compiled)
+    else:
+        inputs = common.random_inputs(compiled, arguments.seed)
+    outputs = common.outputs_of(compiled, inputs)
+    named = {spec.name: value for spec, value in zip(compiled.signature.outputs, outputs, strict=True)}
+    if arguments.output is not None:
+        _write(arguments.output, named)
+    return {
+        "artifact": str(arguments.artifact),
+        "input": str(arguments.input) if arguments.input is not None else f"random, seed {arguments.seed}",
+        "output": str(arguments.output) if arguments.output is not None else None,
+        "outputs": [_summary(name, value) for name, value in named.items()],
+    }
+
+
+def _write(path: Path, named: dict[str, np.ndarray]) -> None:
+    try:
+        np.savez(path, **named)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UsageError(str(path), f"cannot be written ({error.strerror})", hint="choose another --output") from None
+
+
+def _summary(name: str, value: np.ndarray) -> dict[str, Any]:
+    finite = value[np.isfinite(value)]
+    return {
+        "name": name,
+        "shape": list(value.shape),
+        "dtype": str(value.dtype),
+        "min": float(finite.min()) if finite.size else None,
+        "max": float(finite.max()) if finite.size else None,
+        "mean": float(finite.mean()) if finite.size else None,
+        "not_finite": int(value.size - finite.size),
+        "largest_at": [int(index) for index in np.unravel_index(value.argmax(), value.shape)] if value.size else None,
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """One row an output."""
+    columns = ("name", "shape", "dtype", "min", "max", "mean", "not_finite", "largest_at")
+    headings = {column: column.replace("_", " ") for column in columns}
+    console.print(tables.table("Outputs", document["outputs"], headings))
+    if document["output"] is not None:
+        console.print(Text(f"written: {document['output']}"))

@@ -1,0 +1,150 @@
+"""``tune``: search the kernels of a model into a log; with ``--dry-run`` only say what that would mean."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse.autotune import session
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.tuning_progress import Progress, duration
+from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target
+
+# What a trial took on two cores, for layers of a few thousand to a hundred thousand non-zeros.
+SECONDS_PER_TRIAL = 2.0
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: what each task has now, or with ``--dry-run`` what it would try."""
+    target = resolve_target(arguments.target)
+    unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target)))
+    if unknown:
+        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
+    log = common.log_to_write(arguments, console)
+    if arguments.dry_run:
+        layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+        tasks = session.select(session.tasks_of(layers), arguments.layers)
+        return _plan(tasks, target, log, arguments)
+    progress = Progress(console, limit_s=arguments.seconds)
+    session.tune(
+        arguments.model,
+        None,
+        target,
+        log,
+        arguments.trials,
+        options=_options(arguments),
+        layers=arguments.layers,
+        shapes=common.shapes(arguments),
+        progress=progress,
+    )
+    rows = [task.to_json() for task in progress.tasks]
+    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
+
+
+def _options(arguments: argparse.Namespace) -> TuneOptions:
+    limits: dict[str, Any] = {}
+    if arguments.timeout:
+        limits |= {"build_timeout_s": arguments.timeout, "run_timeout_s": arguments.timeout}
+    if arguments.worker_memory:
+        limits["memory_bytes"] = int(arguments.worker_memory * 2**30)
+    schedules = tuple(arguments.schedules) if arguments.schedules else None
+    return TuneOptions(
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        schedules=schedules,
+        search=arguments.search,
+        measure=MeasureOptions(**limits),
+    )
+
+
+def _plan(tasks: Sequence[session.Task], target: Any, log: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each task with its schedules and the trials that are left, and about how long they take."""
+    fingerprint = fingerprint_of(target)
+    rows = []
+    for task in tasks:
+        found, reasons = spaces_of(task.spec, task.pattern, target, arguments.schedules)
+        known = len(log.trials(task.spec, task.pattern, fingerprint))
+        rows.append(
+            {
+                "layers": list(task.names),
+                "convolution": task.spec.key,
+                "density": task.pattern.density,
+                "nnz": task.pattern.nnz,
+                "schedules": dict(Counter(each.schedule for each in found)),
+                "not_applicable": reasons,
+                "known_trials": known,
+                "trials": max(arguments.trials - known, 0),
+            }
+        )
+    limit_s = math.inf if arguments.seconds is None else arguments.seconds
+    return {
+        "log": str(log.path),
+        "dry_run": True,
+        "tasks": rows,
+        "trials": sum(row["trials"] for row in rows),
+        "seconds": arguments.seconds,
+        "seconds_estimate": sum(min(row["trials"] * SECONDS_PER_TRIAL, limit_s) for row in rows),
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """One row a task."""
+    if document.get("dry_run"):
+        _show_plan(document, console)
+        return
+    rows = [
+        {**row, "layers": ", ".join(row["layers"]), "failures": sum(row["failures"].values())}
+        for row in document["tasks"]
+    ]
+    columns = {
+        "layers": "layers",
+        "trials": "trials",
+        "new_trials": "new",
+        "failures": "failed",
+        "dense_time_us": "dense us",
+        "time_us": "best us",
+        "speedup": "speed-up",
+    }
+    console.print(tables.table(document["log"], rows, columns))
+    ended = [row["layers"] for row in rows if row["out_of_time"]]
+    if ended:
+        console.print()
+        limit = f"The time, {document['seconds']:g} s a layer, and not the trials"
+        console.print(Text(f"{limit} ended the search of: {', '.join(ended)}. Run again to go on."))
+
+
+def _show_plan(document: dict[str, Any], console: Console) -> None:
+    rows = [
+        {
+            **row,
+            "layers": ", ".join(row["layers"]),
+            "schedules": ", ".join(f"{name} ({count})" for name, count in row["schedules"].items()),
+        }
+        for row in document["tasks"]
+    ]
+    columns = {
+        "layers": "layers",
+        "convolution": "convolution",
+        "density": "density",
+        "nnz": "non-zeros",
+        "schedules": "schedules (variants)",
+        "known_trials": "in the log",
+        "trials": "to try",
+    }
+    console.print(tables.table("What would be tuned", rows, columns))
+    console.print()
+    span = duration(document["seconds_estimate"])
+    limit = f", {document['seconds']:g} s a layer at most" if document["seconds"] else ""
+    console.print(Text(f"{document['trials']} trials to run, about {span} at {SECONDS_PER_TRIAL:g} s each{limit}."))

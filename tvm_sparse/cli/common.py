@@ -1,0 +1,230 @@
+"""What several commands do with their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse.benchmarks import timing
+from tvm_sparse.cli import tables
+from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import InputError, LogError, VerificationError
+from tvm_sparse.logs.tuning_log import Match, TuningLog
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.signature import TensorSpec
+from tvm_sparse.target.resolve import thread_count
+
+DEFAULT_LOG = Path("tuning.jsonl")
+
+
+def shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """Input name -> shape, from ``--input-shape``."""
+    return dict(arguments.input_shape)
+
+
+def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | None:
+    """The logs of ``--tuning-records`` as one; `DEFAULT_LOG` without it, None where that does not exist.
+
+    Raises
+    ------
+    LogError
+        A file that was asked for does not exist, cannot be read, or holds records of a newer tvm-sparse.
+    """
+    paths = arguments.tuning_records
+    if not paths and not DEFAULT_LOG.exists():
+        return None
+    # The first file of a log may be missing; none that was asked for may.
+    log = TuningLog(os.devnull, *(paths or [DEFAULT_LOG]))
+    log.require_known_schema()
+    warn_of_rejected(log, console)
+    return log
+
+
+def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
+    """The log of ``--output`` over those of ``--tuning-records``; else the first of these over the others."""
+    first, *rest = [path for path in (arguments.output, *arguments.tuning_records) if path] or [DEFAULT_LOG]
+    log = TuningLog(first, *(path for path in rest if path != first))
+    log.require_known_schema()
+    warn_of_rejected(log, console)
+    return log
+
+
+def warn_of_rejected(log: TuningLog, console: Console) -> None:
+    """Say which files of `log` have lines that are no records."""
+    for path in dict.fromkeys(line.path for line in log.rejected):
+        count = sum(line.path == path for line in log.rejected)
+        console.print(Text(f"{path}: {count} line(s) skipped, see: tvm-sparse logs stats {path}"))
+
+
+def existing_log(path: Path) -> Path:
+    """`path`, which must be a file; LogError otherwise."""
+    if not path.is_file():
+        raise LogError(str(path), "no such file", hint="check the path, or make a log with: tvm-sparse tune MODEL")
+    return path
+
+
+def use_threads_of(target: Target) -> int:
+    """Make compiled code run with the threads of `target`, and return how many; call it before anything is run."""
+    threads = thread_count(target)
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    # Bound threads would confine other libraries' threads, started later, to one core.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    return threads
+
+
+class DenseOnly(TuningLog):
+    """A log that knows no sparse kernel: what is compiled with it is dense throughout, with the best dense kernels."""
+
+    def lookup(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
+    ) -> Match | None:
+        """None."""
+        return None
+
+
+def dense_only(log: TuningLog | None) -> DenseOnly | None:
+    """The dense records of `log`."""
+    return DenseOnly(log.path, *log.layers) if log is not None else None
+
+
+def random_inputs(compiled: CompiledModel, seed: int) -> list[np.ndarray]:
+    """Standard normal numbers for each input, or whole ones where it takes integers."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in compiled.signature.inputs]
+
+
+def outputs_of(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs as arrays, in a list also where there is one."""
+    result = caller(compiled, inputs)()
+    outputs = [result] if compiled.signature.single else result
+    return [value if isinstance(value, np.ndarray) else value.numpy() for value in outputs]
+
+
+def caller(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:
+    """A function that runs the model on `inputs`, put on its device now, and returns when it has finished."""
+    device = compiled.device
+    placed = inputs if device.type == "cpu" else [tvm.runtime.tensor(value, device) for value in inputs]
+
+    def call() -> Any:
+        result = compiled(*placed)
+        device.sync()
+        return result
+
+    return call
+
+
+def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference of any output, as a fraction of that output's largest value.
+
+    Raises
+    ------
+    VerificationError
+        It is more than `AGREEMENT`, or a value is not finite where the expected one is.
+    """
+    worst = max(map(relative_difference, found, expected), default=0.0)
+    if not worst <= AGREEMENT:
+        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {AGREEMENT}")
+    return worst
+
+
+def compare(times: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
+    """One object a contender: its times, and how many times faster the first one is."""
+    ours = next(iter(times.values()))
+    rows = []
+    for name, values in times.items():
+        ratio = timing.speedup(ours, values) if values is not ours else None
+        rows.append(
+            {
+                "name": name,
+                "time_us": timing.Spread.of(values).to_json(),
+                "speedup": ratio.to_json() if ratio else None,
+                "verdict": timing.verdict(ratio) if ratio else None,
+            }
+        )
+    return rows
+
+
+def times_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of what `compare` returns."""
+    ours = rows[0]["name"]
+    cells = [
+        {
+            "name": row["name"],
+            "median": row["time_us"]["median"],
+            "spread": f"{tables.cell(row['time_us']['q1'])} - {tables.cell(row['time_us']['q3'])}",
+            "speedup": _ratio_text(row),
+        }
+        for row in rows
+    ]
+    columns = {
+        "name": "",
+        "median": "median us",
+        "spread": "quartiles us",
+        "speedup": f"{ours} against it",
+    }
+    return tables.table(title, cells, columns)
+
+
+def _ratio_text(row: Mapping[str, Any]) -> str | None:
+    ratio = row["speedup"]
+    if ratio is None:
+        return None
+    return f"{ratio['median']:.2f}x ({ratio['q1']:.2f} - {ratio['q3']:.2f}), {row['verdict']}"
+
+
+def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
+    """The arrays in `path` in the order of the model's inputs.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, or lacks an input.
+    """
+    specs = compiled.signature.inputs
+    if not path.is_file():
+        raise InputError(str(path), "no such file", hint="check the path")
+    try:
+        if zipfile.is_zipfile(path):
+            arrays = _read_archive(path, compiled.signature.inputs)
+        else:
+            # Mapped first: a header may claim any size, and the file must be as long as that.
+            arrays = {specs[0].name: np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(str(path), f"cannot be read ({error})", allowed="a .npy or .npz file of numbers") from None
+    missing = [spec.name for spec in specs if spec.name not in arrays]
+    if missing:
+        wanted = ", ".join(map(_spec_text, specs))
+        raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
+    return [arrays[spec.name] for spec in specs]
+
+
+def _read_archive(path: Path, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, which must not unpack to more than the model's inputs can be."""
+    # Of any element type, and with room for headers, so that a wrong type or shape is named as such.
+    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in specs)
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > allowed:
+        found, limit = f"{size} bytes unpacked", f"up to {allowed} bytes"
+        raise InputError(str(path), "holds more than the model's inputs", found, limit, "keep only these in it")
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in loaded.files}
+
+
+def _spec_text(spec: TensorSpec) -> str:
+    return f"{spec.name} {spec.shape} {spec.dtype}"

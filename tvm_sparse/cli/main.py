@@ -1,0 +1,99 @@
+"""The command line: runs one command and turns its outcome into output and an exit code.
+
+What a command does is in `cli.commands`; its module is loaded when the command runs, so that ``--help`` answers
+at once. Results go to standard output, progress and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import logging
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+from tvm_sparse.cli.parser import build_parser
+from tvm_sparse.errors import TvmSparseError
+
+EXIT_INTERRUPTED = 130
+# The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
+EXIT_BROKEN_PIPE = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: this process's) and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = build_parser().parse_args(words)
+    logging.basicConfig(level=logging.INFO if arguments.verbose else logging.WARNING, format="%(message)s")
+    with _noted_interrupts() as interrupts:
+        try:
+            return _run(arguments)
+        except BrokenPipeError:
+            # Nothing may be written while Python shuts down.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_BROKEN_PIPE
+        except (KeyboardInterrupt, Exception) as error:
+            if arguments.verbose:
+                traceback.print_exc()
+            # TVM turns a KeyboardInterrupt that passes through it into a RuntimeError.
+            if interrupts or isinstance(error, KeyboardInterrupt):
+                hint = f"; continue with: tvm-sparse {shlex.join(words)}" if arguments.resumes else ""
+                print(f"tvm-sparse: interrupted{hint}", file=sys.stderr)
+                return EXIT_INTERRUPTED
+            print(f"tvm-sparse: {_sentence(error)}", file=sys.stderr)
+            return getattr(error, "exit_code", TvmSparseError.exit_code)
+
+
+def _sentence(error: Exception) -> str:
+    """An error as one sentence; of others' errors the last line, where TVM puts the reason."""
+    if isinstance(error, TvmSparseError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"internal error: {lines[-1]}; run again with -v to see where"
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
+    from tvm_sparse.cli import tables
+
+    command = importlib.import_module(f"tvm_sparse.cli.commands.{arguments.command}")
+    # Libraries that print must not spoil the document.
+    with contextlib.redirect_stdout(sys.stderr):
+        document = command.run(arguments, tables.progress_console())
+    if arguments.json:
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        command.show(document, tables.result_console())
+    sys.stdout.flush()
+    # A command may find out what is wrong, show it, and still end as a failure.
+    if hasattr(command, "exit_code"):
+        return int(command.exit_code(document))
+    failure = command.failure(document) if hasattr(command, "failure") else None
+    if failure is not None:
+        raise failure
+    return 0
+
+
+@contextlib.contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt on Ctrl-C as usual, and note that it happened."""
+    seen: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, _frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    # A process started in the background ignores Ctrl-C, and shall go on doing so.
+    if usual is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, usual)

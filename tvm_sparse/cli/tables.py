@@ -1,0 +1,72 @@
+"""What the command line shows: tables, and the progress of tuning.
+
+Everything here takes plain values or the objects that they come from, and decides only how they look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    pass
+
+
+# Characters a line where the output is no terminal; tables are not cut to a guess of 80.
+PLAIN_WIDTH = 200
+
+
+def result_console() -> Console:
+    """For results: standard output."""
+    return _console(stderr=False)
+
+
+def progress_console() -> Console:
+    """For progress and messages: standard error."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+
+
+def table(title: str, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+    """A table of `rows`; `columns` maps keys of a row to headings, in their order. Numbers stand at the right."""
+    rows = list(rows)
+    result = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for key, heading in columns.items():
+        is_number = any(isinstance(row[key], int | float) for row in rows)
+        result.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for row in rows:
+        result.add_row(*(Text(cell(row[key])) for key in columns))
+    return result
+
+
+def cell(value: Any) -> str:
+    """One value of a table: four significant digits, ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def decisions(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The decision table of a compiled model; `rows` as `CompiledModel.report` gives them."""
+    columns = {
+        "layer": "layer",
+        "density": "density",
+        "structure": "structure",
+        "schedule": "chosen",
+        "dense_time_us": "dense us",
+        "time_us": "ours us",
+        "reason": "reason",
+    }
+    return table("What computes each convolution", rows, columns)

@@ -1,0 +1,228 @@
+"""Progress of tuning, causes of failures."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tvm_sparse.autotune.session import Task
+    from tvm_sparse.conv.spec import ConvSpec
+    from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.cli.tables import cell
+
+# Seconds between two lines about one layer where the output is no terminal.
+PLAIN_INTERVAL_S = 30.0
+# Characters of a cause; of what differs further on, one is shown.
+CAUSE_WIDTH = 150
+# Statuses of failed trials, as words.
+_FAILURES = {
+    "build_failed": "not built",
+    "run_failed": "crashed",
+    "timeout": "timed out",
+    "wrong": "wrong result",
+    "rejected": "rejected",
+}
+
+
+def duration(seconds: float) -> str:
+    """A time span in words, about: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Causes:
+    """Why trials failed: records counted by schedule, status and the beginning of their cause."""
+
+    def __init__(self, records: Iterable[TuningRecord] = ()):
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: TuningRecord) -> None:
+        """Count `record` if it failed."""
+        if record.status != "ok":
+            cause = " ".join(record.cause.split())[:CAUSE_WIDTH]
+            self._counts[record.schedule.partition(":")[0], record.status, cause] += 1
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The most frequent first."""
+        rows = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        return [
+            {"schedule": schedule, "status": status, "cause": cause, "count": count}
+            for (schedule, status, cause), count in rows
+        ]
+
+    def lines(self, most: int = 3) -> list[str]:
+        """Sentences of the `most` frequent."""
+        rows = self.to_json()
+        lines = [f"{row['count']} {_FAILURES[row['status']]}: {row['schedule']}: {row['cause']}" for row in rows[:most]]
+        return lines + [f"and {len(rows) - most} more causes, see: tvm-sparse logs stats"] * (len(rows) > most)
+
+
+class TaskProgress:
+    """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status.
+
+    Trials of convolutions other than `spec`, where it is given, are of a sample: they count, but their times do not.
+    """
+
+    def __init__(self, names: Sequence[str], known: Iterable[TuningRecord], spec: ConvSpec | None = None):
+        self.names, self._spec = tuple(names), spec
+        self.done = 0
+        self.new = 0
+        self.is_out_of_time = False
+        self.failures: Counter[str] = Counter()
+        self.causes = Causes()
+        self.new_causes = Causes()
+        self._best: TuningRecord | None = None
+        self._best_dense_us: float | None = None
+        for record in known:
+            self._add(record)
+
+    def add(self, record: TuningRecord) -> None:
+        """A new trial has ended."""
+        self.new += 1
+        self._add(record)
+        self.new_causes.add(record)
+
+    def _add(self, record: TuningRecord) -> None:
+        self.done += 1
+        self.causes.add(record)
+        if record.status != "ok":
+            self.failures[record.status] += 1
+        elif self._spec not in (None, record.spec):
+            return
+        elif record.is_dense:
+            self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
+        elif self._best is None or record.time_us < self._best.time_us:
+            self._best = record
+
+    @property
+    def time_us(self) -> float | None:
+        """Of the fastest sparse kernel."""
+        return self._best.time_us if self._best else None
+
+    @property
+    def dense_time_us(self) -> float | None:
+        """Of the dense kernel in the run of the fastest sparse kernel; before there is one, of the fastest dense."""
+        return self._best.dense_time_us if self._best and self._best.dense_times_us else self._best_dense_us
+
+    @property
+    def speedup(self) -> float | None:
+        """`dense_time_us` / `time_us`."""
+        return self.dense_time_us / self.time_us if self.time_us and self.dense_time_us else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "layers": list(self.names),
+            "trials": self.done,
+            "new_trials": self.new,
+            "out_of_time": self.is_out_of_time,
+            "time_us": self.time_us,
+            "dense_time_us": self.dense_time_us,
+            "speedup": self.speedup,
+            "failures": dict(self.failures),
+            "causes": self.causes.to_json(),
+        }
+
+    def line(self, trials: int) -> str:
+        """One line: name, done/total, best against dense, failures by cause."""
+        more = f" (+{len(self.names) - 1} alike)" if len(self.names) > 1 else ""
+        parts = [f"{self.names[0]}{more}  {self.done}/{max(trials, self.done)}"]
+        if self.speedup:
+            parts.append(f"{cell(self.time_us)} us, dense {cell(self.dense_time_us)} us, {self.speedup:.2f}x")
+        elif self.dense_time_us:
+            parts.append(f"dense {cell(self.dense_time_us)} us")
+        if self.failures:
+            parts.append(", ".join(f"{count} {_FAILURES[status]}" for status, count in sorted(self.failures.items())))
+        if self.is_out_of_time:
+            parts.append("out of time")
+        return "  ".join(parts)
+
+
+class Progress:
+    """Shows how tuning goes on: one line a layer, the last one live; see `session.Progress`.
+
+    Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
+    `limit_s` is how long a layer may take, for the time that is left.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, limit_s: float | None = None):
+        self._console, self._clock, self._limit_s = console, clock, math.inf if limit_s is None else limit_s
+        self.tasks: list[TaskProgress] = []
+        self._count = self._trials = 0
+        self._start_s = self._task_start_s = self._shown_s = clock()
+        self._live: Live | None = None
+
+    def start(self, tasks: Sequence[Task], trials: int) -> None:
+        """Tuning begins: `trials` a task."""
+        self._count, self._trials = len(tasks), trials
+        self._start_s = self._clock()
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._live_text, transient=True)
+            self._live.start()
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """A task begins; `known` records of it are in the log already."""
+        self._finish_task()
+        self.tasks.append(TaskProgress(task.names, known, task.spec))
+        self._task_start_s = self._shown_s = self._clock()
+
+    def trial(self, record: TuningRecord) -> None:
+        """A trial of the current task has ended and is in the log."""
+        self.tasks[-1].add(record)
+        if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
+            self._shown_s = self._clock()
+            self._console.print(Text(self._current_line()))
+
+    def out_of_time(self) -> None:
+        """The current task has ended because its time is over, before its trials were made."""
+        self.tasks[-1].is_out_of_time = True
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+        self._console.print(Text(text))
+
+    def end(self) -> None:
+        """The tuning has ended, or was interrupted."""
+        self._finish_task()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def eta_s(self) -> float | None:
+        """Seconds until all tasks are done, as fast as so far; None before the first trial."""
+        new = sum(task.new for task in self.tasks)
+        if not new:
+            return None
+        trial_s = (self._clock() - self._start_s) / new
+        task_left_s = max(self._limit_s - (self._clock() - self._task_start_s), 0)
+        current_s = min(max(self._trials - self.tasks[-1].done, 0) * trial_s, task_left_s)
+        return current_s + (self._count - len(self.tasks)) * min(self._trials * trial_s, self._limit_s)
+
+    def _finish_task(self) -> None:
+        if self.tasks:
+            self._console.print(Text(self._line()))
+            for line in self.tasks[-1].new_causes.lines():
+                self._console.print(Text(f"    {line}"))
+
+    def _line(self) -> str:
+        width = len(str(self._count))
+        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials)}"
+
+    def _current_line(self) -> str:
+        eta_s = self.eta_s()
+        return self._line() + (f"  about {duration(eta_s)} left" if eta_s is not None else "")
+
+    def _live_text(self) -> Text:
+        text = self._current_line() if self.tasks else "starting"
+        return Text(text, style="cyan", no_wrap=True, overflow="ellipsis")

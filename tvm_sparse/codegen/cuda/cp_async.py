@@ -1,0 +1,91 @@
+"""One thread's copies from global to shared memory, as TIR with CUDA code in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.tirx import BufferStore, Evaluate, IfThenElse, Stmt, Var
+
+from tvm_sparse.codegen.tir.index_offsets import shifted
+from tvm_sparse.codegen.tir.tir_builder import integer
+
+# Bytes of one copy -> caching: 16 bytes may go past the level-1 cache, which has no use for what is staged.
+CACHING = {16: "cg", 8: "ca", 4: "ca"}
+_FUNCTION = "tvm_sparse_copy_{bytes}"
+# A predicate for the padding, not a number of bytes: for a number that is not known the address is made anew each time.
+_SOURCE = """
+__forceinline__ __device__ void tvm_sparse_copy_{bytes}(unsigned int to, const void* from, bool inside) {{
+  __asm__ __volatile__("{{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
+                       " cp.async.{cache}.shared.global [%0], [%1], {bytes}, outside;}}"
+                       :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
+}}
+"""
+_ADDRESS = "tvm_sparse_shared_address"
+_ADDRESS_SOURCE = """
+__forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* pointer) {
+  return (unsigned int)__cvta_generic_to_shared(pointer);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """`lanes` floats in every chunk: ``buffer[to + slot] = source[start + chunk * step]``.
+
+    `to` is an address in shared memory; zeros are copied where `inside` is false; `guard` is None where every thread
+    takes part. `further` is how many elements beyond `to` and `start` it is.
+    """
+
+    buffer: Var
+    to: Var
+    source: Var
+    start: tirx.Expr
+    step: int
+    inside: tirx.Expr | None
+    lanes: int
+    guard: Var | None
+    further: tuple[int, int] = (0, 0)
+
+    def code(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        """The copy of one chunk, its destination moved by `shift` elements."""
+        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(4))
+        start = self.start + shifted(chunk * integer(self.step), self.further[1])
+        source = tirx.address_of(tirx.BufferLoad(self.source, [start]))
+        size = 4 * self.lanes
+        code = _SOURCE.format(bytes=size, cache=CACHING[size])
+        inside = tirx.const(True, "bool") if self.inside is None else self.inside
+        call = Evaluate(cuda_func_call(_FUNCTION.format(bytes=size), to, source, inside, source_code=code))
+        return call if self.guard is None else IfThenElse(self.guard, call, None)
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """Zeros stored in every chunk, where what is staged lies in the padding altogether."""
+
+    buffer: Var
+    index: tirx.Expr
+    value: tirx.Expr
+    guard: Var | None
+    further: tuple[int, int] = (0, 0)
+
+    def code(self, _chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        """The store for one chunk, moved by `shift` elements."""
+        base, lanes = first([self.index])
+        index = base + shifted(shift, self.further[0])
+        index = index if lanes == 1 else tirx.Ramp(index, self.index.stride, lanes)
+        zeros = BufferStore(self.buffer, self.value, [index])
+        return zeros if self.guard is None else IfThenElse(self.guard, zeros, None)
+
+
+def shared_address(buffer: Var, index: tirx.Expr) -> tirx.Expr:
+    """The address in shared memory of an element."""
+    element = tirx.address_of(tirx.BufferLoad(buffer, [index]))
+    return cuda_func_call(_ADDRESS, element, source_code=_ADDRESS_SOURCE, return_type="uint32")
+
+
+def first(indices: list) -> tuple[tirx.Expr, int]:
+    """(first element, number of elements) of a flat index."""
+    (index,) = indices
+    return (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)

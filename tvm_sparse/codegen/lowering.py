@@ -1,0 +1,153 @@
+"""The lowering pipeline in which weights are folded, and building one kernel with it.
+
+It is TVM's own S-TIR pipeline without common-subexpression elimination, with asynchronous copies enabled, with
+`FoldWeights` just before host and device code are split, and without simplification after it: simplifying or scanning
+the long chains of single assignments that folding leaves takes hours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from tvm_sparse.codegen.cuda.cluster_reduction import join_parts_pass
+from tvm_sparse.codegen.cuda.dependent_launch import wait_for_earlier_pass
+from tvm_sparse.codegen.cuda.multistage_pipeline import make_rings_pass
+from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.codegen.tir.fma_chains import Deferred
+from tvm_sparse.codegen.tir.fold_weights import fold_weights_pass
+from tvm_sparse.errors import BuildError
+from tvm_sparse.target.resolve import target_json
+
+# Name under which the pipeline is registered with TVM, for `tvm.compile(..., tir_pipeline=PIPELINE)`.
+PIPELINE = "tvm_sparse"
+
+
+def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
+    t, s = tirx.transform, s_tir.transform
+    return [
+        # Blocks to loops and buffers
+        s.CanonicalizeLoop(),
+        s.LowerCrossThreadReduction(),
+        s.LowerInitBlock(),
+        s.PlanAndUpdateBufferAllocationLocation(),
+        s.ConvertBlocksToOpaque(),
+        s.LiftThreadBinding(),
+        s.ManifestSharedMemoryLocalStage(),
+        s.CompactBufferAllocation(),
+        s.LowerAutoCopy(),
+        s.UnifyThreadBinding(),
+        s.LowerMatchBuffer(),
+        t.StmtSimplify(),
+        s.InjectPermutedLayout(),
+        s.AnnotateIrregularLoop(),
+        s.InjectSoftwarePipeline(),
+        s.TransformMmaBufferLayout(),
+        s.LowerOpaqueBlock(),
+        # Loops and buffers to flat code
+        t.FlattenBuffer(),
+        t.BF16ComputeLegalize(),
+        t.NarrowDataType(32),
+        s.LoopPartition(),
+        t.VectorizeLoop(True),
+        s.InjectVirtualThread(),
+        s.InjectDoubleBuffer(),
+        t.StorageRewrite(),
+        s.LowerAsyncDMA(),
+        s.HoistIfThenElse(),
+        t.UnrollLoop(),
+        s.RenormalizeSplitPattern(),
+        t.StmtSimplify(),
+        t.RemoveNoOp(),
+        s.RewriteUnsafeSelect(),
+        # Memory and synchronisation
+        t.FP8ComputeLegalize(),
+        s.VerifyVTCMLimit(),
+        s.LowerVtcmAlloc(),
+        t.VerifyMemory(),
+        t.AnnotateEntryFunc(),
+        s.ThreadSync("shared"),
+        s.ThreadSync("shared.dyn"),
+        s.ThreadSync("warp"),
+        join_parts_pass(),
+        make_rings_pass(),
+        t.ConvertSSA(),
+        s.InferFragment(),
+        s.LowerThreadAllreduce(),
+        s.InjectPTXAsyncCopy(),
+        s.MergeSharedMemoryAllocations(),
+        # The weights
+        fold_weights_pass(deferred),
+        # Host and device
+        t.SplitHostDevice(),
+        t.MakePackedAPI(),
+        t.FP8StorageLegalize(),
+        t.BF16StorageLegalize(),
+    ]
+
+
+def register() -> None:
+    """Register `PIPELINE` with TVM; calling it again changes nothing."""
+    from tvm.s_tir import pipeline
+
+    def factory() -> tuple:
+        deferred = Deferred()
+
+        @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
+        def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
+            return tvm.ir.transform.Sequential(_passes(deferred))(module)
+
+        def finalize_device() -> tvm.transform.Pass:
+            t = tirx.transform
+            passes = [t.LowerWarpMemory(), t.LowerIntrin(), wait_for_earlier_pass(), deferred.write_pass()]
+            return tvm.ir.transform.Sequential(passes)
+
+        return lower, pipeline.finalize_host_passes, finalize_device
+
+    tirx.register_tir_pipeline(PIPELINE, factory)
+
+
+# What LLVM says of code that its own optimiser broke.
+_BROKEN = "Instruction does not dominate all uses"
+
+
+def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: Any = None) -> Any:
+    """`tvm.compile` with `PIPELINE`; at LLVM's level 2 where its level 3 breaks the code.
+
+    LLVM 22's SLP vectoriser moves a use before its definition in some dense kernels of strided rows; LLVM's verifier
+    finds that, so that nothing wrong is run.
+    """
+    register()
+    options = {} if relax_pipeline is None else {"relax_pipeline": relax_pipeline}
+
+    def attempt(target: tvm.target.Target) -> Any:
+        with target, cuda_compiler(target):
+            return tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+
+    try:
+        return attempt(target)
+    except RuntimeError as error:
+        if target.kind.name != "llvm" or _BROKEN not in str(error):
+            raise
+    return attempt(tvm.target.Target({**target_json(target), "opt-level": 2}))
+
+
+def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
+    """Compile one scheduled function into a module whose function ``main`` it is.
+
+    Raises
+    ------
+    BuildError
+        There is no CUDA compiler, or it rejects the code; the sentence quotes it.
+    """
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    try:
+        return compiled(module, target).mod
+    except RuntimeError as error:
+        # TVM's message is the whole source, megabytes of it, before what the compiler says.
+        _, marker, complaint = str(error).partition("Compilation error:")
+        if not marker:
+            raise
+        raise BuildError("CUDA kernel", f"the compiler rejects it: {complaint.strip()[:500]}") from None

@@ -1,0 +1,235 @@
+"""Folding: specialise a scheduled function for its constant sparse weight.
+
+The dense loop nest is scheduled first, like any other computation, and its innermost multiply-add nest is marked with
+the annotation `FOLD`. `bind_weight` then turns the weight argument into an attribute, and late in lowering the pass
+`FoldWeights` replaces every marked nest by straight-line code for the non-zero weights only:
+
+* each input element that some non-zero uses is loaded once, each accumulator is loaded and stored once;
+* every non-zero becomes one multiply-add with the weight as an immediate;
+* loop variables outside the nest that select weights (the output-channel tile, say) select a copy of the code through
+  a binary tree of branches.
+
+The code is in static single assignment form: stores to array elements instead cost the CUDA front end time quadratic
+in their number (20,000 multiply-adds: 153 s against 3.5 s). The pass runs just before host and device code are split,
+because passes that simplify or eliminate common subexpressions would inline or scan the long chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op, TensorLoad
+from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Var
+
+from tvm_sparse.codegen.tir.branch_tree import Selection
+from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Deferred
+from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
+from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling.annotations import FOLD, WEIGHT_ATTRIBUTE, WEIGHT_CALL
+
+# TVM's attribute for the second argument of ``__launch_bounds__``.
+_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+# Multiply-adds of one kernel, vectors of any width counted once. LLVM takes about 0.3 ms for each, two minutes for
+# this many, and nvcc as much on a few cores; a schedule that asks for more is refused before any code is written.
+MAX_MULTIPLY_ADDS = 400_000
+
+
+# An exception that crosses TVM keeps its class only where TVM knows the class.
+tvm_ffi.register_error("BuildError", BuildError)
+
+
+def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
+    """The pass `FoldWeights`; functions without a bound weight are left alone.
+
+    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`.
+    """
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.FoldWeights")
+    def fold(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
+        if func.attrs is None or WEIGHT_ATTRIBUTE not in func.attrs:
+            return func
+        weight = func.attrs[WEIGHT_ATTRIBUTE].numpy()
+        is_cuda = "target" in func.attrs and func.attrs["target"].kind.name == "cuda"
+        body = _Folder(func, weight, deferred if is_cuda else None).run()
+        folded = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+        return folded.without_attr(WEIGHT_ATTRIBUTE)
+
+    return fold
+
+
+def _is_weight(node: object) -> bool:
+    return (
+        isinstance(node, Call)
+        and node.op.same_as(Op.get("tirx.call_pure_extern"))
+        and node.args[0].value == WEIGHT_CALL
+    )
+
+
+def _weight_calls(node: object) -> list[Call]:
+    found: list[Call] = []
+    tvm_ffi.structural_walk(node, (Call, lambda call: found.append(call) if _is_weight(call) else None))
+    return found
+
+
+def _line(node: object) -> str:
+    """The beginning of a node's text, for a message of one line."""
+    return " ".join(line for line in map(str.strip, str(node).splitlines()) if not line.startswith("#"))[:200]
+
+
+@dataclass(frozen=True)
+class _MultiplyAdd:
+    """The statement ``acc[...] = acc[...] + x[...] * weight[...]`` inside its loops, outermost first."""
+
+    loops: list[For]
+    store: BufferStore
+    x: TensorLoad
+    weight: Call
+    lanes: int
+
+
+class _Folder:
+    """Folds every marked nest of one function."""
+
+    def __init__(self, func: tirx.PrimFunc, weight: np.ndarray, deferred: Deferred | None):
+        self.func, self.weight, self.deferred = func, weight, deferred
+        self.name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
+        self.extents: dict[Var, int] = {}
+        self.values: dict[Var, tirx.Expr] = {}
+        self.multiply_adds = 0
+        tvm_ffi.structural_walk(func.body, [((For, AttrStmt, Bind), self._note)], order="pre")
+
+    def _note(self, node: For | AttrStmt | Bind) -> None:
+        """Remember the extents of loops and threads and the values of bound variables."""
+        if isinstance(node, Bind):
+            self.values[node.var] = node.value
+        elif isinstance(node, For):
+            if isinstance(node.extent, IntImm):
+                self.extents[node.loop_var] = int(node.extent)
+        elif node.attr_key in ("thread_extent", "virtual_thread") and isinstance(node.value, IntImm):
+            self.extents[node.node.var] = int(node.value)
+
+    def run(self) -> tirx.Stmt:
+        """The body with every marked nest folded."""
+        body = tvm_ffi.structural_map(
+            self.func.body, (For, lambda loop: self._fold(loop) if FOLD in loop.annotations else loop), order="post"
+        )
+        if _weight_calls(body):
+            raise BuildError(self.name, "a weight is used outside the marked nest", hint="report this schedule")
+        return body
+
+    def _fold(self, loop: For) -> tirx.Stmt:
+        nest = self._match(loop)
+        variables_in = [each.loop_var for each in nest.loops]
+        extents_in = [int(each.extent) for each in nest.loops]
+        forms = [self._form(self._resolve(index), variables_in, extents_in) for index in nest.weight.args[1:]]
+        selection = Selection(self.name, [form.base for form in forms], self.extents)
+        weights = {origin: self._weights(forms, origin, extents_in) for origin in selection.origins}
+        self._count(weights.values())
+        emitter = _Emitter(nest, variables_in, extents_in, self.deferred)
+        tree = selection.code(lambda origin: emitter.emit(weights[origin]))
+        code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
+        blocks = int(loop.annotations[FOLD])
+        return code if blocks == 1 else AttrStmt(IntImm("int32", 0), _BLOCKS, IntImm("int32", blocks), code)
+
+    def _count(self, weights: Iterable[np.ndarray]) -> None:
+        """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""
+        self.multiply_adds += sum(int(np.count_nonzero(each)) for each in weights)
+        if self.multiply_adds > MAX_MULTIPLY_ADDS:
+            raise BuildError(
+                self.name,
+                "the folded code would take too long to compile",
+                f"{self.multiply_adds} multiply-adds",
+                f"up to {MAX_MULTIPLY_ADDS}",
+                "use a smaller tile, or a schedule that reads its weights as data",
+            )
+
+    def _resolve(self, index: tirx.Expr) -> tirx.Expr:
+        """`index` with bound variables replaced by their values."""
+        while any(v in self.values for v in variables([index])):
+            index = tvm_ffi.structural_map(index, (Var, lambda v: self.values.get(v, v)), order="post")
+        return index
+
+    def _match(self, loop: For) -> _MultiplyAdd:
+        """The multiply-add of a marked nest.
+
+        Raises
+        ------
+        BuildError
+            The nest is not one statement of the form that schedules produce.
+        """
+        loops, body = [], loop
+        while isinstance(body, For):
+            loops.append(body)
+            body = body.body
+        value = body.value if isinstance(body, BufferStore) else None
+        terms = [value.a, value.b] if isinstance(value, tirx.Add) else []
+        products = [term for term in terms if isinstance(term, tirx.Mul)]
+        if len(products) != 1 or not all(isinstance(each.extent, IntImm) for each in loops):
+            raise BuildError(
+                self.name, "the marked nest is not a multiply-add in loops of constant extent", _line(body)
+            )
+        factors = [products[0].a, products[0].b]
+        weighted = [factor for factor in factors if _weight_calls(factor)]
+        inputs = [factor for factor in factors if isinstance(factor, TensorLoad)]
+        if len(weighted) != 1 or len(inputs) != 1:
+            raise BuildError(self.name, "the marked nest does not multiply an input by the weight", _line(products[0]))
+        lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
+        return _MultiplyAdd(loops, body, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
+
+    def _form(self, index: tirx.Expr, loops: list[Var], extents: list[int]) -> IndexForm:
+        form = split_index(index, loops, extents)
+        if form is None:
+            raise BuildError(self.name, "a weight index is not a sum of loop variables and outer terms", index)
+        return form
+
+    def _weights(self, forms: list[IndexForm], origin: tuple[int, ...], extents: list[int]) -> np.ndarray:
+        """The weight at every point of the nest; 0 where the index lies outside (a padded tile)."""
+        positions = [start + form.offsets for start, form in zip(origin, forms, strict=True)]
+        inside = np.ones(extents, bool)
+        for position, extent in zip(positions, self.weight.shape, strict=True):
+            inside = inside & (position >= 0) & (position < extent)
+        clipped = [np.clip(p, 0, extent - 1) for p, extent in zip(positions, self.weight.shape, strict=True)]
+        return np.where(inside, self.weight[tuple(clipped)], 0)
+
+
+class _Emitter:
+    """Writes the straight-line code of one nest for given weights.
+
+    `prologue` binds the parts of the indices that all copies share.
+    """
+
+    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int], deferred: Deferred | None):
+        self.nest, self.extents, self.deferred = nest, extents, deferred
+        self.prologue: list[Bind] = []
+        self.x, self._x_offsets = self._access("x", nest.x.source, nest.x.indices, loop_vars)
+        self.acc, self._acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, loop_vars)
+
+    def _access(self, name: str, buffer: Var, indices: list, loop_vars: list[Var]) -> tuple[Access, list[np.ndarray]]:
+        """What the nest reads or writes, and the offsets of each dimension over its loops."""
+        bases, ramps, offsets = [], [], []
+        for index in indices:
+            ramp = index if isinstance(index, tirx.Ramp) else None
+            form = split_index(ramp.base if ramp is not None else index, loop_vars, self.extents)
+            if form is None:
+                raise BuildError(name, "an index is not a sum of loop variables and outer terms", index)
+            base = form.base
+            if not isinstance(base, IntImm):
+                base = Var(f"{name}_base", form.base.ty)
+                self.prologue.append(Bind(base, form.base))
+            bases.append(base)
+            ramps.append(ramp)
+            offsets.append(form.offsets)
+        return Access(buffer, bases, ramps), offsets
+
+    def emit(self, weights: np.ndarray) -> tirx.Stmt:
+        """Straight-line code for `weights`, one value per point of the nest, in the order of the loops."""
+        nest = self.nest
+        chain = Chain.of(weights, self._x_offsets, self._acc_offsets, nest.x.ty, nest.lanes)
+        if self.deferred is None or any(ramp is not None for ramp in (*self.x.ramps, *self.acc.ramps)):
+            return chain.code(self.x, self.acc)
+        return self.deferred.call(chain, self.x, self.acc)

@@ -1,0 +1,71 @@
+"""Statements that rings of asynchronous copies are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.tirx import AttrStmt, BufferStore, Evaluate, IntImm, SeqStmt, Stmt, Var
+
+
+def integer(value: int) -> IntImm:
+    """An int32 constant."""
+    return IntImm("int32", value)
+
+
+def sequence(statements: list[Stmt]) -> Stmt:
+    """One statement after the other; there is at least one."""
+    return SeqStmt(statements) if len(statements) > 1 else statements[0]
+
+
+def nothing() -> Stmt:
+    """A statement without effect."""
+    return Evaluate(integer(0))
+
+
+def is_barrier(stmt: Stmt) -> bool:
+    """Whether `stmt` is a barrier of a thread block."""
+    return (
+        isinstance(stmt, Evaluate)
+        and isinstance(stmt.value, Call)
+        and stmt.value.op.same_as(Op.get("tirx.tvm_storage_sync"))
+    )
+
+
+def barrier() -> Stmt:
+    """All threads of the block arrive, and see each other's shared memory."""
+    return Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared.dyn"))
+
+
+def committed(copies: Stmt) -> Stmt:
+    """`copies` as one group that can be waited for."""
+    return AttrStmt(integer(0), "async_commit_queue_scope", integer(0), copies)
+
+
+def waited(in_flight: int, body: Stmt) -> Stmt:
+    """`body` behind a wait until at most `in_flight` groups of this thread's copies are not complete."""
+    inner = AttrStmt(integer(0), "async_wait_inflight_count", integer(in_flight), body)
+    return AttrStmt(integer(0), "async_wait_queue_scope", integer(0), inner)
+
+
+class Counter:
+    """An integer in a register."""
+
+    def __init__(self, name: str):
+        self.buffer = tirx.decl_buffer((1,), "int32", name, scope="local")
+        self.value = tirx.BufferLoad(self.buffer, [integer(0)])
+
+    def set(self, value: tirx.Expr) -> Stmt:
+        """The statement that assigns `value`."""
+        return BufferStore(self.buffer, value, [integer(0)])
+
+    def next(self, step: int, last: IntImm) -> Stmt:
+        """The statement that moves on by `step`, and from `last` to 0."""
+        return self.set(tirx.Select(self.value < last, self.value + step, integer(0)))
+
+
+def substituted(stmt: Any, var: Var, value: object) -> Any:
+    """`stmt`, or an expression, with `var` replaced by `value`."""
+    return tvm_ffi.structural_map(stmt, (Var, lambda v: value if v.same_as(var) else v), order="post")

@@ -1,0 +1,178 @@
+"""Choose what computes each convolution of a model: the tuning log's best kernel, or dense.
+
+Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run;
+everything else runs dense, and the reason is kept as a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import Match, TuningLog
+from tvm_sparse.schedules import find_space, schedule_names
+from tvm_sparse.scheduling.trace import decided_alike, replay
+from tvm_sparse.target.fingerprint import fingerprint_of
+
+# A GPU's kernel for more non-zeros may take so many times as long as estimated.
+MARGIN = 1.5
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What computes one layer, and why.
+
+    `schedule` is the kernel's; `trace` its decisions, None for the defaults. Times are microseconds from the log, None
+    where it has none. `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made
+    with another, or imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out
+    wrong.
+    """
+
+    layer: str
+    density: float
+    structure: str
+    schedule: str
+    dense_time_us: float | None
+    time_us: float | None
+    reason: str
+    record: TuningRecord | None = None
+    dense_record: TuningRecord | None = None
+    transferred: bool = False
+
+    @property
+    def trace(self) -> Any:
+        """MetaSchedule's JSON trace of the kernel."""
+        return self.record.trace if self.record is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of the decision table; keys are `runtime.COLUMNS`."""
+        return {
+            "layer": self.layer,
+            "density": self.density,
+            "structure": self.structure,
+            "schedule": self.schedule,
+            "dense_time_us": self.dense_time_us,
+            "time_us": self.time_us,
+            "reason": self.reason,
+        }
+
+
+def decide(layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> list[Decision]:
+    """One decision for each layer, from the log alone; see `Decision`."""
+    fingerprint = fingerprint_of(target)
+    return [_decide(layer, target, fingerprint, log) for layer in layers]
+
+
+def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: TuningLog | None) -> Decision:
+    pattern = SparsityPattern.of(layer.weight)
+    dense = log.dense(layer.spec, fingerprint) if log is not None else None
+    dense_time_us = dense.time_us if dense is not None else None
+    fallback = Decision(
+        layer=layer.name,
+        density=pattern.density,
+        structure=pattern.structure,
+        schedule=dense.schedule if dense is not None else _default_dense(target),
+        dense_time_us=dense_time_us,
+        time_us=dense_time_us,
+        reason="no tuning log was given",
+        record=dense,
+        dense_record=dense,
+        transferred=_is_unverified(dense),
+    )
+    if log is None:
+        return fallback
+    match = log.lookup(layer.spec, pattern, fingerprint)
+    if match is None:
+        ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
+        return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
+    return _compare(match, pattern, target, fallback)
+
+
+def _compare(match: Match, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
+    """The matching record's kernel where it beats dense, else `dense`."""
+    record = match.record
+    # Both sides from one run: times of different runs do not compare.
+    rival_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
+    if rival_us is None:
+        return replace(dense, reason=f"dense was never timed beside {record.schedule}: run tvm-sparse tune")
+    more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
+    time_us = record.time_us * _growth(record, pattern, target, more)
+    if time_us >= rival_us:
+        expected = f" expected with {more:.3g} times the non-zeros" if more > 1 else ""
+        reason = f"dense is faster: {rival_us:.4g} us against {time_us:.4g} us{expected}"
+        return replace(dense, dense_time_us=rival_us, time_us=rival_us, reason=reason)
+    return replace(
+        dense,
+        schedule=record.schedule,
+        dense_time_us=rival_us,
+        time_us=time_us,
+        reason=f"{record.schedule} is {rival_us / time_us:.2f}x faster than dense, {match.note}",
+        record=record,
+        transferred=match.how != "values" or _is_unverified(record),
+    )
+
+
+def _growth(record: TuningRecord, pattern: SparsityPattern, target: Target, more: float) -> float:
+    """How many times as long as `record` a kernel with its decisions may take, with `more` times the non-zeros.
+
+    On a CPU it is at most in proportion. On a GPU code that leaves a cache costs more, and a kernel that memory bounds
+    hardly anything: of 62 kernels with decisions made for fewer non-zeros (docs/results/table2-h200.md) 23 took longer
+    than in proportion, up to 2.3 times, but only three longer than this, by 10% at most.
+    """
+    if more <= 1 or target.kind.name != "cuda":
+        return more
+    before_us, after_us = (_estimate_us(record, each, target) for each in (record.pattern, pattern))
+    if before_us is None or after_us is None:
+        return more
+    return max(1.0, after_us / before_us) * min(more, MARGIN)
+
+
+def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float | None:
+    """Estimated time of a record's decisions with another pattern of zeros, if there is an estimate."""
+    try:
+        each = find_space(record.schedule, record.spec, pattern, target)
+    except UsageError:
+        return None
+    trace = decided_alike(each, record.trace)
+    return each.estimate(replay(each, trace)) if trace is not None and each.estimate is not None else None
+
+
+def _default_dense(target: Target) -> str:
+    names = schedule_names(target)
+    for name in names:
+        if name.startswith("dense"):
+            return name
+    raise UsageError(
+        f"target {target.kind.name}", "has no dense schedule", ", ".join(names) or "none", "one named dense"
+    )
+
+
+def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
+    """`decision` turned into the log's dense kernel, or the default one if that is what it was already."""
+    record = decision.dense_record if decision.record is not decision.dense_record else None
+    return replace(
+        decision,
+        schedule=record.schedule if record is not None else _default_dense(target),
+        time_us=decision.dense_time_us,
+        reason=f"dense, because {reason}",
+        record=record,
+        transferred=_is_unverified(record),
+    )
+
+
+def _is_unverified(record: TuningRecord | None) -> bool:
+    return record is not None and record.error is None
+
+
+def without_skipping(decision: Decision, target: Target) -> Decision:
+    """`decision` with a kernel that also multiplies by zeros, as ``strict_nonfinite`` asks for."""
+    if decision.schedule.startswith("dense"):
+        return decision
+    return to_dense(decision, target, "strict_nonfinite asks for the products with zeros")

@@ -1,0 +1,109 @@
+"""Check a compiled model layer by layer: ours against the float64 reference and, where there is one, a rival.
+
+A convolution's own error is that of its kernel alone: the reference is given what our kernel was given. It must lie
+within the bound of `reference`. The rival ran the whole network on its own, so rounding has spread through all layers
+before; there only agreement can be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.compiler.expose_layers import Places, expose
+from tvm_sparse.compiler.onnx_runtime import Trace
+from tvm_sparse.conv.reference import AGREEMENT, reference, relative_difference
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
+from tvm_sparse.frontend.prepare import PreparedModel
+
+OK, WRONG, DIFFERS = "ok", "wrong", "differs"
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One convolution, or one output of the model.
+
+    `error` is ours and `rival_error` the rival's, each on its own input, as a fraction of the bound; `difference` the
+    largest between the two, as a fraction of the largest value. None where that cannot be said. `verdict` is ``ok``,
+    ``wrong`` (`error` is more than 1) or ``differs`` (`difference` is more than `AGREEMENT`).
+    """
+
+    name: str
+    schedule: str | None
+    error: float | None
+    rival_error: float | None
+    difference: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.error is not None and not self.error <= 1:
+            return WRONG
+        return DIFFERS if self.difference is not None and not self.difference <= AGREEMENT else OK
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; what is infinite is None, with a verdict that says so."""
+        values = {**asdict(self), "verdict": self.verdict}
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """A model that also returns the inputs and outputs of its convolutions, and where among its outputs they are."""
+
+    prepared: PreparedModel
+    places: list[Places]
+
+    @classmethod
+    def of(cls, prepared: PreparedModel) -> Exposed:
+        """`prepared` with more outputs; its layers are the same, in the same order."""
+        module, places = expose(prepared.mod)
+        return cls(PreparedModel(module, find_convolutions(module)), places)
+
+    def check_layers(
+        self, tensors: Sequence[np.ndarray], schedules: Sequence[str], trace: Trace | None
+    ) -> list[LayerCheck]:
+        """Every convolution in program order.
+
+        Parameters
+        ----------
+        tensors
+            What the compiled `prepared` returned, all outputs.
+        schedules
+            What computed each convolution.
+        trace
+            What the rival made of the same inputs.
+        """
+        found = []
+        for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
+            ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
+            rival = trace.layers.get(layer.name) if trace is not None else None
+            error, rival_error = _own_error(layer, ours), _own_error(layer, rival) if rival is not None else None
+            difference = relative_difference(tensors[place.result], rival[2]) if rival is not None else None
+            found.append(LayerCheck(layer.name, schedule, error, rival_error, difference))
+        return found
+
+
+def check_outputs(
+    names: Sequence[str], outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+) -> list[LayerCheck]:
+    """Every output of the model against what it should be."""
+    pairs = zip(names, outputs, expected, strict=True)
+    return [LayerCheck(name, None, None, None, relative_difference(found, want)) for name, found, want in pairs]
+
+
+def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
+    """The first layer or output that is not ok."""
+    return next((each for each in checks if each.verdict != OK), None)
+
+
+def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None]) -> float | None:
+    """Error of a convolution on what it was given, as a fraction of its bound; None for data that is not finite."""
+    data, residual, result = tensors
+    if data is None or result is None or data.shape != layer.spec.input_shape:
+        return None
+    if not np.isfinite(data).all() or (residual is not None and not np.isfinite(residual).all()):
+        return None
+    return reference(layer.spec, data, layer.weight, layer.bias, residual).worst(result)

@@ -1,0 +1,142 @@
+"""Run an ONNX model in ONNX Runtime and look at the inputs and outputs of its convolutions."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
+from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.weights import conv_nodes
+
+# What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
+_AFFINE = ("BatchNormalization", "Add", "Sub", "Mul", "Div")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of the tensors of one layer in the ONNX graph; `residual` is empty where there is none."""
+
+    data: str
+    residual: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What ONNX Runtime computed: the model's outputs, and (data, residual or None, result) by layer."""
+
+    outputs: list[np.ndarray]
+    layers: dict[str, tuple[np.ndarray, np.ndarray | None, np.ndarray]]
+
+
+class OnnxRuntime:
+    """An ONNX file in ONNX Runtime on the CPU, with every tensor that belongs to one of `layers` among its outputs.
+
+    Raises
+    ------
+    UsageError
+        The package onnxruntime is not installed.
+    BuildError
+        It cannot run the model.
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], layers: Mapping[str, ConvSpec]):
+        onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "test")
+        model = load_onnx(path)
+        fix_shapes(str(path), model, shapes)
+        self.outputs = [value.name for value in model.graph.output]
+        self.names = find_names(model, layers)
+        inner = {name for each in self.names.values() for name in (each.data, each.residual, each.result) if name}
+        given = {value.name for value in model.graph.input}
+        self.inner = sorted(inner - set(self.outputs) - given)
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self.inner)
+        try:
+            self.session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        # ONNX Runtime's errors share no class but this.
+        except Exception as error:
+            hint = "uninstall onnxruntime to check without it"
+            raise BuildError(str(path), f"ONNX Runtime cannot run it ({_first_line(error)})", hint=hint) from error
+        self.inputs = [value.name for value in self.session.get_inputs()]
+
+    def run(self, inputs: Sequence[np.ndarray]) -> Trace:
+        """Run the model once."""
+        fed = dict(zip(self.inputs, inputs, strict=True))
+        wanted = [*self.outputs, *self.inner]
+        tensors = {**fed, **dict(zip(wanted, self.session.run(wanted, fed), strict=True))}
+        layers = {
+            layer: (tensors[names.data], tensors[names.residual] if names.residual else None, tensors[names.result])
+            for layer, names in self.names.items()
+        }
+        return Trace([tensors[name] for name in self.outputs], layers)
+
+
+def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
+    """Where in the graph of an `onnx.ModelProto` each of our layers, by name, begins and ends.
+
+    A layer without a counterpart, such as one whose weight the graph computes, is left out.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    makers = {output: node for node in model.graph.node for output in node.output}
+    users: dict[str, list[Any]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            users.setdefault(name, []).append(node)
+    returned = {value.name for value in model.graph.output}
+    found = {}
+    for layer, node in conv_nodes(model).items():
+        spec = layers.get(layer)
+        names = _walk(node, spec, users, constants, returned) if spec is not None else None
+        if names is not None:
+            pad = makers.get(names.data)
+            # Padding of its own is part of our convolution.
+            if pad is not None and pad.op_type == "Pad":
+                names = Names(pad.input[0], names.residual, names.result)
+            found[layer] = names
+    return found
+
+
+def _walk(
+    node: Any, spec: ConvSpec, users: Mapping[str, list[Any]], constants: set[str], returned: set[str]
+) -> Names | None:
+    """Follow a Conv node to where a convolution with the epilogue of `spec` ends; None where it ends otherwise."""
+    data, result, residual = node.input[0], node.output[0], ""
+    wants_residual, wants_relu = spec.residual, spec.relu
+    while result not in returned and len(users.get(result, ())) == 1:
+        (step,) = users[result]
+        others = [name for name in step.input if name != result]
+        if step.op_type in _AFFINE and not residual and all(name in constants for name in others):
+            pass
+        elif step.op_type == "Add" and wants_residual and len(others) == 1:
+            residual, wants_residual = others[0], False
+        elif step.op_type == "Relu" and wants_relu and not wants_residual:
+            return Names(data, residual, step.output[0])
+        else:
+            break
+        result = step.output[0]
+    return None if wants_residual or wants_relu else Names(data, residual, result)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def onnx_runtime(path: Path, threads: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None:
+    """A function that runs an ONNX file with ONNX Runtime on the CPU; None where that is not possible here."""
+    if path.suffix != ".onnx" or importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))

@@ -1,0 +1,59 @@
+"""Replace each convolution and its fused epilogue by a call of the kernel chosen for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+from tvm.ir import Expr, GlobalVar, Var
+
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
+from tvm_sparse.frontend.passes.relax_graph import rebuild
+
+if TYPE_CHECKING:
+    from tvm_sparse.scheduling.kernel import Kernel
+
+
+def replace_convolutions(module: tvm.IRModule, kernels: Mapping[str, Kernel]) -> tvm.IRModule:
+    """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
+
+    Layers that are given the same `Kernel` object share one function.
+    """
+    builder = relax.BlockBuilder(module)
+    groups = find_groups(module)
+    names = function_names([group.layer for group in groups], kernels)
+    functions: dict[str, GlobalVar] = {}
+    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    for group in groups:
+        kernel = kernels.get(group.layer.name)
+        if kernel is None:
+            continue
+        name = names[group.layer.name]
+        if name not in functions:
+            functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
+        edits.update({absorbed: [] for absorbed in group.absorbed})
+        edits[group.result] = [(group.result, _call(functions[name], kernel, group))]
+    return rebuild(builder.get(), edits)
+
+
+def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> dict[str, str]:
+    """Layer -> name of the function that computes it in the module `replace_convolutions` makes."""
+    first: dict[int, str] = {}
+    for position, layer in enumerate(layers):
+        if layer.name in kernels:
+            # The position tells layers apart whose names differ in punctuation only.
+            name = f"tvm_sparse_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
+            first.setdefault(id(kernels[layer.name]), name)
+    return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
+
+
+def _call(function: GlobalVar, kernel: Kernel, group: Group) -> Expr:
+    arguments = [group.data, *(relax.const(constant) for constant in kernel.constants)]
+    if group.layer.bias is not None:
+        arguments.append(relax.const(group.layer.bias))
+    if group.residual is not None:
+        arguments.append(group.residual)
+    return relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(group.layer.spec.output_shape, "float32"))

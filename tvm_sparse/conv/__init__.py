@@ -1,0 +1,4 @@
+"""What a convolution is.
+
+In: numbers. Out: `ConvSpec`, `SparsityPattern`, the float64 reference and dense TE computes.
+"""

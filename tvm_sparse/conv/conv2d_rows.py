@@ -1,0 +1,126 @@
+"""TE compute with flattened rows, for CPU vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+from tvm.tirx import BufferRegion
+
+from tvm_sparse.conv.conv2d import (
+    WEIGHT,
+    _padded,
+    arguments_of,
+    channel_of,
+    epilogue,
+    prim_func,
+    reduce_axes,
+)
+from tvm_sparse.conv.spec import ConvSpec
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """How `conv2d_rows` lays output rows into vectors.
+
+    `rows` output rows (a divisor of OH) make a group; their pixels lie row after row, `row_stride` apart, in `vectors`
+    vectors of `lanes` floats.
+    """
+
+    rows: int
+    row_stride: int
+    vectors: int
+    lanes: int
+
+    @classmethod
+    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> RowGroups:
+        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
+        shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        row_stride = max(row_stride or 0, shortest)
+        pixels = (rows - 1) * row_stride + spec.out_w
+        return cls(rows, row_stride, -(-pixels // lanes), lanes)
+
+    def length(self, spec: ConvSpec) -> int:
+        """Floats of a packed channel that vectors may touch."""
+        groups = spec.out_h // self.rows
+        rows_down = (spec.r - 1) * spec.dilation[0] // spec.stride[0]
+        columns_right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        start_of_last = (groups - 1) * self.rows * self.row_stride
+        return start_of_last + self.vectors * self.lanes + rows_down * self.row_stride + columns_right
+
+    def reads_input(self, spec: ConvSpec) -> bool:
+        """Whether an input channel, as it lies in memory, already is a packed channel."""
+        plain = spec.stride == (1, 1) and not any(spec.padding) and self.row_stride == spec.w
+        return plain and self.length(spec) <= spec.h * spec.w
+
+    def waste(self, spec: ConvSpec) -> float:
+        """Computed pixels / useful pixels, 1 or more."""
+        return self.vectors * self.lanes / (self.rows * spec.out_w)
+
+
+def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx.PrimFunc:
+    """The form with flattened rows; arguments as `conv2d`.
+
+    ``conv`` has axes (n, k, group, vector, lane). With `direct`, which needs ``layout.reads_input(spec)``, there is no
+    stage ``pack``: the input is read in place.
+    """
+    arguments = arguments_of(spec)
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    stride, group_step = layout.row_stride, layout.rows * layout.row_stride
+    groups = spec.out_h // layout.rows
+    phases = (min(st_h, (spec.r - 1) * dil_h + 1), min(st_w, (spec.s - 1) * dil_w + 1))
+    packed = te.compute(
+        (spec.n, spec.c, *phases, -(-layout.length(spec) // stride), stride),
+        lambda n, c, ph_y, ph_x, row, column: _padded(
+            spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
+        ),
+        name="pack",
+    )
+    c, r, s = reduce_axes(spec)
+    channels, filters = spec.weight_shape[1], spec.k // spec.groups
+
+    def conv_at(n: tirx.Expr, k: tirx.Expr, group: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+        tap = tirx.floordiv(r * dil_h, st_h) * stride + tirx.floordiv(s * dil_w, st_w)
+        phase = (tirx.floormod(r * dil_h, st_h), tirx.floormod(s * dil_w, st_w))
+        # Row and column of a flat position: flattening the buffer cancels the division, so vectors run over rows' ends.
+        flat = group * group_step + vector * layout.lanes + lane + tap
+        position = (tirx.floordiv(flat, stride), tirx.floormod(flat, stride))
+        channel = channel_of(k, filters, channels, c)
+        index = (n, channel, *position) if direct else (n, channel, *phase, *position)
+        source = arguments["x"] if direct else packed
+        return te.sum(source[index] * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+
+    conv = te.compute((spec.n, spec.k, groups, layout.vectors, layout.lanes), conv_at, name="conv")
+
+    def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        group, flat = tirx.floordiv(y, layout.rows), tirx.floormod(y, layout.rows) * stride + x
+        value = conv[n, k, group, tirx.floordiv(flat, layout.lanes), tirx.floormod(flat, layout.lanes)]
+        return epilogue(spec, arguments, value, (n, k, y, x))
+
+    func = prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
+    return _read_whole_vectors(func, layout.lanes)
+
+
+def _read_whole_vectors(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
+    """`func`, its block ``out`` declared to read all lanes of ``conv``.
+
+    Scheduling computes of a stage only what its readers declare. Where rows end within a vector (14 pixels of 16), it
+    would make vectors of the pixels alone: they cannot be joined to wider ones and run several times slower.
+    """
+
+    def block(node: SBlock) -> SBlock:
+        whole = [i for i, read in enumerate(node.reads) if read.source.name == "conv"]
+        if node.name_hint != "out" or not whole:
+            return node
+        reads = [
+            BufferRegion(read.source, [*read.region[:-1], Range(0, lanes)]) if i in whole else read
+            for i, read in enumerate(node.reads)
+        ]
+        rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
+        return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": whole})
+
+    body = tvm_ffi.structural_map(func.body, (SBlock, block), order="post")
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)

@@ -1,0 +1,37 @@
+"""Random weight of a pattern or a density."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+
+
+def weight_like(spec: ConvSpec, pattern: SparsityPattern) -> np.ndarray:
+    """A random weight (K, C / groups, R, S) float32 of about the density of `pattern`, and, by all odds, its structure.
+
+    Dead filters and channels are as many.
+    """
+    rng = np.random.default_rng(int(pattern.mask_digest[:8], 16))
+    weight = rng.uniform(0.5, 1, spec.weight_shape) * rng.choice((-1, 1), spec.weight_shape)
+    return np.where(_mask_like(spec, pattern, rng), weight, 0).astype(np.float32)
+
+
+def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generator) -> np.ndarray:
+    k, channels, r, s = spec.weight_shape
+    structure = pattern.structure
+    if structure in ("dense", "empty"):
+        return np.full(spec.weight_shape, structure == "dense")
+    if ":" in structure:
+        n, m = map(int, structure.split(":"))
+        ranks = rng.random((k, channels // m, m, r, s)).argsort(axis=2)
+        return (ranks < n).reshape(spec.weight_shape)
+    length = int(structure.removeprefix("vector")) if structure.startswith("vector") else 1
+    blocks = np.zeros((k // length, channels, r, s), bool)
+    live_rows = rng.permutation(k // length)[pattern.dead_filters // length :]
+    live_channels = rng.permutation(channels)[pattern.dead_channels :]
+    places = np.stack(np.meshgrid(live_rows, live_channels, range(r), range(s), indexing="ij")).reshape(4, -1)
+    chosen = rng.permutation(places.shape[1])[: max(pattern.nnz // length, 1)]
+    blocks[tuple(places[:, chosen])] = True
+    return blocks.repeat(length, axis=0)

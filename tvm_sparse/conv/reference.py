@@ -1,0 +1,149 @@
+"""The float64 reference convolution and the error bound every kernel must meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import VerificationError
+
+# Unit roundoff of IEEE binary32, round to nearest.
+FLOAT32_ROUNDOFF = 2.0**-24
+# Images of a large batch that differ, where a kernel is verified on all of it.
+DISTINCT_IMAGES = 8
+# Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
+FLOAT32_UNDERFLOW = 2.0**-150
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+# Two float32 compilations of one network may differ by this fraction of a tensor's largest value: rounding grows from
+# layer to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound.
+AGREEMENT = 1e-3
+
+
+def conv2d(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution of `x` (N, C, H, W) and `weight` (K, C / groups, R, S) in float64, no epilogue."""
+    top, left, bottom, right = spec.padding
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    weight = weight.astype(np.float64)
+    cg, kg = spec.c // spec.groups, spec.k // spec.groups
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    out = np.zeros(spec.output_shape)
+    for g in range(spec.groups):
+        channels = padded[:, g * cg : (g + 1) * cg]
+        filters = weight[g * kg : (g + 1) * kg]
+        for r in range(spec.r):
+            for s in range(spec.s):
+                window = channels[
+                    :,
+                    :,
+                    r * dil_h : r * dil_h + (spec.out_h - 1) * st_h + 1 : st_h,
+                    s * dil_w : s * dil_w + (spec.out_w - 1) * st_w + 1 : st_w,
+                ]
+                tap = np.tensordot(filters[:, :, r, s], window, axes=([1], [1]))
+                out[:, g * kg : (g + 1) * kg] += tap.transpose(1, 0, 2, 3)
+    return out
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Exact result and element-wise error bound of one convolution on one input, both (N, K, OH, OW) float64.
+
+    The bound is infinite where float32 may overflow on the way to the result.
+    """
+
+    value: np.ndarray
+    bound: np.ndarray
+
+    def worst(self, y: np.ndarray) -> float:
+        """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity."""
+        error = np.abs(y.astype(np.float64) - self.value)
+        # A bound of 0 (no non-zero weight, no epilogue) admits only the exact value, an infinite one anything.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where((error == 0) | np.isinf(self.bound), 0.0, error / self.bound)
+        return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def check(self, where: str, y: np.ndarray) -> float:
+        """`worst(y)`, or VerificationError where it exceeds 1."""
+        worst = self.worst(y)
+        if worst > 1:
+            raise VerificationError(
+                where, "the result differs from the float64 reference", f"{worst:.3g} times the error bound", "up to 1"
+            )
+        return worst
+
+
+def reference(
+    spec: ConvSpec,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+) -> Reference:
+    """Reference with epilogue and its bound.
+
+    The bound of an output of filter k is ``(nnz_k + 2) * u * (conv(|x|, |w|) + |bias| + |residual|)``: a sum
+    of nnz_k products in any order, each with one rounding, plus the epilogue's roundings (Higham, Accuracy
+    and Stability of Numerical Algorithms, section 3.1), u the accumulator's unit roundoff. A product too small for a
+    normal number adds half of the smallest subnormal one (section 2.2 there); where the sum of magnitudes exceeds
+    float32's range, there is no bound. ReLU never enlarges an error.
+    """
+    value = conv2d(spec, x, weight)
+    magnitude = conv2d(spec, np.abs(x), np.abs(weight))
+    if bias is not None:
+        value += bias.astype(np.float64)[None, :, None, None]
+        magnitude += np.abs(bias.astype(np.float64))[None, :, None, None]
+    if residual is not None:
+        value += residual
+        magnitude += np.abs(residual.astype(np.float64))
+    if spec.relu:
+        value = np.maximum(value, 0)
+    nnz = (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
+    bound = (nnz + 2) * FLOAT32_ROUNDOFF * magnitude + nnz * FLOAT32_UNDERFLOW
+    # The bound itself stays clear of the largest number's rounding.
+    return Reference(value, np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound))
+
+
+def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference of two arrays as a fraction of the largest value of `expected`; infinity for other shapes.
+
+    A value that is not finite differs infinitely from any but itself.
+    """
+    if found.shape != expected.shape:
+        return float("inf")
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        worst = float(np.where(same, 0.0, np.abs(found - expected)).max(initial=0.0))
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)) or 1.0
+    return float("inf") if np.isnan(worst) else worst / scale
+
+
+def repetition(n: int, seed: int) -> np.ndarray:
+    """For each of a batch's `n` images the distinct image that it repeats: at most `DISTINCT_IMAGES` of them.
+
+    The float64 reference of a large batch takes longer than a search. In random order, an output of the wrong image is
+    still found, unless every image is mistaken for one like it.
+    """
+    rng = np.random.default_rng(seed)
+    distinct = np.arange(min(n, DISTINCT_IMAGES))
+    return np.concatenate([distinct, rng.integers(0, DISTINCT_IMAGES, n - len(distinct))])
+
+
+def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[str, np.ndarray]:
+    """Random float32 ``x`` and, where the spec has them, ``bias`` and ``residual``.
+
+    With `integers`, small whole numbers: every partial sum is then exact in float32 and results must be equal.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        values = rng.integers(-4, 5, shape) if integers else rng.standard_normal(shape)
+        return values.astype(np.float32)
+
+    arguments = {"x": draw(spec.input_shape)}
+    if spec.bias:
+        arguments["bias"] = draw((spec.k,))
+    if spec.residual:
+        arguments["residual"] = draw(spec.output_shape)
+    return arguments

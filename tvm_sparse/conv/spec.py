@@ -1,0 +1,188 @@
+"""ConvSpec: everything about a 2-D convolution except the values of its weights.
+
+Names are the field's: batch N, input channels C, input height H and width W, output channels K,
+kernel height R and width S. Layouts are NCHW for tensors and KCRS for weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.errors import ModelError
+
+# Elements of one tensor: compiled code computes addresses in 32-bit integers.
+MAX_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True, order=True)
+class ConvSpec:
+    """A 2-D convolution with its fused epilogue ``y = relu(conv(x, w) + bias + residual)``.
+
+    Parameters
+    ----------
+    n, c, h, w
+        Input shape (N, C, H, W).
+    k, r, s
+        Output channels and kernel height and width; the weight is (K, C / groups, R, S).
+    stride, dilation
+        Along H and W.
+    padding
+        Zeros added (top, left, bottom, right).
+    groups
+        C and K are split into this many independent parts; ``groups == c == k`` is depthwise.
+    bias, residual, relu
+        Which parts of the epilogue are fused. The bias is (K,), the residual has the output's shape.
+    dtype
+        Of input, weight, accumulator and output.
+
+    Raises
+    ------
+    ModelError
+        A value that no convolution can have; the sentence names it.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    bias: bool = False
+    residual: bool = False
+    relu: bool = False
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        where = f"convolution {self.key}"
+        for name in ("n", "c", "h", "w", "k", "r", "s", "groups"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ModelError(where, f"{name} is not usable", value, "an integer of 1 or more")
+        for name, length, least, allowed in (
+            ("stride", 2, 1, "two integers of 1 or more"),
+            ("dilation", 2, 1, "two integers of 1 or more"),
+            ("padding", 4, 0, "(top, left, bottom, right), each 0 or more"),
+        ):
+            values = getattr(self, name)
+            if len(values) != length or any(type(value) is not int or value < least for value in values):
+                raise ModelError(where, f"{name} is not usable", values, allowed)
+        if self.c % self.groups or self.k % self.groups:
+            raise ModelError(
+                where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
+            )
+        if self.dtype != "float32":
+            raise ModelError(
+                where, "element type is not supported", self.dtype, "float32", "convert the model to float32"
+            )
+        if self.out_h < 1 or self.out_w < 1:
+            raise ModelError(
+                where, "the kernel is larger than the padded input", f"output {self.out_h}x{self.out_w}", "1x1 or more"
+            )
+        for name, shape in (("padded input", self._padded_shape), ("output", self.output_shape)):
+            if math.prod(shape) > MAX_ELEMENTS:
+                found, allowed = f"{math.prod(shape)} elements", f"up to {MAX_ELEMENTS}"
+                raise ModelError(where, f"the {name} is too large", found, allowed, "use a smaller input or batch")
+
+    @property
+    def _padded_shape(self) -> tuple[int, int, int, int]:
+        top, left, bottom, right = self.padding
+        return (self.n, self.c, self.h + top + bottom, self.w + left + right)
+
+    @property
+    def out_h(self) -> int:
+        """Height of the output."""
+        top, _, bottom, _ = self.padding
+        return (self.h + top + bottom - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
+
+    @property
+    def out_w(self) -> int:
+        """Width of the output."""
+        _, left, _, right = self.padding
+        return (self.w + left + right - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
+
+    @property
+    def input_shape(self) -> tuple[int, int, int, int]:
+        """(N, C, H, W)."""
+        return (self.n, self.c, self.h, self.w)
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """(K, C / groups, R, S)."""
+        return (self.k, self.c // self.groups, self.r, self.s)
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """(N, K, OH, OW)."""
+        return (self.n, self.k, self.out_h, self.out_w)
+
+    @property
+    def dense_flops(self) -> int:
+        """Floating-point operations of the dense convolution, 2 per multiply-add."""
+        _, cg, r, s = self.weight_shape
+        return 2 * cg * r * s * self.n * self.k * self.out_h * self.out_w
+
+    def sparse_flops(self, nnz: int) -> int:
+        """Floating-point operations for `nnz` non-zero weights, 2 per multiply-add."""
+        return 2 * nnz * self.n * self.out_h * self.out_w
+
+    @property
+    def key(self) -> str:
+        """A short text that identifies it, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``."""
+        epilogue = "".join(letter for letter, on in (("b", self.bias), ("a", self.residual), ("r", self.relu)) if on)
+        text = (
+            f"n{self.n}c{self.c}h{self.h}w{self.w}-k{self.k}r{self.r}s{self.s}"
+            f"-st{'x'.join(map(str, self.stride))}-p{'.'.join(map(str, self.padding))}"
+            f"-d{'x'.join(map(str, self.dilation))}-g{self.groups}"
+        )
+        return f"{text}-{epilogue}" if epilogue else text
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values; `from_json` reads them back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ConvSpec:
+        """Rebuild a spec from `to_json`'s output.
+
+        Raises
+        ------
+        ModelError
+            A field is missing, unknown or has no valid value.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(data, dict) or not set(data) <= names:
+            raise ModelError("convolution", "unknown fields", data, ", ".join(sorted(names)))
+        try:
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            return cls(**values)
+        except TypeError as error:
+            raise ModelError("convolution", str(error), data, "the fields of ConvSpec") from None
+
+
+def check_weight(layer: str, weight: np.ndarray) -> None:
+    """Raise ModelError unless `weight` is float32 and finite."""
+    if weight.dtype != np.float32:
+        raise ModelError(
+            f"layer {layer}", "weight has an unsupported element type", weight.dtype, "float32", "convert the model"
+        )
+    check_finite(layer, "weight", weight)
+
+
+def check_finite(layer: str, name: str, array: np.ndarray) -> None:
+    """Raise ModelError where `array`, called `name` in the message, holds NaN or infinity."""
+    finite = np.isfinite(array)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ModelError(
+            f"layer {layer}", f"{name}{list(index)} is not finite", array[index], "finite numbers", "repair the model"
+        )

@@ -1,0 +1,186 @@
+"""Opens .onnx files: nothing sees a model before ONNX's own checker and shape inference have passed it.
+
+TVM's importer trusts its input. A tensor of 10^12 elements keeps it busy for ever, a kernel larger than its input or an
+unknown element type ends in an exception of any kind; all that is found here first, and said with the node's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.conv.spec import MAX_ELEMENTS
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.optional_imports import require
+
+_HINT = "export it again"
+
+
+def load_onnx(path: Path) -> Any:
+    """The checked `onnx.ModelProto` in `path`, external data included.
+
+    Raises
+    ------
+    ModelError
+        The file is damaged, breaks a rule of ONNX, or is newer than the installed onnx.
+    """
+    onnx = require("onnx", "onnx")
+    decode_error = require("google.protobuf.message", "onnx").DecodeError
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
+        raise ModelError(str(path), f"this is no valid ONNX model ({_first_line(error)})", hint=_HINT) from None
+    bad_name = next(_undecodable(model), None)
+    if bad_name is not None:
+        raise ModelError(str(path), "this is no valid ONNX model (a name is not UTF-8)", bad_name, hint=_HINT)
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            hint = "upgrade the onnx package, or export with an older opset_version"
+            raise ModelError(str(path), "its operator set is unknown", opset.version, f"up to {newest}", hint)
+    if not model.graph.output:
+        raise ModelError(str(path), "the model has no output", hint=_HINT)
+    return model
+
+
+def _undecodable(message: Any) -> Iterator[bytes]:
+    """Strings of a protobuf message that are not UTF-8; protobuf gives these as bytes, which nobody expects."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for each in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
+            if isinstance(each, bytes):
+                yield each
+            elif not isinstance(each, str):
+                yield from _undecodable(each)
+
+
+def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Write `shapes` into the inputs of an `onnx.ModelProto`; every dimension is then a number.
+
+    Raises
+    ------
+    ModelError
+        An input is not named, has no tensor type, or keeps a dimension that is no positive number.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in constants}
+    if not inputs:
+        raise ModelError(where, "the model has no input", hint=_HINT)
+    unknown = sorted(set(shapes) - set(inputs))
+    if unknown:
+        raise ModelError(where, "no such input", ", ".join(unknown), ", ".join(inputs))
+    for name, value in inputs.items():
+        if not value.type.HasField("tensor_type"):
+            kind = value.type.WhichOneof("value")
+            raise ModelError(where, f"input {name} is no tensor", kind, "a tensor", "change the model's inputs")
+        dims = value.type.tensor_type.shape.dim
+        found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+        given = list(shapes.get(name, found))
+        if not all(isinstance(size, int) and size > 0 for size in given):
+            hint = f"give it as shapes={{{name!r}: (1, ...)}}"
+            raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
+        if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
+            raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
+        for dim, size in zip(dims, given, strict=True):
+            dim.dim_value = size
+
+
+def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
+    """Infer the shape of every tensor of an `onnx.ModelProto` whose input shapes are fixed; tensor name -> shape.
+
+    Declared shapes of inner tensors and of outputs are dropped first: they may be from before the inputs were fixed. An
+    unknown dimension is 0.
+
+    Raises
+    ------
+    ModelError
+        The shapes of an operator's inputs do not fit it or each other, or a tensor is larger than compiled code can
+        index.
+    """
+    inference = require("onnx.shape_inference", "onnx")
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    try:
+        graph = inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+    except (inference.InferenceError, ValueError) as error:
+        raise ModelError(where, f"its shapes do not fit ({_reason(error)})", hint=_HINT) from None
+    shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    for name, shape in shapes.items():
+        if math.prod(shape) > MAX_ELEMENTS:
+            found, allowed = f"{_shape_text(shape)}, {math.prod(shape)} elements", f"up to {MAX_ELEMENTS} elements"
+            raise ModelError(where, f"tensor {name} is too large", found, allowed, "use a smaller input or batch")
+    for node in model.graph.node:
+        if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
+            _check_convolution(where, node, shapes)
+    return shapes
+
+
+def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -> None:
+    """What strict inference lets pass: channels, groups, bias and kernel shape that do not fit the weight."""
+    attributes = _attributes(node)
+    name = f"{where}, node {node.name or node.output[0]}"
+    data, weight, *bias = (shapes.get(tensor, []) for tensor in node.input)
+    groups = attributes.get("group", 1)
+    if len(weight) < 3:
+        return
+    if groups < 1 or weight[0] % groups:
+        raise ModelError(name, "filters do not split into the groups", groups, f"a divisor of {weight[0]}")
+    if len(data) > 1 and data[1] and data[1] != weight[1] * groups:
+        raise ModelError(name, "its input has another number of channels", data[1], f"{weight[1] * groups}", _HINT)
+    if bias and bias[0] and bias[0] != [weight[0]]:
+        raise ModelError(name, "its bias has another length", _shape_text(bias[0]), f"({weight[0]})", _HINT)
+    kernel = list(attributes.get("kernel_shape", weight[2:]))
+    if kernel != weight[2:]:
+        found, allowed = _shape_text(kernel), _shape_text(weight[2:])
+        raise ModelError(name, "kernel_shape is not its weight's", found, allowed, _HINT)
+
+
+def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Replace ``auto_pad`` of each Conv by ``pads``: TVM imports the former as a separate padded copy of the input."""
+    onnx = require("onnx", "onnx")
+    for node in model.graph.node:
+        attributes = _attributes(node)
+        mode = attributes.get("auto_pad", b"NOTSET")
+        if node.op_type != "Conv" or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
+            continue
+        sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
+        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
+            continue
+        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+        totals = [
+            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+        ]
+        small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+        kept = [a for a in node.attribute if a.name != "auto_pad"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        pads = small + large if mode == b"SAME_UPPER" else large + small
+        node.attribute.append(onnx.helper.make_attribute("pads", pads))
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    helper = require("onnx.helper", "onnx")
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def _shape_text(shape: Sequence[int | str]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def _reason(error: Exception) -> str:
+    """What an inference error says, without the marks that ONNX puts before and between its parts."""
+    text = str(error).replace("[ShapeInferenceError]", "").replace("Inference error(s):", "")
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,53 @@
+"""Merge zero padding before a convolution into the convolution, which then reads the unpadded input."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, Expr, GenericConst, Var
+
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, rebuild
+
+
+def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
+    """`module` with ``conv2d(pad(x, zeros))`` rewritten as one convolution with more padding.
+
+    The padding itself stays where something else reads it, and is dead code otherwise.
+    """
+    graph = Graph.of(module)
+    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    for var, value in graph.definitions.items():
+        if constant_weight(value) is None:
+            continue
+        source = graph.definitions.get(value.args[0])
+        extra = _zeros_added(source) if source is not None else None
+        if source is not None and extra is not None:
+            edits[var] = [(var, _padded(value, source.args[0], extra))]
+    return relax.transform.DeadCodeElimination(["main"])(rebuild(module, edits)) if edits else module
+
+
+def _zeros_added(value: Expr) -> tuple[int, int, int, int] | None:
+    """(top, left, bottom, right) where `value` pads H and W with zeros, else None."""
+    if not is_call(value, "relax.nn.pad") or value.attrs.pad_mode != "constant":
+        return None
+    if _pad_value(value) != 0:
+        return None
+    n0, n1, c0, c1, top, bottom, left, right = [int(width) for width in value.attrs.pad_width]
+    added = (top, left, bottom, right)
+    return added if (n0, n1, c0, c1) == (0, 0, 0, 0) and min(added) >= 0 else None
+
+
+def _pad_value(value: Call) -> float | None:
+    if len(value.args) > 1:
+        constant = value.args[1]
+        return float(constant.value.numpy()) if isinstance(constant, GenericConst) else None
+    return float(value.attrs.pad_value)
+
+
+def _padded(convolution: Call, data: Expr, extra: tuple[int, int, int, int]) -> Call:
+    attrs = convolution.attrs
+    padding = [int(own) + added for own, added in zip(attrs.padding, extra, strict=True)]
+    call = relax.op.nn.conv2d(
+        data, convolution.args[1], attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32"
+    )
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)

@@ -1,0 +1,77 @@
+"""Give each convolution the name of the layer it came from, which the later passes and every report use.
+
+The name travels as the source span of the call: Relax keeps it, and nothing else reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, Expr, SourceName, Span, Var
+
+from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.conv.spec import check_weight
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, rebuild
+
+
+def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -> tvm.IRModule:
+    """`module` with a name on every convolution, the layer's in `weights` that has the same weight.
+
+    A weight used again is named ``<layer>.2``, ``<layer>.3``; a convolution whose weight is in no layer
+    ``conv<position>``. Run it before a pass that changes weights.
+
+    Raises
+    ------
+    ModelError
+        A convolution's weight holds NaN or infinity.
+    """
+    names = _Names(weights)
+    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    for var, value in Graph.of(module).definitions.items():
+        weight = constant_weight(value)
+        if weight is not None:
+            name = names.take(weight, len(edits))
+            check_weight(name, weight)
+            edits[var] = [(var, _with_name(value, name))]
+    return rebuild(module, edits)
+
+
+class _Names:
+    """Hands out each layer's name to the first convolution with its weight."""
+
+    def __init__(self, weights: Mapping[str, np.ndarray]):
+        self.layers = set(weights)
+        self.taken: set[str] = set()
+        self.waiting: dict[str, list[str]] = {}
+        for layer, weight in weights.items():
+            self.waiting.setdefault(_key(weight), []).append(layer)
+        self.first = {key: layers[0] for key, layers in self.waiting.items()}
+
+    def take(self, weight: np.ndarray, position: int) -> str:
+        key = _key(weight)
+        if self.waiting.get(key):
+            name = self.waiting[key].pop(0)
+        else:
+            name = stem = self.first.setdefault(key, f"conv{position}")
+            copies = 2
+            while name in self.taken | self.layers:
+                name, copies = f"{stem}.{copies}", copies + 1
+        self.taken.add(name)
+        return name
+
+
+def _key(weight: np.ndarray) -> str:
+    # Adding 0 turns -0.0, which a mask leaves where a negative weight was, into 0.0.
+    return digest(weight + np.float32(0))
+
+
+def layer_name_of(convolution: Call) -> str:
+    """The name that `name_convolutions` gave, empty where it has not run."""
+    return convolution.span.source_name.name if convolution.span is not None else ""
+
+
+def _with_name(call: Call, name: str) -> Call:
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, Span(SourceName(name), 0, 0, 0, 0))

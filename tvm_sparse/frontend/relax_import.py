@@ -1,0 +1,161 @@
+"""Model file or object -> Relax module whose parameters are constants.
+
+Parameters become constants at import, never function arguments: TVM's ``keep_params_as_input`` loses the masks of
+`torch.nn.utils.prune`, and folding weights needs their values anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from tvm_sparse.conv.spec import MAX_ELEMENTS
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.model_source import MODEL_SUFFIXES, existing_file, is_exported_program, is_torch_module
+from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, load_onnx, make_padding_explicit
+from tvm_sparse.frontend.optional_imports import require
+
+# Characters that are quoted of a message of another library.
+MAX_QUOTE = 300
+# Operators that behave otherwise in training -> position of the argument that says so.
+_TRAINING_ARGUMENT = {"aten.batch_norm.default": 5, "aten.dropout.default": 2}
+
+
+def import_model(
+    source: Any, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> tvm.IRModule:
+    """A Relax module with one function ``main(inputs...)``, every shape known.
+
+    Parameters
+    ----------
+    source
+        Path of an ``.onnx`` or ``.pt2`` file, `torch.nn.Module` in evaluation mode, or `torch.export.ExportedProgram`.
+    example_inputs
+        For a module only: the tensor, or tuple of tensors, it is called with.
+    shapes
+        For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
+
+    Raises
+    ------
+    ModelError
+        The source is missing, damaged, has an operator TVM does not know, or leaves a shape open.
+    """
+    if is_torch_module(source):
+        return _from_torch("model", _export(source, example_inputs))
+    if is_exported_program(source):
+        return _from_torch("model", source)
+    path = existing_file(source, MODEL_SUFFIXES)
+    if path.suffix == ".onnx":
+        return _from_onnx(path, shapes or {})
+    require("torch", "torch")
+    from tvm_sparse.frontend.torch_export import load_exported_program
+
+    return _from_torch(str(path), load_exported_program(path))
+
+
+def _export(module: Any, example_inputs: Any) -> Any:
+    import torch
+
+    if module.training:
+        raise ModelError("model", "it is in training mode", hint="call model.eval() first")
+    if example_inputs is None:
+        raise ModelError(
+            "model", "a torch module needs example inputs", hint="pass example_inputs=(torch.zeros(1, 3, 224, 224),)"
+        )
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(module, inputs)
+    # They report what they cannot convert by exceptions of any kind.
+    except Exception as error:
+        problem = f"torch.export cannot trace it ({_first_line(error)})"
+        raise ModelError("model", problem, hint="see docs.pytorch.org/docs/stable/export.html") from error
+
+
+def _from_torch(where: str, program: Any) -> tvm.IRModule:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    for node in program.graph.nodes:
+        position = _TRAINING_ARGUMENT.get(str(node.target))
+        if position is not None and node.args[position]:
+            hint = "call model.eval() before torch.export.export"
+            raise ModelError(where, f"{node.name} was exported in training mode", hint=hint)
+    with _frontend(where):
+        module = from_exported_program(program, unwrap_unit_return_tuple=True)
+    return _checked(where, module)
+
+
+def _from_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+    from tvm.relax.frontend.onnx import from_onnx
+
+    model = load_onnx(path)
+    fix_shapes(str(path), model, shapes)
+    make_padding_explicit(model, check_shapes(str(path), model))
+    with _frontend(str(path)):
+        module = from_onnx(model, keep_params_in_input=False)
+    return _checked(str(path), module)
+
+
+def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
+    """`module`, whose inputs and outputs all have known shapes and none of whose tensors is too large."""
+    main = module["main"]
+    results = [main.ret_ty] if isinstance(main.ret_ty, relax.TensorType) else list(getattr(main.ret_ty, "fields", []))
+    named = [(f"input {parameter.name}", parameter.ty) for parameter in main.params]
+    named += [(f"output {index}", result) for index, result in enumerate(results)]
+    if not main.params or not results:
+        raise ModelError(where, f"the model has no {'input' if results else 'output'}", hint="export it again")
+    for name, kind in named:
+        if _sizes(kind) is None:
+            hint = "export it without dynamic_shapes, once for each batch size"
+            raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
+    inner = [binding.var for block in main.body.blocks for binding in block.bindings]
+    for name, kind in (*named, *((f"tensor {var.name}", var.ty) for var in inner)):
+        sizes = _sizes(kind) or []
+        if min(sizes, default=0) < 0:
+            raise ModelError(where, f"{name} has an impossible shape", sizes, "sizes of 0 or more")
+        if math.prod(sizes) > MAX_ELEMENTS:
+            found, allowed = f"{math.prod(sizes)} elements", f"up to {MAX_ELEMENTS}"
+            raise ModelError(where, f"{name} is too large", found, allowed, "use a smaller input or batch")
+    return module
+
+
+def _sizes(kind: Any) -> list[int] | None:
+    """The shape of a tensor type; None where a size is not known, or for another type."""
+    shape = getattr(kind, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(size, tirx.IntImm) for size in shape.values):
+        return None
+    return [int(size) for size in shape.values]
+
+
+@contextlib.contextmanager
+def _frontend(where: str) -> Iterator[None]:
+    """Run a TVM front end: no chatter, and one sentence for whatever it cannot convert."""
+    try:
+        with _quiet():
+            yield
+    # They report what they cannot convert by exceptions of any kind.
+    except Exception as error:
+        problem = f"TVM cannot import it ({_first_line(error)})"
+        raise ModelError(where, problem, hint="replace that operator in the model") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop warnings about names, and the failing operator's inputs that TVM prints before it raises."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TVM may put the text of a whole expression into a message.
+    return lines[0][:MAX_QUOTE] if lines else type(error).__name__

@@ -1,0 +1,199 @@
+"""Files of tuning records, one JSON line each: the only code that reads or writes them.
+
+Every append is one write under a lock, then synced: a killed writer leaves at most one unfinished line,
+and several writers never mix theirs. Reading changes nothing and never stops at a bad line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import lzma
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+from tvm_sparse.errors import LogError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.record_codec import WHERE, NewerSchemaError
+
+# A few kilobytes of xz can unpack to more than a machine's memory.
+MAX_UNPACKED_BYTES = 1 << 30
+# Lines of JSON are aligned to nothing: a twentieth smaller than by default.
+PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 1, "pb": 0}]
+
+
+class Line(NamedTuple):
+    """One line of a file: its number from 1, its bytes, and the record or why it is none."""
+
+    number: int
+    raw: bytes
+    found: TuningRecord | LogError
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether only a newer tvm-sparse can read it."""
+        return isinstance(self.found, NewerSchemaError)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether no tvm-sparse can read it."""
+        return isinstance(self.found, LogError) and not self.is_newer
+
+    @property
+    def text(self) -> str:
+        """The line as text, whatever its bytes."""
+        return self.raw.decode(errors="backslashreplace").rstrip("\n")
+
+
+def parse(path: Path) -> Iterator[Line]:
+    """Each line of a file. Of damaged compressed data nothing is believed: it counts as one bad line.
+
+    Raises
+    ------
+    LogError
+        The file cannot be read.
+    """
+    with _as_log_error(path):
+        data = path.read_bytes()
+    if path.suffix == ".xz":
+        try:
+            data = _unpacked(data)
+        except (lzma.LZMAError, EOFError) as error:
+            yield Line(1, b"", LogError(str(path), f"the xz data is damaged ({error})"))
+            return
+    for number, raw in enumerate(BytesIO(data), 1):
+        yield Line(number, raw, _record(raw))
+
+
+def _unpacked(data: bytes) -> bytes:
+    with lzma.open(BytesIO(data)) as file:
+        unpacked = file.read(MAX_UNPACKED_BYTES + 1)
+    if len(unpacked) > MAX_UNPACKED_BYTES:
+        raise lzma.LZMAError(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
+    return unpacked
+
+
+def append(path: Path, line: bytes) -> None:
+    """Add one line, newline included, and return when it is on the disk; creates the file and its folders.
+
+    Raises
+    ------
+    LogError
+        The file is compressed or cannot be written; then it is as before.
+    """
+    with _locked(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        # A writer that was killed may have left an unfinished line: it must not swallow this one.
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if file.write(line) != len(line):
+            file.truncate(size)
+            raise LogError(str(path), "the disk is full", hint="free some space and run again")
+        os.fsync(file.fileno())
+        if not size:
+            _sync_folder(path)
+
+
+def quarantine(path: Path) -> int:
+    """Move the bad lines of a log to ``<path>.rejected``; see `TuningLog.quarantine`."""
+    if not path.exists():
+        return 0
+    with _locked(path):
+        # A process that was killed while it wrote the new file has left it behind.
+        real = path.resolve()
+        for stale in real.parent.glob(f".{glob.escape(real.name)}.*.tmp"):
+            stale.unlink(missing_ok=True)
+        lines = list(parse(path))
+        bad = [line for line in lines if line.is_bad]
+        if bad:
+            with path.with_name(f"{path.name}.rejected").open("a", encoding="utf-8") as target:
+                for line in bad:
+                    row = {"line": line.number, "reason": str(line.found), "text": line.text}
+                    target.write(json.dumps(row) + "\n")
+                target.flush()
+                os.fsync(target.fileno())
+            _publish(path, b"".join(line.raw.rstrip(b"\n") + b"\n" for line in lines if not line.is_bad))
+    return len(bad)
+
+
+def create(path: Path, lines: Iterable[str]) -> None:
+    """Write a new file of `lines`, compressed where the name ends in ``.xz``; it appears whole or not at all.
+
+    Raises
+    ------
+    LogError
+        The file exists (it could be some tuner's log), or cannot be written.
+    """
+    if path.exists():
+        raise LogError(str(path), "the file exists already", hint="choose another name or delete it first")
+    data = "".join(f"{line}\n" for line in lines).encode()
+    with _as_log_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _publish(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
+
+
+def _record(raw: bytes) -> TuningRecord | LogError:
+    try:
+        return TuningRecord.from_line(raw.decode())
+    except UnicodeDecodeError as error:
+        return LogError(WHERE, f"the line is not UTF-8 ({error.reason})")
+    except LogError as error:
+        return error
+
+
+@contextmanager
+def _as_log_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogError(
+            str(path), f"the file cannot be used ({error.strerror})", hint="check path and rights"
+        ) from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[FileIO]:
+    """The file, opened to append, unbuffered, while no other process writes to it."""
+    if path.suffix == ".xz":
+        raise LogError(str(path), "compressed logs are read-only", hint="append to a .jsonl file, or merge into one")
+    with _as_log_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            with path.open("a+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                # While this process waited, `quarantine` may have put a new file in this one's place.
+                if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    yield file
+                    return
+
+
+def _publish(path: Path, data: bytes) -> None:
+    """Put `data` in the place of `path` in one step."""
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+        _sync_folder(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    """Put the name of a new file on the disk: without it, a power cut may take the whole file."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

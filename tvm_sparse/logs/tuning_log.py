@@ -1,0 +1,274 @@
+"""TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import LogError
+from tvm_sparse.logs import log_file
+from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+
+
+class Rejected(NamedTuple):
+    """A line that is no record, and why. `newer`: a newer tvm-sparse can read it."""
+
+    line_number: int
+    reason: str
+    text: str
+    path: Path
+    newer: bool = False
+
+
+@dataclass(frozen=True)
+class Match:
+    """A record to build a kernel from; `how` says what it shares with the weight, `note` is that as a sentence."""
+
+    record: TuningRecord
+    how: Literal["values", "mask", "density"]
+    note: str
+
+
+class TuningLog:
+    """The records of one file, and of read-only layers below it; `append` writes to the first file only.
+
+    Parameters
+    ----------
+    path
+        A ``.jsonl`` or ``.jsonl.xz`` file; it may not exist yet. Compressed files are read-only.
+    more
+        Further files, read only, which must exist.
+
+    Raises
+    ------
+    LogError
+        A file cannot be read. Bad lines raise nothing: they are in `rejected`.
+    """
+
+    def __init__(self, path: Path | str, *more: Path | str):
+        self.path = Path(path)
+        self.layers = tuple(map(Path, more))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read all files again."""
+        self.rejected: list[Rejected] = []
+        self._lines: dict[str, TuningRecord] = {}
+        self._by_spec: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
+        for path in (self.path, *self.layers):
+            if path == self.path and not path.exists():
+                continue
+            for line in log_file.parse(path):
+                if isinstance(line.found, TuningRecord):
+                    self._add(line.found)
+                else:
+                    self.rejected.append(Rejected(line.number, str(line.found), line.text, path, line.is_newer))
+
+    def require_known_schema(self) -> None:
+        """Refuse to go on without records that a newer tvm-sparse made: they may be better than those that are read.
+
+        Raises
+        ------
+        LogError
+            A file holds such a record; the sentence names its line.
+        """
+        for line in self.rejected:
+            if line.newer:
+                raise LogError(f"{line.path}, line {line.line_number}", line.reason)
+
+    def _add(self, record: TuningRecord) -> None:
+        line = record.to_line()
+        if line not in self._lines:
+            self._lines[line] = record
+            self._by_spec[record.spec].append(record)
+
+    @property
+    def records(self) -> list[TuningRecord]:
+        """All records, each once, in the order of the files."""
+        return list(self._lines.values())
+
+    def append(self, record: TuningRecord) -> None:
+        """Add one record to the file, and return when it is on the disk; creates the file and its folders.
+
+        Raises
+        ------
+        LogError
+            The record is not plain JSON, or the file is compressed or cannot be written; then it is as before.
+        """
+        log_file.append(self.path, record.to_line().encode() + b"\n")
+        self._add(record)
+
+    def quarantine(self) -> int:
+        """Move the bad lines of the first file to ``<file>.rejected``, with reason and line number; returns how many.
+
+        Lines of a newer tvm-sparse stay: they are sound.
+        """
+        count = log_file.quarantine(self.path)
+        self.refresh()
+        return count
+
+    def lookup(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
+    ) -> Match | None:
+        """The best verified record of a sparse kernel for this weight on this machine.
+
+        First those with the same values, then those with the same zeros, then those with the same structure
+        and the nearest density; among equals the fastest. Without `own`, those with the same values do not count.
+        """
+        usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
+        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+        if not own:
+            usable = [record for record in usable if record.pattern.value_digest != pattern.value_digest]
+        elif same_values:
+            return Match(_best(same_values), "values", "tuned for these weights")
+        same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
+        if same_mask:
+            return Match(_best(same_mask), "mask", "tuned for other values with the same zeros")
+        alike = [record for record in usable if record.pattern.structure == pattern.structure]
+        if not alike:
+            return None
+        distance = min(_distance(record.pattern, pattern) for record in alike)
+        nearest = _best([record for record in alike if _distance(record.pattern, pattern) == distance])
+        return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+
+    def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
+        """The fastest verified dense record of this convolution on this machine."""
+        dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
+        return _best(dense) if dense else None
+
+    def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
+        """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""
+        verified = [record for record in self._by_spec.get(spec, ()) if _is_ok(record)]
+        return _counted(spec, (_mismatch(record, fingerprint) or _misfit(record, pattern) for record in verified))
+
+    def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
+        """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
+        found = {id(record) for record in self.trials(spec, pattern, fingerprint)}
+        others = (record for record in self._by_spec.get(spec, ()) if id(record) not in found)
+        return _counted(spec, (_mismatch(record, fingerprint) or "made for other weights" for record in others))
+
+    def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
+        """What need not be tried again for this weight on this machine, failures included."""
+        records = self._by_spec.get(spec, ())
+        return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
+
+    def best(self) -> list[TuningRecord]:
+        """The fastest verified record, dense ones included, of each weight on each machine."""
+        return _fastest(self._lines.values(), 1, lambda record: "")
+
+    def distill(self, keep: int = 1) -> list[TuningRecord]:
+        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped."""
+        return _fastest(self._lines.values(), keep, lambda record: record.schedule.partition(":")[0])
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""
+        records = self.records
+        return {
+            "records": len(records),
+            "rejected": len(self.rejected),
+            "convolutions": len(self._by_spec),
+            "weights": len({(record.spec, record.pattern.value_digest) for record in records}),
+            "status": dict(Counter(record.status for record in records)),
+            "schedules": dict(Counter(record.schedule for record in records)),
+            "machines": dict(Counter(" ".join(_machine(record)) for record in records)),
+        }
+
+    def _usable(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
+        records = self._by_spec.get(spec, ())
+        return [record for record in records if _is_ok(record) and not _mismatch(record, fingerprint)]
+
+
+def write(path: Path | str, records: Iterable[TuningRecord]) -> None:
+    """Write a new log of `records`, each once, sorted as text; compressed where the name ends in ``.xz``.
+
+    Raises
+    ------
+    LogError
+        The file exists (it could be some tuner's log), or cannot be written.
+    """
+    log_file.create(Path(path), sorted({record.to_line() for record in records}))
+
+
+def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
+    """Write the union of logs to a new file; their order and repetition change nothing.
+
+    Returns
+    -------
+    TuningLog
+        Of the inputs; its `rejected` says which lines were left out.
+
+    Raises
+    ------
+    LogError
+        An input does not exist or holds records of a newer tvm-sparse, or `output` exists.
+    """
+    # The first file of a log may be missing; no input may.
+    union = TuningLog(os.devnull, *paths)
+    union.require_known_schema()
+    write(output, union.records)
+    return union
+
+
+def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningRecord], str]) -> list[TuningRecord]:
+    """The `keep` fastest verified records of each weight, machine and `kind`."""
+    groups: dict[Any, list[TuningRecord]] = defaultdict(list)
+    for record in filter(_is_ok, records):
+        groups[record.spec, record.pattern.value_digest, _machine(record), kind(record)].append(record)
+    return [record for _, group in sorted(groups.items()) for record in sorted(group, key=_rank)[:keep]]
+
+
+def _machine(record: TuningRecord) -> tuple[str, ...]:
+    return tuple(record.fingerprint[key] for key in FINGERPRINT_KEYS)
+
+
+def _mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
+    """Why a record does not hold on the machine of `fingerprint`; empty if it does."""
+    for key, name in zip(FINGERPRINT_KEYS, ("target kind", "architecture", "threads", "TVM"), strict=True):
+        if record.fingerprint[key] != fingerprint[key]:
+            return f"made for {name} {record.fingerprint[key]}, here it is {fingerprint[key]}"
+    return ""
+
+
+def _misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
+    """Why a record of this machine cannot serve a weight of this pattern; empty if it can."""
+    if record.is_dense or record.pattern.structure == pattern.structure:
+        return ""
+    return f"made for structure {record.pattern.structure}, this weight is {pattern.structure}"
+
+
+def _counted(spec: ConvSpec, reasons: Iterable[str]) -> list[str]:
+    counts = Counter(reasons)
+    del counts[""]
+    return [
+        f"{count} record{'s' if count > 1 else ''} of {spec.key} ignored: {reason}"
+        for reason, count in sorted(counts.items())
+    ]
+
+
+def _distance(one: SparsityPattern, other: SparsityPattern) -> float:
+    """|log| of the ratio of the densities; 0 only if they are equal."""
+    if not one.nnz or not other.nnz:
+        return 0 if one.nnz == other.nnz else math.inf
+    return abs(math.log(one.density / other.density))
+
+
+def _is_ok(record: TuningRecord) -> bool:
+    return record.status == "ok"
+
+
+def _best(records: Sequence[TuningRecord]) -> TuningRecord:
+    """The fastest; of equals the first as text, so that the order of lines and files changes nothing."""
+    time_us = min(record.time_us for record in records)
+    fastest = [record for record in records if record.time_us == time_us]
+    return min(fastest, key=TuningRecord.to_line) if len(fastest) > 1 else fastest[0]
+
+
+def _rank(record: TuningRecord) -> tuple[float, str]:
+    return record.time_us, record.to_line()

@@ -1,0 +1,47 @@
+"""Locks by which the tuners of one user on one machine agree that nothing disturbs what is being timed.
+
+A GPU is locked while something is timed on it. On a CPU, builds disturb too: they share the lock, what is timed has it
+alone. The kernel frees a lock when its process ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tvm_sparse.target.gpu import gpu_id
+
+
+def name(kind: str) -> str:
+    """The device that kernels of target kind `kind` run on, as a file name: ``cpu``, or the GPU's UUID."""
+    if kind != "cuda":
+        return "cpu"
+    return re.sub(r"[^\w-]", "_", gpu_id())
+
+
+@contextmanager
+def alone(device: str) -> Iterator[None]:
+    """Hold the lock of the device called `device` while nobody else does; waits for it."""
+    with _held(device, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def together(device: str) -> Iterator[None]:
+    """Hold the lock of a device together with others that do the same; waits while somebody has it alone."""
+    with _held(device, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def _held(device: str, operation: int) -> Iterator[None]:
+    folder = Path(tempfile.gettempdir()) / f"tvm-sparse-locks-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / f"{device}.lock").open("ab") as file:
+        fcntl.flock(file, operation)
+        yield

@@ -1,0 +1,178 @@
+"""Isolated building and running of candidate kernels: verified first, timed in turns with the dense rival.
+
+Every candidate is built and run in a worker process (`worker`), never in this one: a candidate that hangs, crashes or
+poisons its CUDA context costs only itself, and the cause is kept. This process holds no CUDA context.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure import device_lock, memory
+from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.outcome import Status
+from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.target.cpu import COMPILERS
+from tvm_sparse.target.resolve import target_json, thread_count
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome
+from tvm_sparse.measure.worker import Worker
+
+# A CUDA kernel with this many multiply-adds is compiled in parts, by as many compilers side by side.
+LARGE_KERNEL, COMPILERS_OF_LARGE = 100_000, 8
+# The arguments that a kernel is verified and timed with are drawn from this seed, so that results compare.
+ARGUMENT_SEED = 2020
+
+
+class Measurer:
+    """Builds and runs candidates for one convolution and weight; a context manager that ends its workers."""
+
+    def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
+        self.spec, self.target, self.options = spec, target, options or MeasureOptions()
+        self._rival: str | None = None
+        self._folder = Workspace()
+        self._arrays = str(Path(self._folder.name) / "arrays.npz")
+        self._write_arrays(weight)
+        variables = {
+            "TVM_NUM_THREADS": str(thread_count(target)),
+            # What compilers leave behind when they are killed goes with the folder.
+            "TMPDIR": self._folder.name,
+        }
+        builders = self.options.builders
+        if target.kind.name == "cuda":
+            is_large = np.count_nonzero(weight) >= LARGE_KERNEL
+            builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
+            variables[COMPILERS] = str(self.options.builders // builders)
+        memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
+        self._builders: queue.Queue[Worker] = queue.Queue()
+        self._workers = [Worker(variables, memory_bytes) for _ in range(builders)]
+        for worker in self._workers:
+            self._builders.put(worker)
+        self._runner = Worker(variables, memory_bytes)
+        self._device = device_lock.name(target.kind.name)
+        self._count = 0
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for worker in (*self._workers, self._runner):
+            worker.stop()
+        self._folder.cleanup()
+
+    def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:
+        """Build the candidates side by side, verify and time them one after the other, in their order.
+
+        A CPU builds nothing while something is timed, as that would disturb it. A GPU's candidates are timed as soon as
+        they are built, while later ones are being built.
+        """
+        jobs = [(candidate, self._new_library()) for candidate in candidates]
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            try:
+                failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
+                if self._device == "cpu":
+                    failures = list(failures)
+                for failure, (_, library) in zip(failures, jobs, strict=True):
+                    yield failure or self._run(library)
+                    # The files of a whole search would fill a small disk.
+                    for path in (library, constants_path(library)):
+                        Path(path).unlink(missing_ok=True)
+            except KeyboardInterrupt:
+                # Leaving the pool waits for its threads, and they for these.
+                for worker in self._workers:
+                    worker.kill()
+                raise
+
+    def set_rival(self, candidate: Candidate) -> None:
+        """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
+        library = self._new_library()
+        failure = self._build(candidate, library)
+        if failure:
+            raise BuildError(f"convolution {self.spec.key}", f"the dense kernel does not build again: {failure.cause}")
+        self._rival = library
+
+    def _build(self, candidate: Candidate, library: str) -> Outcome | None:
+        """Build one candidate; an outcome only where that failed."""
+        request = {
+            "action": "build",
+            "spec": self.spec.to_json(),
+            "arrays": self._arrays,
+            "target": target_json(self.target),
+            "schedule": candidate.schedule,
+            "trace": candidate.trace,
+            "library": library,
+        }
+        worker = self._builders.get()
+        try:
+            with device_lock.together(self._device) if self._device == "cpu" else nullcontext():
+                answer = worker.ask(request, self.options.build_timeout_s)
+        finally:
+            self._builders.put(worker)
+        return _failure(answer, "build_failed")
+
+    def _run(self, library: str) -> Outcome:
+        request = {
+            "action": "run",
+            "kind": self.target.kind.name,
+            "arrays": self._arrays,
+            "library": library,
+            "rival": self._rival,
+            "repeats": self.options.repeats,
+            "min_repeat_ms": self.options.min_repeat_ms,
+        }
+        with device_lock.alone(self._device):
+            answer = self._runner.ask(request, self.options.run_timeout_s)
+        failure = _failure(answer, "run_failed")
+        if failure:
+            # A CUDA context may be poisoned, a heap overwritten: the next candidate runs in a new process.
+            self._runner.stop()
+            return failure
+        error = float(answer["error"])
+        if not error <= 1:
+            self._runner.stop()
+            cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
+            return Outcome("wrong", cause, error=error)
+        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["rival_times_us"]), error)
+
+    def _new_library(self) -> str:
+        self._count += 1
+        return str(Path(self._folder.name) / f"kernel{self._count}.so")
+
+    def _write_arrays(self, weight: np.ndarray) -> None:
+        images = reference.repetition(self.spec.n, ARGUMENT_SEED)
+        distinct = replace(self.spec, n=int(images.max()) + 1)
+        arguments = reference.random_arguments(distinct, ARGUMENT_SEED)
+        expected = reference.reference(
+            distinct, arguments["x"], weight, arguments.get("bias"), arguments.get("residual")
+        )
+        arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, "images": images, **arguments}
+        np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
+
+
+def _rounded(times_us: Sequence[float]) -> tuple[float, ...]:
+    """Five digits: more would be noise, and half of a compressed log."""
+    return tuple(float(f"{each:.5g}") for each in times_us)
+
+
+def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:
+    if "timeout" in answer:
+        return Outcome("timeout", f"{status.split('_', maxsplit=1)[0]} took longer than {answer['timeout']:g} s")
+    if "failure" in answer:
+        return Outcome(status, answer["failure"])
+    return None

@@ -1,0 +1,51 @@
+"""MeasureOptions, Candidate, Outcome, Status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tvm_sparse.target.cpu import available_cores
+
+if TYPE_CHECKING:
+    pass
+from typing import Literal
+
+Status = Literal["ok", "build_failed", "run_failed", "timeout", "wrong", "rejected"]
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Limits and repetitions of a measurement.
+
+    Each of `repeats` measurements lasts at least `min_repeat_ms`; a build may take `build_timeout_s`, a run
+    `run_timeout_s`. Each of the `builders` processes that build side by side, compilers included, and the one that runs
+    may take `memory_bytes`; None: an equal share of this machine's memory. Layers whose CUDA kernels are compiled in
+    parts have fewer builders, and as many compilers in all.
+    """
+
+    repeats: int = 5
+    min_repeat_ms: float = 5.0
+    build_timeout_s: float = 90.0
+    run_timeout_s: float = 60.0
+    memory_bytes: int | None = None
+    builders: int = field(default_factory=available_cores)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule name and the decisions to build it with (None for its defaults)."""
+
+    schedule: str
+    trace: Any = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a candidate: status and cause as in a tuning record, times in us, error in bounds."""
+
+    status: Status
+    cause: str = ""
+    times_us: tuple[float, ...] = ()
+    rival_times_us: tuple[float, ...] = ()
+    error: float | None = None

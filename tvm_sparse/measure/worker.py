@@ -1,0 +1,66 @@
+"""Client of a worker process, restarted when it dies."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tvm_sparse.errors import BuildError
+from tvm_sparse.measure.worker_process import Channel
+
+if TYPE_CHECKING:
+    pass
+
+
+# A worker's first answer waits for its imports, which take many seconds on a busy machine.
+START_TIMEOUT_S = 180.0
+
+
+class Worker:
+    """A worker process, started on first use and again after it died, was killed or took too much memory."""
+
+    command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.measure.worker_main")
+
+    def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf, command: Sequence[str] | None = None):
+        self._variables, self._memory_bytes = variables, memory_bytes
+        if command is not None:
+            self.command = command
+        self._channel: Channel | None = None
+        self._is_killed = False
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where the process gave none.
+
+        A process that has grown is replaced, so that a limit on memory meets who uses it.
+        """
+        if self._is_killed:
+            return {"failure": "interrupted"}
+        channel = self._channel
+        if channel is None or not channel.is_alive() or channel.memory_bytes() > self._memory_bytes / 2:
+            self.stop()
+            channel = self._start()
+        answer = channel.ask(request, timeout_s, self._memory_bytes)
+        if channel.is_broken:
+            self.stop()
+        return answer
+
+    def kill(self) -> None:
+        """End this worker, from any thread: who waits for an answer, or asks again, gets a failure."""
+        self._is_killed = True
+        if self._channel is not None:
+            self._channel.kill()
+
+    def stop(self) -> None:
+        """Kill the process and everything it started."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _start(self) -> Channel:
+        self._channel = Channel(self.command, self._variables)
+        answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S)
+        if answer != {}:
+            raise BuildError("worker", "the process that builds kernels does not start", answer)
+        return self._channel

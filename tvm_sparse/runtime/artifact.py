@@ -1,0 +1,173 @@
+"""A compiled model as a directory: a library, named after its SHA-256, and ``manifest.json``.
+
+A new artifact is written beside its place and moved there whole. An older one is replaced by putting the new library
+beside the old one, then the new manifest in place of the old: at every moment, also after a kill, the directory is the
+old artifact or the new one. The manifest holds the SHA-256 of every other file, checked before any of it is loaded;
+that finds damage, not malice. A library is code, so load artifacts only from those you trust.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from tvm_sparse.errors import ArtifactError, BuildError
+from tvm_sparse.runtime import manifest
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.signature import Signature
+from tvm_sparse.target.compatibility import why_not_here
+from tvm_sparse.target.resolve import target_json
+
+
+def save(model: CompiledModel, directory: str | Path) -> Path:
+    """Write `model` to `directory`, in the place of an older artifact of that name; returns the directory.
+
+    Raises
+    ------
+    ArtifactError
+        `directory` exists and is no artifact, cannot be written, or `model` was itself loaded from one.
+    BuildError
+        The library cannot be linked.
+    """
+    directory = Path(directory)
+    if not isinstance(model.executable, tvm.runtime.Executable):
+        raise ArtifactError(str(directory), "the model was loaded from an artifact", hint="copy that directory instead")
+    if directory.exists() and not _is_replaceable(directory):
+        raise ArtifactError(
+            str(directory), "exists and is no artifact", hint="choose a directory that does not exist yet"
+        )
+    stage = directory.with_name(f".{directory.name}.{os.getpid()}.staging")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        stage.mkdir()
+        _export(model, stage)
+        text = json.dumps(_manifest(model, stage), indent=1, allow_nan=False)
+        _write(stage / manifest.NAME, text.encode())
+        _publish(stage, directory)
+    except OSError as error:
+        raise ArtifactError(
+            str(directory), f"cannot be written ({error})", hint="check the place and its rights"
+        ) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return directory
+
+
+def load(directory: str | Path) -> CompiledModel:
+    """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
+
+    Raises
+    ------
+    ArtifactError
+        There is no artifact, it is damaged, another version wrote it, or it was built for another machine.
+    """
+    directory = Path(directory)
+    while True:
+        before = manifest.identity(directory)
+        try:
+            return _load(directory, manifest.read(directory))
+        except ArtifactError:
+            # Another process may have replaced the artifact since its manifest was read.
+            if manifest.identity(directory) == before:
+                raise
+
+
+def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
+    manifest.check_versions(directory, content)
+    library = manifest.checked_library(directory, content["files"])
+    try:
+        target = Target(content["target"])
+        signature = Signature.from_json(content["signature"])
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise manifest.damaged(directory, f"target or signature is not usable: {error}") from None
+    obstacle = why_not_here(target)
+    if obstacle:
+        raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
+    try:
+        module = tvm.runtime.load_module(str(library.resolve()))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        hint = "compile the model here, onto a file system that allows execution"
+        raise ArtifactError(str(directory), f"cannot be loaded ({reason})", hint=hint) from error
+    return CompiledModel(module, target, signature, content["decisions"])
+
+
+def _export(model: CompiledModel, stage: Path) -> None:
+    """Write the library of `model` into `stage`, named after its content."""
+    path = stage / "model.so"
+    try:
+        model.executable.export_library(str(path))
+    except RuntimeError as error:
+        hint = "it needs a C compiler: install gcc or clang"
+        raise BuildError("model.so", f"cannot be linked ({str(error).splitlines()[0]})", hint=hint) from error
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    path.rename(stage / f"model-{manifest.sha256(path)[:16]}.so")
+
+
+def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
+    content = {
+        "schema": manifest.SCHEMA,
+        "versions": manifest.versions(),
+        "system": manifest.system(),
+        "target": target_json(model.target),
+        "signature": model.signature.to_json(),
+        "decisions": model.report(),
+        "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
+    }
+    return {**content, "digest": manifest.digest(content)}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_replaceable(directory: Path) -> bool:
+    return directory.is_dir() and ((directory / manifest.NAME).is_file() or not any(directory.iterdir()))
+
+
+def _publish(stage: Path, directory: Path) -> None:
+    """Make `stage` the artifact in `directory`; of an older one there, what its manifest lists is removed."""
+    if not directory.exists() or not any(directory.iterdir()):
+        stage.rename(directory)
+        return
+    with _locked(directory):
+        old = set(_listed_files(directory))
+        new = {path.name for path in stage.iterdir()} - {manifest.NAME}
+        for name in new:
+            (stage / name).replace(directory / name)
+        (stage / manifest.NAME).replace(directory / manifest.NAME)
+        for name in old - new:
+            (directory / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Only one process at a time replaces what is in `directory`."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _listed_files(directory: Path) -> list[str]:
+    """The libraries of the artifact in `directory`; none where it has no manifest, or a damaged one."""
+    try:
+        files = manifest.read(directory)["files"]
+    except ArtifactError:
+        return []
+    return [name for name in files if manifest.LIBRARY.fullmatch(name)]

@@ -1,0 +1,115 @@
+"""The manifest of an artifact: what it says, and whether it and the library that it lists are as they were saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.errors import ArtifactError
+from tvm_sparse.version import __version__
+
+SCHEMA = 2
+NAME = "manifest.json"
+LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
+_FIELDS = {
+    "schema": int,
+    "versions": dict,
+    "system": str,
+    "target": dict,
+    "signature": dict,
+    "decisions": list,
+    "files": dict,
+    "digest": str,
+}
+
+
+def digest(manifest: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's other fields."""
+    others = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a library is made with."""
+    return {
+        "tvm_sparse": __version__,
+        "tvm": metadata.version("apache-tvm"),
+        "tvm_ffi": metadata.version("apache-tvm-ffi"),
+    }
+
+
+def system() -> str:
+    """Operating system and processor family."""
+    return f"{platform.system()}-{platform.machine()}"
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def identity(directory: Path) -> tuple[int, int] | None:
+    """Changes whenever the artifact is replaced; None where there is none."""
+    try:
+        found = (directory / NAME).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The manifest in `directory`, complete and as it was saved; ArtifactError otherwise."""
+    try:
+        manifest = json.loads((directory / NAME).read_text())
+    except OSError as error:
+        hint = "make one with: tvm-sparse compile MODEL -o DIR"
+        raise ArtifactError(str(directory), f"is no artifact ({error.strerror}: {NAME})", hint=hint) from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(directory, f"{NAME} is not JSON: {error}") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if isinstance(schema, int) and schema != SCHEMA:
+        age, hint = ("newer", "upgrade") if schema > SCHEMA else ("older", "compile the model again")
+        raise ArtifactError(
+            str(directory), f"was written by a {age} tvm-sparse", f"schema {schema}", f"schema {SCHEMA}", hint
+        )
+    for name, kind in _FIELDS.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+            raise damaged(directory, f"{NAME} has no usable field {name!r}")
+    if manifest["digest"] != digest(manifest):
+        raise damaged(directory, f"{NAME} was changed after it was saved")
+    return manifest
+
+
+def check_versions(directory: Path, content: dict[str, Any]) -> None:
+    """Raise ArtifactError where another TVM or another system wrote `content`."""
+    # A library calls into TVM by addresses that no other version promises.
+    found, here = content["versions"].get("tvm"), versions()["tvm"]
+    if found != here:
+        raise ArtifactError(str(directory), "was built with another tvm", found, here, "compile again")
+    if content["system"] != system():
+        raise ArtifactError(str(directory), "was built for another system", content["system"], system())
+
+
+def checked_library(directory: Path, files: dict[str, str]) -> Path:
+    """The artifact's library, which is the one that was saved."""
+    if len(files) != 1 or not all(LIBRARY.fullmatch(name) for name in files):
+        raise damaged(directory, f"{NAME} must list one library model-*.so and nothing else")
+    ((name, expected),) = files.items()
+    path = directory / name
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise damaged(directory, f"{name} is missing ({error.strerror})") from None
+    if found != expected:
+        raise damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
+    return path
+
+
+def damaged(directory: Path, problem: str) -> ArtifactError:
+    """The error for an artifact that is not as it was saved."""
+    return ArtifactError(str(directory), f"is damaged ({problem})", hint="save the model again")

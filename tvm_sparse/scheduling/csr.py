@@ -1,0 +1,102 @@
+"""What the sparse schedules that keep weights as data share: Escort's format, and writing functions that read it.
+
+Park et al. 2017 and Chen 2018: a convolution is a sparse matrix (K, C R S) in compressed sparse rows whose column
+indices are "stretched", that is, replaced by the distance of the tap's input element from the output pixel's in the
+padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.conv2d import relu
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.space import NotApplicable
+
+
+def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A weight (K, C / groups, R, S) as compressed sparse rows.
+
+    Parameters
+    ----------
+    places
+        (C, R, S), where in the padded input the element that a tap reads lies, relative to the output pixel.
+
+    Returns
+    -------
+    Values float32 (nnz,), offsets int32 (nnz,), both at least one long, and row pointers int32 (K + 1,).
+    """
+    k, channels = weight.shape[:2]
+    filters, c, r, s = np.nonzero(weight)
+    first_channel = filters // (k * channels // places.shape[0]) * channels
+    rows = np.concatenate([[0], np.cumsum(np.bincount(filters, minlength=k))]).astype(np.int32)
+    values, offsets = weight[filters, c, r, s], places[first_channel + c, r, s].astype(np.int32)
+    padding = (0, max(0, 1 - values.size))
+    return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
+
+
+def require_int32(*sizes: int) -> None:
+    """Raise NotApplicable where a buffer of one of these lengths cannot be indexed by int32."""
+    if max(sizes) >= 2**31:
+        raise NotApplicable(f"a buffer of {max(sizes)} floats exceeds 32-bit indices")
+
+
+def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:
+    """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument."""
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
+        "x": (spec.input_shape, spec.dtype),
+        "values": ((max(nnz, 1),), spec.dtype),
+        "offsets": ((max(nnz, 1),), "int32"),
+        "rows": ((spec.k + 1,), "int32"),
+    }
+    if spec.bias:
+        shapes["bias"] = ((spec.k,), spec.dtype)
+    if spec.residual:
+        shapes["residual"] = (spec.output_shape, spec.dtype)
+    shapes["y"] = (spec.output_shape, spec.dtype)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        arguments = {name: T.arg(name, T.buffer(*shape, layout=None)) for name, shape in shapes.items()}
+        with T.sblock("root"):
+            body(arguments)
+    return builder.get().with_attr("tirx.noalias", True)
+
+
+def new_buffer(name: str, shape: tuple[int, ...], scope: str = "global") -> tirx.Var:
+    """A float32 buffer of the block that is being written."""
+    buffer = T.sblock_alloc_buffer(shape, "float32", scope=scope)
+    IRBuilder.name(name, buffer)
+    return buffer
+
+
+def whole(buffer: tirx.Var, *first: tirx.Expr) -> object:
+    """The region of `buffer` with `first` as its first indices, for ``T.reads``."""
+    rest = tuple(slice(0, int(extent)) for extent in buffer.shape[len(first) :])
+    return buffer[first + rest]
+
+
+def padded(spec: ConvSpec, x: tirx.Var, n: tirx.Expr, c: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+    """Element (row, column) of the zero-padded input, zero also below and right of it."""
+    y, x_ = row - spec.padding[0], column - spec.padding[1]
+    inside = tirx.all(y >= 0, y < spec.h, x_ >= 0, x_ < spec.w)
+    return tirx.if_then_else(inside, x[n, c, y, x_], tirx.const(0.0, spec.dtype))
+
+
+def epilogue(spec: ConvSpec, arguments: dict[str, tirx.Var], value: tirx.Expr, index: list) -> tirx.Expr:
+    """`value` with bias, residual and ReLU, as stored to output element `index`."""
+    if spec.bias:
+        value = value + arguments["bias"][index[1]]
+    if spec.residual:
+        value = value + arguments["residual"][tuple(index)]
+    return relu(value, spec.dtype) if spec.relu else value
+
+
+def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:
+    """What `epilogue` reads, for ``T.reads``."""
+    reads = [arguments["bias"][index[1]]] if spec.bias else []
+    return reads + ([arguments["residual"][tuple(index)]] if spec.residual else [])

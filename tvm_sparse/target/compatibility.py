@@ -1,0 +1,48 @@
+"""Why code for a target does not run here; device_of."""
+
+from __future__ import annotations
+
+import platform
+import re
+
+import tvm
+from tvm.target import Target
+from tvm.target.codegen import llvm_get_cpu_features
+
+from tvm_sparse.target.resolve import resolve_target
+
+_INSTRUCTION_SET = re.compile(
+    r"s?sse|avx|amx|fma|bmi|f16c|lzcnt|movbe|popcnt|aes|sha|gfni|vaes|vpclmul|neon|sve|dotprod"
+)
+
+
+def device_of(target: Target) -> tvm.runtime.Device:
+    """The first device that runs code for `target`."""
+    return tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu(0)
+
+
+def why_not_here(target: Target) -> str:
+    """Why code for `target` does not run on this machine, as a sentence; empty if it does."""
+    if target.kind.name == "cuda":
+        return _why_not_this_gpu(str(target.attrs["arch"]))
+    architecture = str(target.attrs.get("mtriple", platform.machine())).split("-", maxsplit=1)[0]
+    if architecture != platform.machine():
+        return f"it was built for {architecture}, and this is {platform.machine()}"
+    missing = sorted(_instruction_sets(target) - _instruction_sets(resolve_target()))
+    return f"it was built for {target.attrs['mcpu']}, and this processor lacks {', '.join(missing)}" if missing else ""
+
+
+def _why_not_this_gpu(arch: str) -> str:
+    device = tvm.cuda(0)
+    if not device.exist:
+        return "there is no CUDA device, or this TVM was built without CUDA"
+    found = f"sm_{device.compute_version.replace('.', '')}"
+    # Code of an architecture runs on that one only: it is loaded as machine code, not as PTX.
+    return "" if arch.rstrip("af") == found else f"it was built for {arch}, and this GPU is {found}"
+
+
+def _instruction_sets(target: Target) -> set[str]:
+    """The processor's features that compiled code may use; LLVM lists hints for tuning among them."""
+    if "mcpu" not in target.attrs:
+        return set()
+    return {feature for feature in llvm_get_cpu_features(target) if _INSTRUCTION_SET.match(feature)}

@@ -1,0 +1,97 @@
+"""The machine: targets, and the fingerprint under which measurements are comparable."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tvm_sparse.errors import UsageError
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+from tvm_sparse.target.cpu import available_cores, host_cpu
+from tvm_sparse.target.gpu import gpu_arch
+
+# The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
+DEFAULT_CUDA_ARCH = "sm_90"
+
+
+def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
+    """The TVM target for ``"llvm"``, ``"cuda"``, a JSON object (text or dict) or None, which means ``"llvm"``.
+
+    A TVM target is returned as it is.
+
+    Missing parts are filled in from this machine: processor, number of cores, GPU architecture and its limits.
+
+    Raises
+    ------
+    UsageError
+        The text is none of these, or names a target kind that tvm-sparse has no schedules for.
+    """
+    from tvm.target import Target
+
+    if isinstance(text, Target):
+        return text
+    where = f"target {text if text is not None else 'llvm'}"
+    if isinstance(text, dict):
+        config = dict(text)
+    elif text is None or not text.lstrip().startswith("{"):
+        config = {"kind": text or "llvm"}
+    else:
+        try:
+            config = json.loads(text)
+        except ValueError as error:
+            raise UsageError(where, f"not valid JSON: {error}", hint='write it like \'{"kind":"llvm"}\'') from None
+    kind = config.get("kind")
+    if kind == "llvm":
+        defaults: dict[str, Any] = _host_config()
+    elif kind == "cuda":
+        defaults = {
+            "arch": gpu_arch() or DEFAULT_CUDA_ARCH,
+            "max_threads_per_block": 1024,
+            "max_shared_memory_per_block": 49152,
+            "host": _host_config(),
+        }
+    else:
+        raise UsageError(where, "unknown target kind", kind, "llvm, cuda, or a JSON object with one of these as kind")
+    try:
+        return Target({**defaults, **config})
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UsageError(where, f"TVM does not accept it: {reason}", hint="see tvm-sparse doctor for one") from None
+
+
+def target_json(target: Target) -> dict[str, Any]:
+    """The target as JSON values, from which ``tvm.target.Target`` makes it again."""
+    return {key: value for key, value in plain(target.export()).items() if key not in ("tag", "keys")}
+
+
+def thread_count(target: Target) -> int:
+    """CPU threads that kernels for `target` run with."""
+    return int(target.attrs.get("num-cores", 1)) if target.kind.name == "llvm" else 1
+
+
+@lru_cache(maxsize=1)
+def _host_config() -> dict[str, Any]:
+    return {"kind": "llvm", "mcpu": host_cpu(), "num-cores": available_cores()}
+
+
+def plain(value: Any) -> Any:
+    """`value` with maps as dicts, arrays as lists and integer or float constants as numbers.
+
+    Raises
+    ------
+    TypeError
+        Something else is in it.
+    """
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "__iter__"):
+        return [plain(item) for item in value]
+    if hasattr(value, "value"):
+        return plain(value.value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
