@@ -1,5 +1,6 @@
-"""The README says what is so: its commands are those that are tested, and its example runs."""
+"""The pages say what is so: commands are those that are tested, code runs, and files, folders and headings exist."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from tvm_sparse.cli.parser import build_parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+# A page of results that its data makes names the files of its time.
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tuning_logs" / "README.md"]
+PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.with_suffix(".json.xz").exists()]
+FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language, text=README):
+    return [code for name, code in FENCED.findall(text) if name == language]
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -40,12 +45,57 @@ def test_every_command_of_the_table_parses():
         build_parser().parse_args(line.split())
 
 
-def test_files_and_folders_exist():
-    for name in re.findall(r"^\| `([\w/]+/)`", README, re.MULTILINE):
-        assert (ROOT / name).is_dir(), name
-    modules = README.partition("| `tvm_sparse/` |")[2].partition("\n")[0]
-    for name in re.findall(r"`(\w+)/?`", modules):
-        assert (ROOT / "tvm_sparse" / name).is_dir() or (ROOT / "tvm_sparse" / f"{name}.py").is_file(), name
+def test_packages_of_the_layout_exist():
+    (row,) = re.findall(r"^\| `tvm_sparse/` \|(.*)\|$", README, re.MULTILINE)
+    found = set(re.findall(r"`(\w+)`", row))
+    packages = {path.parent.name for path in (ROOT / "tvm_sparse").glob("*/__init__.py")}
+    assert found == packages - {"schedules", "tuning_logs"}
+
+
+def paths_of(text):
+    """What stands in backticks and begins with a file or folder of the repository, without placeholders."""
+    words = (word for quoted in re.findall(r"`([^`]+)`", FENCED.sub("", text)) for word in quoted.split())
+    tops = {path.name for path in ROOT.iterdir()}
+    return {word for word in words if "/" in word and word.split("/")[0] in tops and "<" not in word}
+
+
+def headings_of(page):
+    """The anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_exists(page):
+    text = page.read_text()
+    assert not [path for path in paths_of(text) if not (ROOT / path).exists()]
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCED.sub("", text)):
+        if not target.startswith("http"):
+            linked = page.parent / target if target else page
+            assert linked.exists(), target
+            assert not anchor or anchor in headings_of(linked), f"{target}#{anchor}"
+
+
+def test_missing_paths_are_found():
+    text = "`scripts/gone.py --fast`, `tests/<package>/x.py`, `a/b`\n```sh\ncat docs/gone.md\n```\n`docs/gone`"
+    assert paths_of(text) == {"scripts/gone.py", "docs/gone"}
+
+
+def test_the_kernel_of_the_pages_is_what_is_generated(tmp_path):
+    """Every line in the order of the source; ``...`` stands for anything."""
+    text = (ROOT / "docs" / "how-a-kernel-works.md").read_text()
+    (code,) = blocks("python", text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    source = [line.strip() for line in done.stdout.splitlines()]
+    for block in (*blocks("c", text), *blocks("c")):
+        lines = iter(source)
+        for shown in block.splitlines():
+            wanted = re.escape(shown.partition("  //")[0].strip()).replace(re.escape("..."), ".*")
+            assert wanted == ".*" or any(re.fullmatch(wanted, line) for line in lines), shown
 
 
 @pytest.mark.slow
