@@ -56,11 +56,9 @@ def changed(path, value):
 
 
 def sealed(data):
-    """The line of `data`, with the checksum that belongs to it where its schema has one."""
+    """The line of `data`, with the checksum that belongs to it."""
     data = {key: value for key, value in data.items() if key != CHECKSUM}
     body = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    if data.get("schema") == 1:
-        return body
     return f'{body[:-1]},"{CHECKSUM}":"{zlib.crc32(body.encode()):08x}"}}'
 
 

@@ -116,7 +116,7 @@ def decode(where: str, data: Any, cls: Any) -> Any:
         value = data[name]
         if is_dataclass(hint):
             value = decode(f"{where}, {name}", value, hint)
-        elif get_origin(hint) is tuple and isinstance(value, list):
+        elif isinstance(value, list) and tuple in map(get_origin, (hint, *get_args(hint))):
             value = tuple(value)
         values[name] = value
     check_types(where, values, cls)
@@ -147,6 +147,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if origin is Literal:
         return isinstance(value, str) and value in arguments
+    if origin is list:
+        return isinstance(value, list)
     if origin is dict:
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if origin is tuple:
