@@ -11,7 +11,6 @@ which makes one space without the others.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from tvm.target import Target
@@ -20,8 +19,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu
-from tvm_sparse.scheduling.kernel import Kernel, apply_trace
-from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense rival.
 SCHEDULES: tuple[ModuleType, ...] = (
@@ -82,7 +81,9 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
     raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}", hint=hint)
 
 
-def make_kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, trace: Any = None) -> Kernel:
+def make_kernel(
+    name: str, spec: ConvSpec, weight: np.ndarray, target: Target, decisions: Decisions | None = None
+) -> Kernel:
     """The kernel that a schedule makes of a convolution and its weight.
 
     Parameters
@@ -91,15 +92,15 @@ def make_kernel(name: str, spec: ConvSpec, weight: np.ndarray, target: Target, t
         ``schedule`` or ``schedule:variant``.
     weight
         float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
-    trace
-        Decisions as `trace_to_json` gives them; None for the schedule's defaults.
+    decisions
+        By name, or the trace of a generated space; None for the schedule's defaults.
 
     Raises
     ------
     UsageError
         The schedule does not exist or does not serve the convolution.
     BuildError
-        The trace does not fit this convolution.
+        The decisions do not fit this convolution.
     """
     space = find_space(name, spec, SparsityPattern.of(weight), target)
-    return apply_trace(space, weight, trace)
+    return apply_decisions(space, weight, decisions)

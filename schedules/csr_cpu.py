@@ -27,7 +27,7 @@ from tvm_sparse.scheduling.csr import (
     stretch,
     whole,
 )
-from tvm_sparse.scheduling.space import Space, divisors, nearest, sample
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors, nearest
 
 NAME = "csr_cpu"
 TARGET = "llvm"
@@ -45,10 +45,10 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The packed input or the output has 2**31 elements or more.
     """
-    found = []
+    found: list[Space] = []
     for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]:
         require_int32(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
-        found.append(_space(spec, pattern.nnz, layout, divisors(layout.vectors, TILE)[-1]))
+        found.append(CsrRowSpace(spec, pattern.nnz, layout, divisors(layout.vectors, TILE)[-1]))
     return found
 
 
@@ -82,16 +82,32 @@ def _places(spec: ConvSpec, layout: RowGroups) -> np.ndarray:
     return c * _channel(spec, layout) + phase * _phase(spec, layout) + rows * layout.row_stride + columns
 
 
-def _space(spec: ConvSpec, nnz: int, layout: RowGroups, tile: int) -> Space:
-    places = _places(spec, layout)
-    return Space(
-        schedule=NAME,
-        variant=f"rows{layout.rows}x{layout.row_stride}",
-        func=csr_function(spec, nnz, lambda arguments: _write(spec, layout, tile, arguments)),
-        apply=lambda sch: _schedule(sch, spec, layout),
-        fold=False,
-        constants=lambda weight: stretch(weight, places),
-    )
+class CsrRowSpace(HandMadeSpace):
+    """The space of one layout of the packed input."""
+
+    def __init__(self, spec: ConvSpec, nnz: int, layout: RowGroups, tile: int):
+        func = csr_function(spec, nnz, lambda arguments: _write(spec, layout, tile, arguments))
+        super().__init__(NAME, f"rows{layout.rows}x{layout.row_stride}", func, fold=False)
+        self.spec, self.layout = spec, layout
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `Space`."""
+        return stretch(weight, _places(self.spec, self.layout))
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """See `HandMadeSpace`."""
+        spec, layout = self.spec, self.layout
+        filters, blocks = divisors(spec.k, 32), divisors(spec.out_h // layout.rows)
+        filters_block = choose.one_of("filters", filters, nearest(filters, 8))
+        rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
+        n, k, y, x = sch.get_loops(sch.get_sblock("out"))
+        k_outer, k_inner = sch.split(k, [None, filters_block])
+        block, group, row = sch.split(y, [None, rows_block, layout.rows])
+        sch.reorder(n, k_outer, block, group, k_inner, row, x)
+        sch.compute_at(sch.get_sblock("conv"), k_inner, preserve_unit_loops=True)
+        sch.parallel(sch.fuse(n, k_outer, block))
+        if not layout.reads_input(spec):
+            sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
 
 
 def _write(spec: ConvSpec, layout: RowGroups, tile: int, arguments: dict[str, tirx.Var]) -> None:
@@ -152,17 +168,3 @@ def _write_conv(
         for i in range(tile):
             with T.vectorized(lanes) as lane:
                 T.buffer_store(sums, acc[i * lanes + lane], [n, k, group, first + i * lanes + lane])
-
-
-def _schedule(sch: Schedule, spec: ConvSpec, layout: RowGroups) -> None:
-    filters, blocks = divisors(spec.k, 32), divisors(spec.out_h // layout.rows)
-    filters_block = sample(sch, filters, nearest(filters, 8))
-    rows_block = sample(sch, blocks, nearest(blocks, 16 / layout.rows))
-    n, k, y, x = sch.get_loops(sch.get_sblock("out"))
-    k_outer, k_inner = sch.split(k, [None, filters_block])
-    block, group, row = sch.split(y, [None, rows_block, layout.rows])
-    sch.reorder(n, k_outer, block, group, k_inner, row, x)
-    sch.compute_at(sch.get_sblock("conv"), k_inner, preserve_unit_loops=True)
-    sch.parallel(sch.fuse(n, k_outer, block))
-    if not layout.reads_input(spec):
-        sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))

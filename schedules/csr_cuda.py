@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, epilogue, new_buffer, padded, require_int32, stretch, whole
-from tvm_sparse.scheduling.space import Space, divisors, sample
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 
 NAME = "csr_cuda"
 TARGET = "cuda"
@@ -40,7 +40,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     fitting = [pixels for pixels in PIXELS if pixels <= spec.out_h]
     outputs = int(np.prod(spec.output_shape))
     fitting.sort(key=lambda pixels: outputs / pixels < THREADS)
-    return [_space(spec, pattern.nnz, pixels) for pixels in fitting]
+    return [CsrPixelsSpace(spec, pattern.nnz, pixels) for pixels in fitting]
 
 
 def _padded_size(spec: ConvSpec) -> tuple[int, int]:
@@ -48,18 +48,43 @@ def _padded_size(spec: ConvSpec) -> tuple[int, int]:
     return spec.h + top + bottom, spec.w + left + right
 
 
-def _space(spec: ConvSpec, nnz: int, pixels: int) -> Space:
-    height, width = _padded_size(spec)
-    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
-    places = (c * height + r * spec.dilation[0]) * width + s * spec.dilation[1]
-    return Space(
-        schedule=NAME,
-        variant=f"pixels{pixels}",
-        func=csr_function(spec, nnz, lambda arguments: _write(spec, pixels, arguments)),
-        apply=lambda sch: _schedule(sch, spec),
-        fold=False,
-        constants=lambda weight: stretch(weight, places),
-    )
+class CsrPixelsSpace(HandMadeSpace):
+    """The space of one number of outputs a thread."""
+
+    def __init__(self, spec: ConvSpec, nnz: int, pixels: int):
+        func = csr_function(spec, nnz, lambda arguments: _write(spec, pixels, arguments))
+        super().__init__(NAME, f"pixels{pixels}", func, fold=False)
+        self.spec = spec
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `Space`."""
+        height, width = _padded_size(self.spec)
+        c, r, s = np.ogrid[: self.spec.c, : self.spec.r, : self.spec.s]
+        places = (c * height + r * self.spec.dilation[0]) * width + s * self.spec.dilation[1]
+        return stretch(weight, places)
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """See `HandMadeSpace`."""
+        # At most 256 x 4 threads a block.
+        threads = choose.one_of("threads", (32, 64, 128, 256), 64)
+        filters = divisors(self.spec.k, 4)
+        filters_block = choose.one_of("filters", filters, filters[-1])
+        n, k, group, column = sch.get_loops(sch.get_sblock("conv"))
+        k_outer, k_inner = sch.split(k, [None, filters_block])
+        sch.reorder(n, group, column, k_outer, k_inner)
+        block, thread = sch.split(sch.fuse(n, group, column), [None, threads])
+        sch.reorder(block, k_outer, k_inner, thread)
+        for loop, axis in (
+            (block, "blockIdx.x"),
+            (k_outer, "blockIdx.y"),
+            (k_inner, "threadIdx.y"),
+            (thread, "threadIdx.x"),
+        ):
+            sch.bind(loop, axis)
+        if any(self.spec.padding):
+            block, thread = sch.split(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))), [None, 256])
+            sch.bind(block, "blockIdx.x")
+            sch.bind(thread, "threadIdx.x")
 
 
 def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
@@ -98,26 +123,3 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
                 T.buffer_store(acc, acc[i] + values[e] * source(n, place), [i])
         for i in range(pixels):
             T.buffer_store(y, epilogue(spec, arguments, acc[i], index[i]), index[i])
-
-
-def _schedule(sch: Schedule, spec: ConvSpec) -> None:
-    # At most 256 x 4 threads a block.
-    threads = sample(sch, (32, 64, 128, 256), 64)
-    filters = divisors(spec.k, 4)
-    filters_block = sample(sch, filters, filters[-1])
-    n, k, group, column = sch.get_loops(sch.get_sblock("conv"))
-    k_outer, k_inner = sch.split(k, [None, filters_block])
-    sch.reorder(n, group, column, k_outer, k_inner)
-    block, thread = sch.split(sch.fuse(n, group, column), [None, threads])
-    sch.reorder(block, k_outer, k_inner, thread)
-    for loop, axis in (
-        (block, "blockIdx.x"),
-        (k_outer, "blockIdx.y"),
-        (k_inner, "threadIdx.y"),
-        (thread, "threadIdx.x"),
-    ):
-        sch.bind(loop, axis)
-    if any(spec.padding):
-        block, thread = sch.split(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))), [None, 256])
-        sch.bind(block, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_rows import layouts, packs, row_space, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs, vector_lanes
 from tvm_sparse.scheduling.space import Space
 
 NAME = "dense_cpu"
@@ -22,6 +22,6 @@ LAYOUTS = 2
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
     return [
-        row_space(NAME, spec, layout, packs(spec, layout)[0], fold=False)
+        RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False)
         for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
     ]

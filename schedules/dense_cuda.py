@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.spatial_tiles import tile_space
+from tvm_sparse.scheduling.cuda.spatial_tiles import TileSpace
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.space import Space
 
@@ -22,11 +22,11 @@ CHUNK = 512
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
     found: list[Space] = []
-    for mode in ("async", "plain", "direct"):
+    for mode in ("async", "single", "direct"):
         for pixels in (4, 2, 1):
             # A thread that keeps several rows reads each weight once for all of them.
             if pixels <= spec.out_h and (mode != "direct" or not found):
                 structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, pixels))
                 plans = (plan(spec, structure, CHUNK) for structure in structures)
-                found += [tile_space(NAME, spec, each) for each in plans if each is not None][:1]
+                found += [TileSpace(NAME, spec, each, fold=False) for each in plans if each is not None][:1]
     return found

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_rows import layouts, packs, row_space, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs, vector_lanes
 from tvm_sparse.scheduling.space import NotApplicable, Space
 
 NAME = "folded_cpu"
@@ -34,7 +34,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         streams = "make code that streams no faster than data would"
         raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {MAX_NNZ} are folded")
     return [
-        row_space(NAME, spec, layout, pack, fold=True)
+        RowSpace(NAME, spec, layout, pack, fold=True)
         for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
         for pack in packs(spec, layout)
     ]

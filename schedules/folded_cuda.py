@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from tvm.target import Target
@@ -20,8 +20,9 @@ from tvm_sparse.conv.conv2d_tiles import Tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.warp_row_tiles import Strips
-from tvm_sparse.scheduling.cuda.npq_tiles import MAX_LENGTH, lengths, run_plan, run_space
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, plain_tile_space
+from tvm_sparse.scheduling.cuda.npq_tiles import MAX_LENGTH, NpqSpace, lengths, run_plan
+from tvm_sparse.scheduling.cuda.occupancy import FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -54,49 +55,56 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    folding, found = Fold.on(target, pattern), []
+    folding = Fold.on(target, pattern)
+    found: list[Space] = []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
-            tiled = (_tiled(spec, Structure(tiles, pixels, "ring"), folding) for tiles in layouts(spec, pixels))
-            found += list(islice((each for each in tiled if each is not None), count))
+            tiled = (_tiled(spec, Structure(tiles, pixels, "multistage"), folding) for tiles in layouts(spec, pixels))
+            found += islice(_fitting(tiled), count)
     across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
-    found += _each(_tiled(spec, Structure(tiles, 1, "ring", across=True), folding) for tiles in islice(across, 1))
-    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
-    found += sorted(_each(runs), key=lambda each: each.estimate_us or 0)[:RUNS]
+    first = (_tiled(spec, Structure(tiles, 1, "multistage", across=True), folding) for tiles in islice(across, 1))
+    found += _fitting(first)
+    runs = (NpqSpace(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
+    found += sorted(_fitting(runs), key=_estimate_us)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
-    found += _each(run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])
+    found += _fitting(NpqSpace(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a ring.
         plans = (
-            plan(spec, Structure(tiles, 1, "plain"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)
+            plan(spec, Structure(tiles, 1, "single"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)
         )
-        found = [plain_tile_space(NAME, spec, each) for each in plans if each is not None][:1]
+        found += [TileSpace(NAME, spec, each, fold=True) for each in plans if each is not None][:1]
     if not found:
         if pattern.nnz > MAX_WHOLE:
             raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/cuda.md).
-    return [*sorted(found, key=lambda each: each.estimate_us or 0), *_beside(spec, folding)]
+    return [*sorted(found, key=_estimate_us), *_beside(spec, folding)]
 
 
 def _beside(spec: ConvSpec, folding: Fold) -> list[Space]:
     """Spaces whose threads have several pixels side by side, on maps that still make a warp."""
     offered = (beside for beside, width in BESIDE if spec.s >= width and spec.out_h * spec.out_w >= 32 * beside)
     pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, 1, beside)[:1])
-    return _each(_tiled(spec, Structure(tiles, 1, "ring", beside=beside), folding) for beside, tiles in pairs)
+    tiled = (_tiled(spec, Structure(tiles, 1, "multistage", beside=beside), folding) for beside, tiles in pairs)
+    return list(_fitting(tiled))
 
 
-def _each(spaces: Iterable[Space | None]) -> list[Space]:
-    """Those that can be made."""
-    return [each for each in spaces if each is not None]
+def _fitting(spaces: Iterable[FoldedCudaSpace | None]) -> Iterator[FoldedCudaSpace]:
+    """Those that can be made and some of whose decisions fit."""
+    return (each for each in spaces if each is not None and each.defaults)
 
 
-_STRIP = re.compile(r"strip(\d{1,4})")
+def _estimate_us(space: Space) -> float:
+    return space.estimate_us or 0.0
+
+
+_STRIP = re.compile(r"warp-rows(\d{1,4})")
 _RUN, _RING = (
-    re.compile(r"(?:split(\d)-)?run(\d{1,4})"),
-    re.compile(r"ring-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?"),
+    re.compile(r"(?:split(\d)-)?npq(\d{1,4})"),
+    re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?"),
 )
 
 
@@ -110,25 +118,27 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     folding = Fold.on(target, pattern)
     if match := _RING.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
-        structure = Structure(Tiles(rows, columns), pixels, "ring", across=bool(match[5]), beside=int(match[4] or 1))
+        structure = Structure(
+            Tiles(rows, columns), pixels, "multistage", across=bool(match[5]), beside=int(match[4] or 1)
+        )
         return _tiled(spec, structure, folding) if serves(spec, structure) else None
     if match := _STRIP.fullmatch(variant):
         strips = Strips(int(match[1]))
         fits = 0 < strips.length <= MAX_LENGTH and strips.serves(spec)
-        return run_space(NAME, spec, run_plan(spec, strips), folding) if fits else None
+        return NpqSpace(NAME, spec, run_plan(spec, strips), folding) if fits else None
     match = _RUN.fullmatch(variant)
     if match is None or not 0 < int(match[2]) <= MAX_LENGTH:
         return None
     run = run_plan(spec, Runs(int(match[2])))
     if match[1] is None:
-        return run_space(NAME, spec, run, folding)
+        return NpqSpace(NAME, spec, run, folding)
     parts = int(match[1])
     return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
 
 
-def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> Space | None:
-    """The space of one way to cut the output, or None where no ring of copies fits."""
+def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> FoldedTileSpace | None:
+    """The space of one way to cut the output, or None where there would be too much code."""
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
     decisions = plan(spec, structure, 0)
-    return None if decisions is None else folded_tile_space(NAME, spec, decisions, folding)
+    return None if decisions is None else FoldedTileSpace(NAME, spec, decisions, folding)

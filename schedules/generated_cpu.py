@@ -19,7 +19,7 @@ from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.space import Generated, NotApplicable, Space
+from tvm_sparse.scheduling.space import GeneratedSpace, NotApplicable, Space
 
 NAME = "generated_cpu"
 TARGET = "llvm"
@@ -43,51 +43,57 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     """
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
-    generated = Generated(_generator, _mark_for_folding)
-    return [Space(NAME, "", conv2d(spec), None, generated=generated, refuse=lambda sch: _refuse(sch, pattern.nnz))]
+    return [TextbookSpace(spec, pattern.nnz)]
 
 
-def _generator(postprocs: list) -> ms.space_generator.SpaceGenerator:
-    rules = [
-        ms.schedule_rule.MultiLevelTiling(
-            structure="SSRSRS",
-            max_innermost_factor=64,
-            reuse_write=ms.schedule_rule.ReuseType(req="may", levels=[1, 2], scope="global"),
-        ),
-        ms.schedule_rule.ParallelizeVectorizeUnroll(
-            max_jobs_per_core=16, max_vectorize_extent=64, unroll_max_steps=[], unroll_explicit=False
-        ),
-    ]
-    posts = [
-        ms.postproc.DisallowDynamicLoop(),
-        ms.postproc.RewriteParallelVectorizeUnroll(),
-        ms.postproc.RewriteReductionBlock(),
-        *postprocs,
-    ]
-    return ms.space_generator.PostOrderApply(
-        sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
-    )
+class TextbookSpace(GeneratedSpace):
+    """MetaSchedule's space of the textbook convolution for a weight of `nnz` non-zeros."""
 
+    def __init__(self, spec: ConvSpec, nnz: int):
+        super().__init__(NAME, "", conv2d(spec))
+        self.nnz = nnz
 
-def _refuse(sch: Schedule, nnz: int) -> str:
-    """Which of multiply-adds, accumulators and vectors is out of its bounds."""
-    loops = [sch.get(loop) for loop in _reduction(sch)]
-    serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
-    pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
-    filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
-    lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
-    if nnz * pixels > MAX_MULTIPLY_ADDS:
-        return f"{nnz * pixels} multiply-adds, at most {MAX_MULTIPLY_ADDS}"
-    if pixels * filters > MAX_ACCUMULATORS:
-        return f"{pixels * filters} accumulators, at most {MAX_ACCUMULATORS}"
-    return "" if lanes >= MIN_LANES else f"vectors of {lanes}, at least {MIN_LANES}"
+    def generator(self, postprocs: list) -> ms.space_generator.SpaceGenerator:
+        """See `GeneratedSpace`."""
+        rules = [
+            ms.schedule_rule.MultiLevelTiling(
+                structure="SSRSRS",
+                max_innermost_factor=64,
+                reuse_write=ms.schedule_rule.ReuseType(req="may", levels=[1, 2], scope="global"),
+            ),
+            ms.schedule_rule.ParallelizeVectorizeUnroll(
+                max_jobs_per_core=16, max_vectorize_extent=64, unroll_max_steps=[], unroll_explicit=False
+            ),
+        ]
+        posts = [
+            ms.postproc.DisallowDynamicLoop(),
+            ms.postproc.RewriteParallelVectorizeUnroll(),
+            ms.postproc.RewriteReductionBlock(),
+            *postprocs,
+        ]
+        return ms.space_generator.PostOrderApply(
+            sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
+        )
+
+    def refusal(self, sch: Schedule) -> str:
+        """Which of multiply-adds, accumulators and vectors is out of its bounds."""
+        loops = [sch.get(loop) for loop in _reduction(sch)]
+        serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]
+        pixels = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] in "nyx")
+        filters = math.prod(int(loop.extent) for loop in serial if loop.loop_var.name[0] == "k")
+        lanes = math.prod(int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED)
+        if self.nnz * pixels > MAX_MULTIPLY_ADDS:
+            return f"{self.nnz * pixels} multiply-adds, at most {MAX_MULTIPLY_ADDS}"
+        if pixels * filters > MAX_ACCUMULATORS:
+            return f"{pixels * filters} accumulators, at most {MAX_ACCUMULATORS}"
+        return "" if lanes >= MIN_LANES else f"vectors of {lanes}, at least {MIN_LANES}"
+
+    def finish(self, sch: Schedule) -> None:
+        """Mark the reduction for folding."""
+        sch.annotate(_reduction(sch)[0], FOLD, 1)
 
 
 def _reduction(sch: Schedule) -> list[LoopRV]:
     """The loops of the reduction: those of the update that its initialisation does not share."""
     shared = {sch.get(loop).loop_var for loop in sch.get_loops(sch.get_sblock("conv_init"))}
     return [loop for loop in sch.get_loops(sch.get_sblock("conv_update")) if sch.get(loop).loop_var not in shared]
-
-
-def _mark_for_folding(sch: Schedule) -> None:
-    sch.annotate(_reduction(sch)[0], FOLD, 1)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
+# Tests start processes of their own, which need what they share too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 # Test processes share the cores: threads that wait busily for each other take longer than the work.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}

@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that is not empty, or else the name of its class."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 class TvmSparseError(Exception):
     """Base of all errors a user can meet; `exit_code` is what the command line returns."""
 

@@ -28,7 +28,7 @@ from random_convolutions import random_case, random_kernel
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.schedules import schedule_names, spaces_of
-from tvm_sparse.scheduling.kernel import apply_trace
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -60,7 +60,7 @@ def check_case(seed: int, index: int, schedules: Sequence[str]) -> Iterator[dict
         result["space"] = each.name
         try:
             is_random = decided == "random"
-            kernel = random_kernel(each, case.weight, choose) if is_random else apply_trace(each, case.weight)
+            kernel = random_kernel(each, case.weight, choose) if is_random else apply_decisions(each, case.weight)
             worst = case.worst(kernel, target)
         except (TvmSparseError, RuntimeError, ValueError, TypeError) as error:
             yield {**result, "cause": f"{type(error).__name__}: {str(error).strip()[-500:]}"}

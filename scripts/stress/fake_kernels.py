@@ -19,10 +19,10 @@ BUILD_S, RUN_S = 0.02, 0.03
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
     """A worker's build that takes a moment: the library holds only what it is a kernel of."""
-    instructions, decisions = request["trace"]
-    named = {f"{index} {instructions[index][0]}": value for index, value in decisions}
     time.sleep(BUILD_S)
-    Path(request["library"]).write_text(json.dumps([request["spec"], request["schedule"], named], sort_keys=True))
+    Path(request["library"]).write_text(
+        json.dumps([request["spec"], request["schedule"], request["decisions"]], sort_keys=True)
+    )
     return {}
 
 

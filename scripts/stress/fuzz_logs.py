@@ -5,8 +5,8 @@ Three experiments on records of the logs that are shared with the package:
 * *files*: a log is damaged (bits flipped, cut, bytes inserted, removed, repeated, zeroed, lines joined, swapped, or
   replaced by nonsense), read, searched, appended to, cleaned by `quarantine` and read again. Every line that the damage
   left alone must be found, nothing else may be believed, and the bad lines must be in ``*.rejected`` as they were.
-* *traces*: the trace of a sound record is damaged, as by somebody who computes checksums; it must be refused, or be one
-  that TVM replays.
+* *decisions*: the decisions or the trace of a sound record are damaged, as by somebody who computes checksums; they
+  must be refused, or be others that fit.
 * *writers*: eight processes append records to one log at once; it must hold exactly these.
 
 All of it runs in other processes. One that dies is counted as a crash, and the next one goes on after its case.
@@ -112,33 +112,36 @@ def compare(log: TuningLog, untouched: set[str], sound: set[str]) -> Counter[str
     return Counter(lost=len(untouched - found), believed=len(found - sound))
 
 
-def trace_case(seed: str, records: list[TuningRecord], _folder: Path) -> Counter[str]:
-    """One damaged trace; the process dies if TVM is given one that it crashes on."""
+def decisions_case(seed: str, records: list[TuningRecord], _folder: Path) -> Counter[str]:
+    """Damaged decisions, or a damaged trace; the process dies if TVM is given one that it crashes on."""
     from tvm.target import Target
 
     from tvm_sparse.schedules import find_space
 
     rng = random.Random(seed)
-    record = rng.choice([record for record in records if record.trace])
-    trace = json.loads(json.dumps(record.trace))
+    record = rng.choice(records)
+    # Damaged as lists, so that values are swapped between names too.
+    chosen = json.loads(json.dumps(record.chosen))
+    parts = [chosen] if isinstance(chosen, list) else [list(chosen), list(chosen.values())]
     for _ in range(rng.randint(1, 2)):
         # Decisions are few among instructions, and what is valid in form is most likely among them.
-        damage_list(rng.choice([trace, *(part for part in trace if isinstance(part, list))]), rng)
+        damage_list(rng.choice([*parts, *(part for part in parts[0] if isinstance(part, list))]), rng)
+    damaged = parts[0] if isinstance(chosen, list) else dict(zip(map(str, parts[0]), parts[1], strict=False))
     target = Target(record.target)
     each = find_space(record.schedule, record.spec, record.pattern, target)
     try:
-        vetting().check(each, record.spec, record.pattern, target, trace)
+        replay().scheduled(each, record.spec, record.pattern, target, damaged)
     except BuildError as error:
         return Counter(cases=1, refused=1, refused_by_a_crash="killed by" in str(error))
     return Counter(cases=1, replayed=1)
 
 
 @functools.cache
-def vetting() -> Any:
-    """The one `Vetting` of this process; its worker ends with it."""
-    from tvm_sparse.measure.safe_replay import Vetting
+def replay() -> Any:
+    """The one `SafeReplay` of this process; its worker ends with it."""
+    from tvm_sparse.measure.safe_replay import SafeReplay
 
-    return Vetting()
+    return SafeReplay()
 
 
 def write_records(path: Path, first: int, count: int) -> None:
@@ -149,7 +152,7 @@ def write_records(path: Path, first: int, count: int) -> None:
         log.append(replace(record, seed=seed))
 
 
-CASES = {"files": file_case, "traces": trace_case}
+CASES = {"files": file_case, "decisions": decisions_case}
 # What is counted, zeros included.
 FIGURES = {
     "files": (
@@ -162,7 +165,7 @@ FIGURES = {
         "bad_lines",
         "bad_lines_not_moved",
     ),
-    "traces": ("cases", "refused", "refused_by_a_crash", "replayed"),
+    "decisions": ("cases", "refused", "refused_by_a_crash", "replayed"),
 }
 
 
@@ -216,7 +219,7 @@ def main() -> int:
     """Print the figures as JSON; 1 where a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="damaged files (default: %(default)s)")
-    parser.add_argument("--traces", type=int, default=2_000, help="damaged traces (default: %(default)s)")
+    parser.add_argument("--decisions", type=int, default=2_000, help="damaged decisions (default: %(default)s)")
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--records", type=int, default=200, help="of each writer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -233,12 +236,12 @@ def main() -> int:
         return 0
     found = {
         "files": run_cases("files", arguments.seed, arguments.cases),
-        "traces": run_cases("traces", arguments.seed, arguments.traces),
+        "decisions": run_cases("decisions", arguments.seed, arguments.decisions),
         "writers": run_writers(arguments.writers, arguments.records),
     }
     print(json.dumps(found, indent=2))
     broken = [found["files"].get(key) for key in ("crashes", "lost", "believed", "bad_lines_not_moved")]
-    broken += [found["traces"]["crashes"]]
+    broken += [found["decisions"]["crashes"]]
     broken += [found["writers"][key] for key in ("failed_writers", "lost", "too_many", "bad_lines")]
     return 1 if any(broken) else 0
 

@@ -124,7 +124,7 @@ def build(job: Job, folder: str) -> tuple[str, str, str]:
     from tvm_sparse.conv.sparsity import SparsityPattern
     from tvm_sparse.errors import TvmSparseError
     from tvm_sparse.schedules import spaces_of
-    from tvm_sparse.scheduling.kernel import apply_trace
+    from tvm_sparse.scheduling.kernel import apply_decisions
 
     case, cuda = job.case(), target()
     found, _ = spaces_of(case.spec, SparsityPattern.of(case.weight), cuda, [job.schedule.partition(":")[0]])
@@ -138,7 +138,9 @@ def build(job: Job, folder: str) -> tuple[str, str, str]:
     path = str(Path(folder) / f"{os.getpid()}-{time.monotonic_ns()}")
     try:
         random_decisions = job.spec is None and choose((True, True, False))
-        kernel = random_kernel(chosen, case.weight, choose) if random_decisions else apply_trace(chosen, case.weight)
+        kernel = (
+            random_kernel(chosen, case.weight, choose) if random_decisions else apply_decisions(chosen, case.weight)
+        )
         lowering.build(kernel.func, cuda).export_library(f"{path}.so")
     except (TvmSparseError, RuntimeError, ValueError) as error:
         return chosen.name, "", f"{type(error).__name__}: {str(error)[-1000:]}"

@@ -114,7 +114,7 @@ class Chain:
     def trials(self) -> list[str]:
         """The trials in the log, in its order, as workers note them."""
         return [
-            json.dumps([record.spec.to_json(), record.schedule, record.decisions], sort_keys=True)
+            json.dumps([record.spec.to_json(), record.schedule, record.chosen], sort_keys=True)
             for record in self.records()
         ]
 

@@ -13,9 +13,8 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import trace_to_json
 
 # Picks one of several options: `random.Random(seed).choice`, or hypothesis drawing from them.
 Choose = Callable[[Sequence[Any]], Any]
@@ -138,7 +137,7 @@ def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     """
     from tvm.s_tir import Schedule
 
-    schedule = space.scheduled(space.apply)
+    schedule = space.scheduled()
 
     def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> Any:
         return choose(range(len(attributes[0]))) if instruction.kind.name == "SampleCategorical" else None
@@ -146,6 +145,6 @@ def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     for _ in range(ATTEMPTS):
         decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
         schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
-        if space.is_worth(decided):
-            return apply_trace(space, weight, trace_to_json(decided.trace))
-    return apply_trace(space, weight)
+        if not space.refusal(decided):
+            return apply_decisions(space, weight, space.decisions_of(decided))
+    return apply_decisions(space, weight)

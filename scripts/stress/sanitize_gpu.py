@@ -17,10 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gpu_jobs import Job, pruned_weight, run, target
@@ -50,24 +49,17 @@ def build(spec: ConvSpec, schedule: str, folder: str) -> list[tuple[str, str]]:
     from tvm_sparse.codegen import lowering
     from tvm_sparse.conv.sparsity import SparsityPattern
     from tvm_sparse.schedules import spaces_of
-    from tvm_sparse.scheduling.kernel import apply_trace
+    from tvm_sparse.scheduling.kernel import apply_decisions
 
     weight, built = pruned_weight(spec, 0), []
     found, _ = spaces_of(spec, SparsityPattern.of(weight), target(), [schedule])
     for each in found:
-        for i, trace in enumerate(_traces(each)):
-            kernel, path = apply_trace(each, weight, trace), f"{folder}/{len(spec.key)}-{each.variant}-{i}"
+        for i, decisions in enumerate(each.starts()):
+            kernel, path = apply_decisions(each, weight, decisions), f"{folder}/{len(spec.key)}-{each.variant}-{i}"
             lowering.build(kernel.func, target()).export_library(f"{path}.so")
             np.savez(f"{path}.npz", *kernel.constants)
             built.append((f"{each.name} {i}", path))
     return built
-
-
-def _traces(space_: Any) -> Iterator[Any]:
-    from tvm_sparse.scheduling.trace import trace_to_json
-
-    for apply in (space_.apply, *space_.others):
-        yield trace_to_json(space_.scheduled(apply).trace)
 
 
 def sanitize(tool: str, jobs: Sequence[str]) -> str:

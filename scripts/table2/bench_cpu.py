@@ -72,8 +72,8 @@ def bench_case(operator: int, batch: int, density: float, log: Any, threads: int
         return {**case, "skipped": decision.reason}
     x = reference.random_arguments(spec, arguments.seed)["x"]
     ours = {
-        OURS: compiled_call(decision.schedule, spec, weight, x, target, decision.trace),
-        DENSE: compiled_call(dense.schedule, spec, weight, x, target, dense.trace),
+        OURS: compiled_call(decision.schedule, spec, weight, x, target, decision.chosen),
+        DENSE: compiled_call(dense.schedule, spec, weight, x, target, dense.chosen),
     }
     calls = contenders(spec, weight, x, threads, ours)
     errors = check(name, calls, reference.reference(spec, x, weight))

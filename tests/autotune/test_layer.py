@@ -18,7 +18,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
 from tvm_sparse.measure.outcome import MeasureOptions, Outcome
 from tvm_sparse.schedules import spaces_of
-from tvm_sparse.scheduling.trace import decisions
+from tvm_sparse.scheduling.space import HandMadeSpace
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -37,7 +37,7 @@ class Fake:
 
     def __call__(self, spec, weight, target, options):
         self.spec, self.target = spec, target
-        self.measured, self.rivals = [], []
+        self.measured, self.baselines = [], []
         return self
 
     def __enter__(self):
@@ -46,17 +46,17 @@ class Fake:
     def __exit__(self, *_):
         pass
 
-    def set_rival(self, candidate):
-        self.rivals.append(candidate)
+    def set_baseline(self, candidate):
+        self.baselines.append(candidate)
 
     def measure(self, candidates):
         for candidate in candidates:
-            key = candidate.schedule, decisions_key(decisions(candidate.trace))
+            key = candidate.schedule, decisions_key(candidate.decisions)
             self.measured.append(key)
             status = next((s for name, s in self.failures.items() if candidate.schedule.startswith(name)), "ok")
             if status == "ok":
                 time_us = 10 + zlib.crc32(repr(key).encode()) % 1000 / 100
-                yield Outcome("ok", "", (time_us,) * 3, (50.0,) * 3 if self.rivals else (), 0.2)
+                yield Outcome("ok", "", (time_us,) * 3, (50.0,) * 3 if self.baselines else (), 0.2)
             else:
                 yield Outcome(status, f"{candidate.schedule} is broken")
 
@@ -105,7 +105,7 @@ def keys(records):
     return [(record.schedule, decisions_key(record.decisions)) for record in records]
 
 
-def test_dense_comes_first_and_its_best_is_the_rival(fake):
+def test_dense_comes_first_and_its_best_is_the_baseline(fake):
     measurer = fake()
     records = tune()
     dense = [record for record in records if record.is_dense]
@@ -113,9 +113,9 @@ def test_dense_comes_first_and_its_best_is_the_rival(fake):
     assert records[: len(dense)] == dense
     assert not any(record.dense_times_us for record in dense)
     best = min(dense, key=lambda record: record.time_us)
-    assert [(rival.schedule, rival.trace) for rival in measurer.rivals] == [(best.schedule, best.trace)]
+    assert [(each.schedule, each.decisions) for each in measurer.baselines] == [(best.schedule, best.chosen)]
     for record in records[len(dense) :]:
-        assert (record.dense_schedule, record.dense_time_us) == (best.schedule, 50.0)
+        assert (record.baseline, record.dense_time_us) == (best.schedule, 50.0)
 
 
 def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
@@ -124,13 +124,13 @@ def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
     assert len(records) == TRIALS
     assert len(set(measurer.measured)) == len(measurer.measured) == TRIALS
     spaces, _ = spaces_of(SPEC, SparsityPattern.of(WEIGHT), TARGET)
-    assert {each.name for each in spaces if each.generated is None} == {record.schedule for record in records}
+    assert {each.name for each in spaces if isinstance(each, HandMadeSpace)} == {record.schedule for record in records}
 
 
 def test_records_say_what_was_measured(done):
     for record in done:
         assert (record.spec, record.pattern, record.seed) == (SPEC, SparsityPattern.of(WEIGHT), 0)
-        assert record.decisions == decisions(record.trace)
+        assert (record.trace is None) == bool(record.decisions)
         assert record.fingerprint == fingerprint_of(TARGET)
         assert record.status == "ok"
         assert type(record).from_line(record.to_line()) == record
@@ -201,13 +201,13 @@ def test_another_machine_s_trials_count_for_nothing(fake, done, change):
 
 
 def test_trials_of_older_schedules_are_forgotten(fake, done):
-    """Their traces no longer fit, or their layout is gone; as the dense rival they would end the tuning."""
+    """Their decisions no longer fit, or their layout is gone; as the dense baseline they would end the tuning."""
     measurer = fake()
-    stale = [replace(record, trace=[[["Gone", [], [], []]], []]) for record in done]
+    stale = [replace(record, decisions={"gone": 1}) for record in done]
     stale += [replace(record, schedule="dense_cpu:gone") for record in stale if record.is_dense]
     records = tune(known=stale)
     assert len(records) == TRIALS
-    assert measurer.rivals[0].trace in [record.trace for record in records]
+    assert measurer.baselines[0].decisions in [record.decisions for record in records]
 
 
 @pytest.mark.parametrize("status", ["build_failed", "run_failed", "timeout", "wrong"])
@@ -235,7 +235,7 @@ def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
     assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
 
 
-def test_schedules_limit_the_search_but_not_the_rival(fake):
+def test_schedules_limit_the_search_but_not_the_baseline(fake):
     fake()
     names = {record.schedule.split(":")[0] for record in tune(schedules=("csr_cpu",))}
     assert names == {"csr_cpu", "dense_cpu"}
@@ -247,7 +247,7 @@ def test_a_space_of_one_point_ends(fake, monkeypatch, search):
     monkeypatch.setattr(random_search, "MAX_DRAWS", 50)
     spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
     weight = np.ones(spec.weight_shape, np.float32)
-    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",), search=evolutionary_search)
+    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",), search=search)
     records = list(tune_layer(spec, weight, TARGET, options))
     assert 2 <= len(records) < TRIALS
     assert len(set(keys(records))) == len(records)
@@ -269,7 +269,7 @@ class Clock:
 def test_no_batch_is_begun_after_the_time(fake, monkeypatch, search, seconds, made):
     measurer = fake()
     monkeypatch.setattr(trial_runner, "time", Clock(measurer))
-    options = TuneOptions(trials=TRIALS, batch=2, seconds=seconds, search=evolutionary_search)
+    options = TuneOptions(trials=TRIALS, batch=2, seconds=seconds, search=search)
     told = []
     found = list(tune_layer(SPEC, WEIGHT, TARGET, options, out_of_time=lambda: told.append("out of time")))
     assert len(found) == len(measurer.measured) == made
@@ -284,13 +284,13 @@ def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, s
     monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     known, made = [], [1]
     while made[-1]:
-        records = tune(known=known, batch=2, seconds=5, search=evolutionary_search)
+        records = tune(known=known, batch=2, seconds=5, search=search)
         made.append(len(records))
         known += records
     assert made[1] == 8
     assert made[2] > 2
     assert len(set(keys(known))) == len(known) == TRIALS
-    if evolutionary_search == "random":
+    if search == "random":
         assert keys(known) == keys(at_random)
 
 
@@ -316,9 +316,9 @@ def test_random_trials_are_of_all_spaces_and_none_twice(fake):
     assert {record.schedule.partition(":")[0] for record in records} == {each.schedule for each in spaces}
 
 
-def test_random_search_has_the_dense_rival_of_the_guided_one(done, at_random):
+def test_random_search_has_the_dense_baseline_of_the_guided_one(done, at_random):
     assert keys(filter(is_dense, at_random)) == keys(filter(is_dense, done))
-    assert {r.dense_schedule for r in at_random} == {r.dense_schedule for r in done}
+    assert {r.baseline for r in at_random} == {r.baseline for r in done}
 
 
 def test_random_trials_heed_the_seed_and_not_the_times(fake, at_random):

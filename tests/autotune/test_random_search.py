@@ -8,11 +8,10 @@ import pytest
 from tvm_sparse.autotune import random_search
 from tvm_sparse.autotune.evolutionary_search import HOPELESS, SharedModel, SpaceSearch
 from tvm_sparse.autotune.random_search import RandomSearch
-from tvm_sparse.autotune.trial_history import key_of_trace
+from tvm_sparse.autotune.trial_history import key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import spaces_of
-from tvm_sparse.scheduling.trace import replay
 from tvm_sparse.target.resolve import resolve_target
 
 # Which decisions a CPU's space refuses depends on its vectors.
@@ -32,7 +31,7 @@ def spaces(spec, target, *schedules):
 
 
 def keys(proposals):
-    return [key_of_trace(each, trace) for each, trace in proposals]
+    return [key_of_proposal(*each) for each in proposals]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +46,8 @@ def test_draws_are_valid_distinct_and_repeatable(spec, target, schedules):
     assert len(set(keys(drawn))) == len(drawn) == 20
     assert {each.schedule for each, _ in drawn} == set(schedules)
     assert search.refused
-    for each, trace in drawn:
-        schedule = replay(each, trace)
-        assert each.refuse is None or each.refuse(schedule) == ""
+    for each, decisions in drawn:
+        assert each.refusal(each.scheduled(decisions)) == ""
     assert keys(RandomSearch(found, target, 3).propose(20)) == keys(drawn)
     assert keys(RandomSearch(found, target, 4).propose(20)) != keys(drawn)
 
@@ -57,7 +55,7 @@ def test_draws_are_valid_distinct_and_repeatable(spec, target, schedules):
 def test_a_guided_search_proposes_nothing_hopeless():
     each = spaces(LARGE, CUDA, "folded_cuda")[0]
     search = SpaceSearch(each, CUDA, SharedModel(0, own=True), 0, 32, 16)
-    estimates = [each.estimate(replay(each, trace)) for trace in search.propose()]
+    estimates = [each.estimate(each.scheduled(decisions)) for decisions in search.propose()]
     assert max(estimates) <= HOPELESS * each.estimate_us
     assert any("estimated" in reason for reason in search.refused)
 

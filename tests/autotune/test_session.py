@@ -37,9 +37,9 @@ session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Silen
 HOLDER = """
 import sys
 from pathlib import Path
-from tvm_sparse import claims
+from tvm_sparse.autotune import task_lock
 
-for item in claims.in_turn(Path(sys.argv[1]), [sys.argv[2]], str, lambda item: print(item, flush=True)):
+for item in task_lock.in_turn(Path(sys.argv[1]), [sys.argv[2]], str, lambda item: print(item, flush=True)):
     print("claimed", flush=True)
     sys.stdin.readline()
 """

@@ -16,15 +16,14 @@ from tvm_sparse.logs import metaschedule_database
 from tvm_sparse.logs.metaschedule_worker import RECORDS, WORKLOADS
 from tvm_sparse.logs.tuning_log import TuningLog, write
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.trace import trace_to_json
 
 # What a database has no place for.
-LOST = {"dense_times_us": (), "dense_schedule": "", "error": None, "seed": 0, "timestamp": "2000-01-01T00:00:00+00:00"}
+LOST = {"dense_times_us": (), "baseline": "", "error": None, "seed": 0, "timestamp": "2000-01-01T00:00:00+00:00"}
 
 
 def records():
     """Three sparse records, two of one candidate on different machines, a dense one and a failed one."""
-    sparse = record(dense_times_us=(9.0,), dense_schedule="dense_cpu", seed=5)
+    sparse = record(dense_times_us=(9.0,), baseline="dense_cpu", seed=5)
     other = replace(sparse, fingerprint=sparse.fingerprint | {"device": "other"}, times_us=(3.0, 3.25))
     failed = record("csr_cpu", status="timeout", cause="run took longer than 60 s", times_us=(), error=None)
     return [sparse, other, record("dense_cpu", times_us=(7.5,)), failed]
@@ -59,9 +58,8 @@ def plain(records):
 NO_RELU = replace(SPEC, relu=False)
 
 
-def own_trace(spec):
-    each = find_space("folded_cpu", spec, SparsityPattern.of(WEIGHT), TARGET)
-    return trace_to_json(each.scheduled(each.apply).trace)
+def own_decisions(spec):
+    return find_space("folded_cpu", spec, SparsityPattern.of(WEIGHT), TARGET).starts()[0]
 
 
 def test_what_a_database_can_hold_comes_back(database):
@@ -143,7 +141,7 @@ def test_bad_workloads_cost_their_records(database, tmp_path):
 
 def test_a_function_that_is_no_longer_the_schedule_s_is_refused(tmp_path, monkeypatch):
     """As after a change of a schedule: the origin says one convolution, the function is another's."""
-    other = replace(record(trace=own_trace(NO_RELU)), spec=NO_RELU)
+    other = replace(record(decisions=own_decisions(NO_RELU)), spec=NO_RELU)
     metaschedule_database.export_database([other], tmp_path / "database")
     path = tmp_path / "database" / WORKLOADS
     key, text = json.loads(path.read_text())
@@ -155,10 +153,10 @@ def test_a_function_that_is_no_longer_the_schedule_s_is_refused(tmp_path, monkey
 
 
 def test_what_a_database_cannot_hold_is_left_out(tmp_path):
-    without_trace, sound = record(trace=None, decisions={}), record()
-    ((left_out, reason),) = metaschedule_database.export_database([without_trace, sound], tmp_path / "database")
-    assert left_out == without_trace
-    assert "the trace is damaged" in reason
+    misfit, sound = record(decisions={"filters": 1}), record()
+    ((left_out, reason),) = metaschedule_database.export_database([misfit, sound], tmp_path / "database")
+    assert left_out == misfit
+    assert "decision row_groups is missing" in reason
     assert (tmp_path / "database" / RECORDS).read_text().count("\n") == 1
 
 
@@ -192,4 +190,4 @@ def test_the_command_line_verifies(tmp_path, monkeypatch, capsys):
     assert main.main(["logs", "validate", "log.jsonl", "--all", "--json"]) == 5
     found = json.loads(capsys.readouterr().out)
     assert [found[key] for key in ("verified", "structure", "failed")] == [1, 0, 1]
-    assert "decisions" in found["records"][0]["note"]
+    assert "decision filters is missing" in found["records"][0]["note"]

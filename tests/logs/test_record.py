@@ -25,16 +25,19 @@ times = st.lists(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=Fal
 
 @settings(max_examples=150, deadline=None)
 @given(
-    trace=plain_json,
-    decisions=st.dictionaries(st.text(), plain_json, max_size=4),
+    chosen=st.lists(plain_json, max_size=4) | st.dictionaries(st.text(), plain_json, max_size=4),
     times_us=times,
     dense_times_us=times,
+    cold_times_us=st.none() | times,
+    dense_cold_times_us=st.none() | times,
     error=st.none() | st.floats(0, 1),
     cause=st.text(),
     seed=st.integers(),
 )
-def test_round_trip_is_exact(**changes):
-    record = make_record(**changes)
+def test_round_trip_is_exact(chosen, **changes):
+    kept = {"decisions": chosen} if isinstance(chosen, dict) else {"decisions": {}, "trace": chosen}
+    record = make_record(**kept, **changes)
+    assert record.chosen == chosen
     line = record.to_line()
     assert TuningRecord.from_line(line) == record
     assert TuningRecord.from_line(line).to_line() == line
@@ -43,7 +46,7 @@ def test_round_trip_is_exact(**changes):
 
 
 def test_failure_round_trips_without_times():
-    record = make_record(status="timeout", cause="10 s passed", times_us=(), error=None, trace=None)
+    record = make_record(status="timeout", cause="10 s passed", times_us=(), error=None)
     assert TuningRecord.from_line(record.to_line()) == record
     assert (record.time_us, record.speedup) == (math.inf, 0)
 
@@ -51,7 +54,7 @@ def test_failure_round_trips_without_times():
 def test_medians_and_speedup():
     record = make_record()
     assert (record.time_us, record.dense_time_us, record.speedup) == (12.5, 31.5, 31.5 / 12.5)
-    unrivalled = make_record(dense_times_us=(), dense_schedule="")
+    unrivalled = make_record(dense_times_us=(), baseline="")
     assert (unrivalled.dense_time_us, unrivalled.speedup) == (None, None)
 
 
@@ -79,8 +82,12 @@ BAD_VALUES = [
     (("times_us",), [math.inf], "Infinity"),
     (("times_us",), [10**400], "times_us"),
     (("dense_times_us",), [-2.0], "dense_times_us"),
-    (("dense_schedule",), "", "dense_schedule"),
+    (("baseline",), "", "baseline"),
     (("trace",), [math.nan], "NaN"),
+    (("trace",), [], "none where there is a trace"),
+    (("trace",), {}, "trace"),
+    (("cold_times_us",), [0.0], "cold_times_us"),
+    (("dense_cold_times_us",), "fast", "dense_cold_times_us"),
     (("status",), "fine", "build_failed"),
     (("status",), ["ok"], "status"),
     (("error",), 1.5, "error"),
@@ -157,23 +164,30 @@ def test_bad_line_is_a_log_error(line):
 
 
 def test_newer_schema_is_said():
-    with pytest.raises(NewerSchemaError, match="written by a newer tvm-sparse, found schema 3; allowed: up to 2"):
+    with pytest.raises(NewerSchemaError, match="written by a newer tvm-sparse, found schema 4; allowed: up to 3"):
         TuningRecord.from_line(newer_line())
 
 
 def test_a_damaged_schema_is_not_taken_for_a_newer_one():
-    for damaged in (newer_line()[:-4] + 'f"}', make_record().to_line().replace('"schema":2', '"schema":6')):
+    for damaged in (newer_line()[:-4] + 'f"}', make_record().to_line().replace('"schema":3', '"schema":6')):
         with pytest.raises(LogError, match="does not match its checksum") as raised:
             TuningRecord.from_line(damaged)
         assert not isinstance(raised.value, NewerSchemaError)
 
 
-def test_lines_of_schema_1_are_read():
-    line = changed(("schema",), 1)
-    assert CHECKSUM not in line
-    assert TuningRecord.from_line(line) == make_record()
-    with pytest.raises(LogError, match=f"unknown field.*{CHECKSUM}"):
-        TuningRecord.from_line(make_record().to_line().replace('"schema":2', '"schema":1'))
+@pytest.mark.parametrize("schema", [1, 2])
+def test_older_lines_are_refused_by_a_sentence(schema):
+    sentence = f"the line has an older form, found schema {schema}; allowed: schema 3; tune again, or read it with"
+    with pytest.raises(LogError, match=sentence):
+        TuningRecord.from_line(changed(("schema",), schema))
+
+
+def test_who_writes_by_hand_may_leave_the_checksum_out():
+    record = make_record()
+    line = json.dumps({key: value for key, value in json.loads(record.to_line()).items() if key != CHECKSUM})
+    assert TuningRecord.from_line(line) == record
+    with pytest.raises(LogError, match="does not match its checksum"):
+        TuningRecord.from_line(json.dumps({**json.loads(line), CHECKSUM: "00000000"}))
 
 
 def test_no_changed_character_goes_unnoticed():

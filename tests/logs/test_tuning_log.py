@@ -29,7 +29,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 log, first, count = TuningLog(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 trace = [["x" * 50] * 100]
 for seed in range(first, first + count):
-    log.append(make_record(seed=seed, trace=trace))
+    log.append(make_record(seed=seed, decisions={}, trace=trace))
     print(seed, flush=True)
 """
 
@@ -310,7 +310,7 @@ def test_lookup_prefers_values_then_mask_then_density(path):
 def test_a_newer_schema_is_a_clear_error(path):
     path.write_text(f"{make_record().to_line()}\n{newer_line()}\n")
     log = TuningLog(path)
-    with pytest.raises(LogError, match=r"log.jsonl, line 2: .*schema 3; allowed: up to 2; upgrade tvm-sparse"):
+    with pytest.raises(LogError, match=r"log.jsonl, line 2: .*schema 4; allowed: up to 3; upgrade tvm-sparse"):
         log.require_known_schema()
     path.write_text(f"{make_record().to_line()}\ngarbage\n")
     TuningLog(path).require_known_schema()

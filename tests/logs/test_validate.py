@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.conv.random_weights import weight_like
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -12,7 +13,6 @@ from tvm_sparse.logs import validate
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.trace import decisions, trace_to_json
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -25,12 +25,9 @@ def record(schedule="folded_cpu", target=TARGET, **changes):
     """An ok record of the schedule's own decisions."""
     pattern = SparsityPattern.of(WEIGHT)
     each = find_space(schedule, SPEC, pattern, target)
-    made = each.scheduled(each.apply)
-    trace = trace_to_json(made.trace)
     values = {
         "schedule": each.name,
-        "trace": trace,
-        "decisions": decisions(trace),
+        "decisions": each.starts()[0],
         "status": "ok",
         "times_us": (2.0,),
         "error": 0.5,
@@ -46,7 +43,7 @@ def results(records, weights=None):
 
 
 def test_kernels_are_built_and_compared_again():
-    sparse, dense = record(), record("dense_cpu", trace=None, decisions={}, pattern=SparsityPattern.of(2 * WEIGHT))
+    sparse, dense = record(), record("dense_cpu", pattern=SparsityPattern.of(2 * WEIGHT))
     found = list(validate.validate([sparse, dense], {(SPEC, sparse.pattern.value_digest): WEIGHT}))
     assert [verdict.result for verdict in found] == ["verified", "verified"]
     assert all(0 < verdict.error <= 1 for verdict in found)
@@ -99,10 +96,13 @@ def test_another_machine_s_records_are_checked_for_structure_only():
 
 def test_damaged_records_fail():
     sound = record()
-    trace = [sound.trace[0], [[index, None] for index, _ in sound.trace[1]]]
+    generated = find_space("generated_cpu", SPEC, sound.pattern, TARGET)
+    (trace, *_) = SpaceSearch(generated, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()
+    crash = [trace[0], [[index, None] for index, _ in trace[1]]]
     cases = {
-        "killed by SIGSEGV": replace(sound, trace=trace),
-        "are not those of the trace": replace(sound, decisions={"0 Nonsense": 3}),
+        "killed by SIGSEGV": replace(sound, schedule="generated_cpu", decisions={}, trace=crash),
+        "decision filters is missing": replace(sound, decisions={"nonsense": 3}),
+        "takes decisions by name": replace(sound, decisions={}, trace=trace),
         "unknown for target llvm": replace(sound, schedule="nonsense"),
         "unknown target kind": replace(sound, target={"kind": "nonsense"}),
     }

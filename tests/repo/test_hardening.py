@@ -25,11 +25,11 @@ def experiment(script, *words):
 
 
 def test_damaged_logs_lose_nothing():
-    found = experiment("fuzz_logs", "--cases", 100, "--traces", 20, "--writers", 2, "--records", 20)
+    found = experiment("fuzz_logs", "--cases", 100, "--decisions", 20, "--writers", 2, "--records", 20)
     assert found["files"]["cases"] == 100
     assert found["files"]["sound_lines"] > 500 and found["files"]["bad_lines"] > 100
     assert [found["files"][name] for name in ("lost", "believed", "bad_lines_not_moved")] == [0, 0, 0]
-    assert found["traces"]["refused"] + found["traces"]["replayed"] == 20
+    assert found["decisions"]["refused"] + found["decisions"]["replayed"] == 20
     assert found["writers"]["too_many"] == found["writers"]["lost"] == 0
 
 
@@ -38,7 +38,7 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
     import fuzz_logs
 
     records = fuzz_logs.shared_records()
-    monkeypatch.setattr("tvm_sparse.logs.record._check_schema", lambda data: data.pop("zlib_crc32", None))
+    monkeypatch.setattr("tvm_sparse.logs.record_codec._check_schema", lambda _where, data: data.pop("zlib_crc32", None))
     found = sum((fuzz_logs.file_case(str(number), records, tmp_path) for number in range(40)), fuzz_logs.Counter())
     assert found["believed"] > 0
 

@@ -1,8 +1,8 @@
-"""Which schedules serve a convolution and why others do not, kernels from traces, and the search over a space."""
+"""Which schedules serve a convolution and why others do not, kernels from decisions, and the search over a space."""
 
-import copy
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -20,7 +20,6 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
 from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.space import divisors, nearest
-from tvm_sparse.scheduling.trace import decisions, trace_to_json
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
@@ -33,10 +32,6 @@ SCHEDULES = ("folded_cpu", "csr_cpu", "dense_cpu")
 def search(name, seed=1, batch=4):
     each = find_space(name, SPEC, PATTERN, TARGET)
     return SpaceSearch(each, TARGET, SharedModel(seed), seed, trials=40, batch=batch)
-
-
-def key(trace):
-    return decisions_key(decisions(trace))
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
@@ -76,20 +71,59 @@ def test_a_name_without_a_variant_is_the_first_space(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_trace_survives_json_and_gives_the_default_again(name):
-    trace = json.loads(json.dumps(search(name).starts()[0]))
-    plain, again = (make_kernel(name, SPEC, WEIGHT, TARGET, each) for each in (None, trace))
+def test_decisions_survive_json_and_give_the_default_again(name):
+    decisions = json.loads(json.dumps(find_space(name, SPEC, PATTERN, TARGET).starts()[0]))
+    plain, again = (make_kernel(name, SPEC, WEIGHT, TARGET, each) for each in (None, decisions))
     assert plain.func.script() == again.func.script()
     arguments = reference.random_arguments(SPEC, 0)
     assert np.array_equal(*(run(kernel, SPEC, arguments, TARGET) for kernel in (plain, again)))
 
 
-def test_another_convolution_s_trace_is_refused():
-    trace = copy.deepcopy(search("folded_cpu").starts()[0])
-    trace[1][0][1] = 99
-    with pytest.raises(BuildError, match=r"schedule folded_cpu.*: the trace does not fit: ") as caught:
-        make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, trace)
-    assert "\n" not in str(caught.value)
+def test_decisions_have_names():
+    assert find_space("folded_cpu", SPEC, PATTERN, TARGET).starts()[0].keys() == {
+        "filters",
+        "row_groups",
+        "vectors",
+        "channels",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"filters": 99}, "decision filters does not fit, found 99; allowed: one of 1, 2, 3, 4, 6, 12"),
+        ({"filters": "8"}, "decision filters does not fit, found '8'; allowed: one of"),
+        ({"filters": 4.0}, "decision filters does not fit, found 4.0"),
+        ({"row_groups": True}, "decision row_groups does not fit, found True"),
+        ({"vectors": [1, 1, 99]}, "decision vectors does not fit, found .*; allowed: 3 integers whose product is"),
+        ({"vectors": 4}, "decision vectors does not fit"),
+        ({"channels": None}, "decision channels does not fit, found None"),
+        ({"pipeline_stages": 3}, "unknown decision, found pipeline_stages; allowed: filters, row_groups, vectors"),
+    ],
+    ids=str,
+)
+def test_decisions_that_do_not_fit_are_named(change, sentence):
+    decisions = {**find_space("folded_cpu", SPEC, PATTERN, TARGET).starts()[0], **change}
+    with pytest.raises(
+        BuildError, match=f"^schedule folded_cpu.*: {re.escape(sentence).replace(re.escape('.*'), '.*')}"
+    ):
+        make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, decisions)
+
+
+def test_a_missing_decision_is_named():
+    decisions = dict(find_space("folded_cpu", SPEC, PATTERN, TARGET).starts()[0])
+    del decisions["channels"]
+    with pytest.raises(BuildError, match="decision channels is missing; allowed: one of 1, 2, 4, 8"):
+        make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, decisions)
+    with pytest.raises(BuildError, match="takes decisions by name, found list"):
+        make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, [[], []])
+
+
+def test_a_decision_changes_the_kernel():
+    default = find_space("folded_cpu", SPEC, PATTERN, TARGET).starts()[0]
+    (other,) = {3, 12} - {default["filters"]} - {12}
+    kernels = [make_kernel("folded_cpu", SPEC, WEIGHT, TARGET, {**default, "filters": n}) for n in (2, other)]
+    assert kernels[0].func.script() != kernels[1].func.script()
 
 
 def test_kernels_are_marked_as_scheduled_and_folded_ones_take_no_weight():
@@ -105,11 +139,11 @@ def proposals(name, seed, rounds):
     """Decisions that a search proposes when every candidate takes 100 us, round by round."""
     found, each = [], search(name, seed)
     for _ in range(rounds):
-        traces = each.propose()
-        if traces is None:
+        proposed = each.propose()
+        if proposed is None:
             break
-        found += [key(trace) for trace in traces]
-        each.tell([100.0] * len(traces))
+        found += map(decisions_key, proposed)
+        each.tell([100.0] * len(proposed))
     return found
 
 
@@ -138,32 +172,31 @@ def test_a_small_space_is_exhausted():
     only = find_space("folded_cpu", spec, SparsityPattern.of(weight), TARGET)
     each = SpaceSearch(only, TARGET, SharedModel(0), 1, trials=8, batch=4)
     for _ in range(10):
-        traces = each.propose()
-        if traces is None:
+        proposed = each.propose()
+        if proposed is None:
             return
-        each.tell([1.0] * len(traces))
+        each.tell([1.0] * len(proposed))
     pytest.fail("the search goes on for ever")
 
 
 def test_a_mutation_changes_one_decision():
-    schedule = Schedule(find_space("folded_cpu", SPEC, PATTERN, TARGET).func)
-    find_space("folded_cpu", SPEC, PATTERN, TARGET).apply(schedule)
-    before = decisions(trace_to_json(schedule.trace))
+    each = find_space("folded_cpu", SPEC, PATTERN, TARGET)
+    schedule = each.scheduled()
+    before = each.decisions_of(schedule)
     mutate, changed = MutateCategorical(0), set()
     for _ in range(20):
-        after = decisions(trace_to_json(mutate.apply(schedule.trace)))
+        mutated = Schedule(each.func)
+        mutate.apply(schedule.trace).apply_to_schedule(mutated, remove_postproc=True)
+        after = each.decisions_of(mutated)
         (name,) = [name for name in before if before[name] != after[name]]
-        assert "SampleCategorical" in name
         changed.add(name)
-    assert len(changed) >= 2
+    assert {"filters", "channels"} <= changed <= {"filters", "row_groups", "channels"}
 
 
 def test_a_mutation_of_a_space_without_choices_is_none():
     spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
     only = find_space("folded_cpu", spec, SparsityPattern.of(np.ones((1, 1, 1, 1), np.float32)), TARGET)
-    schedule = Schedule(only.func)
-    only.apply(schedule)
-    assert MutateCategorical(0).apply(schedule.trace) is None
+    assert MutateCategorical(0).apply(only.scheduled().trace) is None
 
 
 def test_searching_does_not_import_tensor_intrinsics():

@@ -31,12 +31,11 @@ def make_record(**changes):
         "spec": SPEC,
         "pattern": SparsityPattern.of(make_weight()),
         "schedule": "folded_cpu",
-        "trace": [[["SampleCategorical", [], [[8, 16], [0.5, 0.5]], ["v0"]]], [[0, 1]]],
         "decisions": {"k_tile": 16, "pixels": [4, 16]},
         "status": "ok",
         "times_us": (12.5, 11.0, 14.25),
         "dense_times_us": (30.0, 33.0),
-        "dense_schedule": "dense_cpu",
+        "baseline": "dense_cpu",
         "error": 0.03,
         "target": {"kind": "llvm", "mcpu": "znver4", "num-cores": 2},
         "fingerprint": FINGERPRINT,
@@ -57,11 +56,9 @@ def changed(path, value):
 
 
 def sealed(data):
-    """The line of `data`, with the checksum that belongs to it where its schema has one."""
+    """The line of `data`, with the checksum that belongs to it."""
     data = {key: value for key, value in data.items() if key != CHECKSUM}
     body = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    if data.get("schema") == 1:
-        return body
     return f'{body[:-1]},"{CHECKSUM}":"{zlib.crc32(body.encode()):08x}"}}'
 
 

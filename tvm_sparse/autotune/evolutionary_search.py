@@ -1,7 +1,7 @@
 """MetaSchedule's evolutionary search with its XGBoost cost model, over one schedule space.
 
-`SpaceSearch` proposes traces and is told their times; building, running and remembering are the caller's. Nothing here
-measures or writes.
+`SpaceSearch` proposes decisions and is told their times; building, running and remembering are the caller's. Nothing
+here measures or writes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from tvm import s_tir
@@ -22,12 +21,11 @@ from tvm_sparse.autotune.metaschedule_context import (
     Reason,
     tune_context,
 )
-from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import replay, trace_to_json
+from tvm_sparse.scheduling.space import Decisions, Space
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.
 FAILED_S = 1e10
-# Small: a space here has hundreds to thousands of points, and a trace takes milliseconds to replay.
+# Small: a space here has hundreds to thousands of points, and scheduling one takes milliseconds.
 POPULATION = 48
 # How many times the default's estimated time makes a candidate hopeless. Of the three best kernels of each of 20
 # convolutions none was estimated at more than 1.6 times the lowest estimate.
@@ -59,7 +57,7 @@ class SharedModel:
 
     def know(self, space: Space) -> None:
         """Prepare for candidates of `space`."""
-        if space.features is not None:
+        if space.has_features:
             self.extractor.of[space.name] = space.features
 
 
@@ -90,21 +88,14 @@ class SpaceSearch:
         self._designs = self._context.generate_design_space()
         self._context.pre_tuning(trials, batch, self._designs, self._database, model.model)
 
-    def starts(self) -> list[Any]:
-        """Traces of the schedule's own decisions, its default first, as JSON; a generated space has none."""
-        if self.space.apply is None:
-            return []
-        schedules = [self._designs[0], *map(self.space.scheduled, self.space.others)]
-        return [trace_to_json(schedule.trace) for schedule in schedules]
-
-    def propose(self) -> list[Any] | None:
-        """The next traces to measure, as JSON; None when the space is exhausted."""
+    def propose(self) -> list[Decisions] | None:
+        """The next decisions to measure; None when the space is exhausted."""
         with self.model.seeded():
             candidates = self._context.generate_measure_candidates()
         if not candidates:
             return None
         self._batch = list(candidates)
-        return [trace_to_json(candidate.sch.trace) for candidate in self._batch]
+        return [self.space.decisions_of(candidate.sch) for candidate in self._batch]
 
     def tell(self, times_us: Sequence[float | None]) -> None:
         """Times of the last proposal, in its order; None for a candidate that failed."""
@@ -113,11 +104,11 @@ class SpaceSearch:
         self._context.notify_runner_results(self._batch, results)
         self._batch = []
 
-    def remember(self, traces: Sequence[Any], times_us: Sequence[float | None]) -> None:
+    def remember(self, decisions: Sequence[Decisions], times_us: Sequence[float | None]) -> None:
         """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
         candidates, kept = [], []
-        for trace, time_us in zip(traces, times_us, strict=True):
-            schedule = replay(self.space, trace)
+        for each, time_us in zip(decisions, times_us, strict=True):
+            schedule = self.space.scheduled(each)
             args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
             candidates.append(ms.MeasureCandidate(schedule, args))
             kept.append(_result(time_us))
@@ -136,12 +127,12 @@ class SpaceSearch:
 
 def hopeless(space: Space) -> list[Reason]:
     """Why a candidate is no use to a search that looks for the fastest; nothing where there is no estimate."""
-    estimate, default_us = space.estimate, space.estimate_us
-    if estimate is None or default_us is None:
+    default_us = space.estimate_us
+    if default_us is None:
         return []
 
     def reason(sch: s_tir.Schedule) -> str:
-        if estimate(sch) <= HOPELESS * default_us:
+        if (space.estimate(sch) or 0) <= HOPELESS * default_us:
             return ""
         return f"estimated at more than {HOPELESS:g} times the time of the space's own decisions"
 

@@ -1,8 +1,8 @@
 """Tune one layer: search its schedule spaces, yield a record per trial.
 
-Dense kernels come first; the best becomes the rival that every sparse candidate is timed in turns with. Then the sparse
-spaces are searched, guided or at random (`phase`). Nothing is written here: the caller appends each record to its log
-as it comes, and hands the log's records back as `known` to continue an interrupted run.
+Dense kernels come first; the best becomes the baseline that every sparse candidate is timed in turns with. Then the
+sparse spaces are searched, guided or at random (`strategies`). Nothing is written here: the caller appends each record
+to its log as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     if runner.known.count + len(sampled) >= options.trials:
         return
     share = max(min(len(dense), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
-    tried = sum(1 for schedule, _ in runner.known if schedule.startswith("dense"))
+    tried = sum(record.is_dense for record in runner.known.records)
     yield from GuidedPhase(runner, dense, min(share - tried, runner.left())).run()
     if runner.left() <= 0 or runner.is_out_of_time:
         return
-    runner.choose_rival()
+    runner.choose_baseline()
     phase: Phase
     if options.search == "random":
         phase = RandomPhase(runner, sparse, runner.left())

@@ -1,4 +1,4 @@
-"""TuneContext, mutator, postprocessor."""
+"""MetaSchedule's context for one space: its generator, a mutator of choices, and what rejects candidates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
 from tvm_sparse.scheduling.metaschedule import without_tensor_intrinsics
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.space import GeneratedSpace, HandMadeSpace, Space
 
 # Why a candidate is rejected before it costs a trial, or "".
 Reason = Callable[[s_tir.Schedule], str]
@@ -49,11 +49,13 @@ def tune_context(
 def _generator(
     space: Space, seed: int, refused: Counter[str], reasons: Sequence[Reason]
 ) -> ms.space_generator.SpaceGenerator:
-    postprocs = [Refuse(reason, refused) for reason in (space.refuse, *reasons) if reason is not None]
-    if space.generated is not None:
-        return space.generated.generator(postprocs)
+    postprocs = [Refuse(reason, refused) for reason in (space.refusal, *reasons)]
+    if isinstance(space, GeneratedSpace):
+        generator: ms.space_generator.SpaceGenerator = space.generator(postprocs)
+        return generator
+    assert isinstance(space, HandMadeSpace)
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
-    return ms.space_generator.ScheduleFn(space.apply, sch_rules=[], postprocs=postprocs, mutator_probs=mutators)
+    return ms.space_generator.ScheduleFn(space.sample, sch_rules=[], postprocs=postprocs, mutator_probs=mutators)
 
 
 @derived_object

@@ -19,14 +19,14 @@ class TuneOptions:
 
     `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
     once); no batch is begun after `seconds` (None: no limit), not counting the time in which an interrupted run's
-    trials are met again; `schedules` limits the search to schedules of these names (the dense rival is always
+    trials are met again; `schedules` limits the search to schedules of these names (the dense baseline is always
     measured).
 
     `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
     where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
     draws valid candidates, all spaces equally likely, with neither starts nor model. It is not for tuning: it is the
-    baseline that shows, at equal trials, what guiding is worth. The dense rival is searched for alike in both. A record
-    does not say which search made it, and known records count for both: give each a log of its own.
+    baseline that shows, at equal trials, what guiding is worth. The dense kernel is searched for alike in both. A
+    record does not say which search made it, and known records count for both: give each a log of its own.
 
     A guided search of a layer that takes a GPU's compilers long spends most trials on a sample of it, see `sample`.
 

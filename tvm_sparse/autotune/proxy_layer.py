@@ -24,12 +24,11 @@ from tvm_sparse.autotune.trial_history import Proposal
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import UsageError
+from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import LARGE_KERNEL, Measurer
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import decided_alike, replay
 
 # Shares of the filters, the smallest first, and a number that tiles of output channels divide.
 SHARES, FILTERS = (8, 4, 2), 64
@@ -84,7 +83,7 @@ class SamplePhase(GuidedPhase):
             spaces = list(twins)
             inner.settle(spaces)
             yield from GuidedPhase(inner, spaces, inner.left()).run()
-        found = sorted((each for each in inner.known.values() if each.status == "ok"), key=lambda each: each.time_us)
+        found = sorted((each for each in inner.known.records if each.status == "ok"), key=lambda each: each.time_us)
         # The sample's trials count.
         self.end -= len(inner.known)
         proposals = list(islice(chain(self._transferred(), self._whole(found)), WHOLE))
@@ -100,9 +99,14 @@ class SamplePhase(GuidedPhase):
         spaces = {each.name: each for each in self.spaces}
         for record in found:
             each = spaces.get(record.schedule)
-            trace = decided_alike(each, record.trace) if each is not None else None
-            if each is not None and trace is not None and each.is_worth(replay(each, trace)):
-                yield each, trace
+            if each is None:
+                continue
+            try:
+                refusal = each.refusal(each.scheduled(record.chosen))
+            except BuildError as error:
+                refusal = str(error)
+            if not refusal:
+                yield each, record.chosen
 
 
 def _runner_of(sample: Sample, measurer: Measurer, layer: TrialRunner, trials: int) -> TrialRunner:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_sparse.autotune.metaschedule_context import tune_context
-from tvm_sparse.autotune.trial_history import Key, key_of_trace
-from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import trace_to_json
+from tvm_sparse.autotune.trial_history import Key, Proposal, key_of_proposal
+from tvm_sparse.scheduling.space import Decisions, Space
 
 # Draws in a row, refused or repeated, after which nothing new is expected of a space.
 MAX_DRAWS = 500
@@ -27,7 +25,7 @@ class RandomSearch:
     """Distinct candidates of `spaces` in random order; the times of earlier ones change nothing.
 
     Every draw goes to one of the spaces that are not exhausted, all equally likely, and in it to any of its valid
-    candidates that was not drawn yet: all equally likely where decisions are `schedules.base.sample`'s, as likely as
+    candidates that was not drawn yet: all equally likely where decisions are one of several, as likely as
     TVM samples its tiles where the space is generated. The same `seed` gives the same sequence.
     """
 
@@ -45,26 +43,26 @@ class RandomSearch:
             context.pre_tuning(max_trials=1, num_trials_per_iter=1)
             self._sources.append((each, context))
 
-    def propose(self, count: int) -> list[tuple[Space, Any]]:
-        """The next `count` candidates, each a space and a JSON trace; fewer only where the spaces are exhausted."""
-        found: list[tuple[Space, Any]] = []
+    def propose(self, count: int) -> list[Proposal]:
+        """The next `count` candidates, each a space and its decisions; fewer only where the spaces are exhausted."""
+        found: list[Proposal] = []
         while len(found) < count and self._sources:
             source = self._random.choice(self._sources)
             each, context = source
-            trace = self._draw(each, context)
-            if trace is None:
+            decisions = self._draw(each, context)
+            if decisions is None:
                 self._sources.remove(source)
             else:
-                found.append((each, trace))
+                found.append((each, decisions))
         return found
 
-    def _draw(self, each: Space, context: ms.TuneContext) -> Any:
-        """A trace that was not drawn before, or None."""
+    def _draw(self, each: Space, context: ms.TuneContext) -> Decisions | None:
+        """Decisions that were not drawn before, or None."""
         for _ in range(MAX_DRAWS):
             for candidate in context.generate_measure_candidates():
-                trace = trace_to_json(candidate.sch.trace)
-                key = key_of_trace(each, trace)
+                decisions = each.decisions_of(candidate.sch)
+                key = key_of_proposal(each, decisions)
                 if key not in self._drawn:
                     self._drawn.add(key)
-                    return trace
+                    return decisions
         return None

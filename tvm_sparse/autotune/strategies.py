@@ -9,16 +9,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from tvm_sparse.autotune.evolutionary_search import SpaceSearch
 from tvm_sparse.autotune.random_search import RandomSearch
-from tvm_sparse.autotune.trial_history import Proposal, key_of_trace
+from tvm_sparse.autotune.trial_history import Proposal, key_of_proposal
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.safe_replay import Vetting
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.scheduling.space import Decisions, Space
 
 
 class Phase(ABC):
@@ -45,7 +44,7 @@ class Phase(ABC):
         before they measure anything.
         """
         names = {each.name for each in self.spaces}
-        if any(record.schedule in names for record in self.runner.known.pending.values()):
+        if any(record.schedule in names for record in self.runner.known.pending):
             self.runner.start_clock()
         return self.left > 0 and self.runner.has_time()
 
@@ -55,17 +54,17 @@ class Phase(ABC):
         Where an earlier run did not measure one of them, it went another way: its other trials are learnt now.
         """
         known = self.runner.known
-        fresh = [each for each in proposals[: max(self.left, 0)] if not known.meet(key_of_trace(*each))]
+        fresh = [each for each in proposals[: max(self.left, 0)] if not known.resume(key_of_proposal(*each))]
         if fresh:
             lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
             for search in searches:
                 search.remember(*self._times(search.space, lost))
         yield from self.runner.measure(fresh[: max(self.left, 0)])
 
-    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Any], list[float | None]]:
-        """Traces of those `records` that are of a space, and their times."""
-        traces = [record.trace for record in records if record.schedule == each.name]
-        return traces, [self.runner.time_us(each, trace) for trace in traces]
+    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Decisions], list[float | None]]:
+        """Decisions of those `records` that are of a space, and their times."""
+        chosen = [record.chosen for record in records if record.schedule == each.name]
+        return chosen, [self.runner.time_us(each, decisions) for decisions in chosen]
 
 
 class GuidedPhase(Phase):
@@ -76,7 +75,7 @@ class GuidedPhase(Phase):
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
-        starts = [[(search.space, trace) for trace in search.starts()] for search in searches]
+        starts = [[(search.space, start) for start in search.space.starts()] for search in searches]
         # Defaults of all spaces before second starts of any.
         pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
         pairs = [*self._transferred(), *pairs]
@@ -86,31 +85,31 @@ class GuidedPhase(Phase):
             yield from self._measure(pairs[first : first + self.runner.batch])
         for search in searches:
             # Its default, just measured, and an earlier run's trials.
-            search.remember(*self._times(search.space, self.runner.known.values()))
+            search.remember(*self._times(search.space, self.runner.known.records))
         turn = 0
         while searches and self._goes_on():
             ranked = sorted(searches, key=lambda search: self._best_us(search.space))
             # Two turns of three to the best space, one to the next: the second best default may hold the best kernel.
             search = ranked[1 if turn % 3 == 2 and len(ranked) > 1 else 0]
             turn += 1
-            traces = search.propose()
-            if traces is None:
+            proposed = search.propose()
+            if proposed is None:
                 searches.remove(search)
                 continue
-            yield from self._measure([(search.space, trace) for trace in traces], searches)
-            search.tell([self.runner.time_us(search.space, trace) for trace in traces])
+            yield from self._measure([(search.space, decisions) for decisions in proposed], searches)
+            search.tell([self.runner.time_us(search.space, decisions) for decisions in proposed])
 
     def _transferred(self) -> list[Proposal]:
         """The decisions found for another weight, unless they do not fit this one."""
         runner, start = self.runner, self.runner.start
         for each in self.spaces:
             if start is not None and each.name == start.schedule:
-                with Vetting() as vetting:
+                with SafeReplay() as replay:
                     try:
-                        schedule = vetting.check(each, runner.spec, runner.pattern, runner.target, start.trace)
+                        schedule = replay.scheduled(each, runner.spec, runner.pattern, runner.target, start.chosen)
                     except BuildError:
                         return []
-                return [(each, start.trace)] if each.is_worth(schedule) else []
+                return [] if each.refusal(schedule) else [(each, start.chosen)]
         return []
 
     def _searches(self) -> list[SpaceSearch]:
@@ -125,7 +124,7 @@ class GuidedPhase(Phase):
 
     def _best_us(self, each: Space) -> float:
         """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
-        times = [record.time_us for (name, _), record in self.runner.known.items() if name == each.name]
+        times = [record.time_us for record in self.runner.known.records if record.schedule == each.name]
         return min(times, default=0.0)
 
 

@@ -8,27 +8,19 @@ seeds were known from the start, and are now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
 
-from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.space import Space
-
-if TYPE_CHECKING:
-    pass
-from collections.abc import Callable
-
-from tvm_sparse.logs.record import decisions_key
-from tvm_sparse.scheduling.trace import decisions
+from tvm_sparse.logs.record import TuningRecord, decisions_key
+from tvm_sparse.scheduling.space import Decisions, Space
 
 # A schedule's name and `decisions_key` of its decisions.
 Key = tuple[str, str]
-# A space and the JSON trace of one of its candidates.
-Proposal = tuple[Space, Any]
+# A space and the decisions of one of its candidates.
+Proposal = tuple[Space, Decisions]
 
 
-class Trials(dict[Key, TuningRecord]):
-    """The trials of a search by candidate; `pending` are those of an earlier run that it has not met again yet.
+class Trials:
+    """The trials of a search: those it has learnt, and those of an earlier run that it has not met again yet.
 
     Parameters
     ----------
@@ -39,41 +31,68 @@ class Trials(dict[Key, TuningRecord]):
     """
 
     def __init__(self, records: Iterable[TuningRecord], seed: int):
-        super().__init__()
-        self.pending: dict[Key, TuningRecord] = {}
+        self._known: dict[Key, TuningRecord] = {}
+        self._pending: dict[Key, TuningRecord] = {}
         for record in records:
-            (self.pending if record.seed == seed else self)[key_of(record)] = record
+            (self._pending if record.seed == seed else self._known)[key_of(record)] = record
         # What this search measured itself, nobody had measured before it.
-        for key in self.keys() & self.pending.keys():
-            del self[key]
+        for key in self._known.keys() & self._pending.keys():
+            del self._known[key]
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     @property
     def count(self) -> int:
         """All trials, pending ones included."""
-        return len(self) + len(self.pending)
+        return len(self._known) + len(self._pending)
 
-    def meet(self, key: Key) -> bool:
-        """Whether a candidate has been measured, now or in an earlier run."""
-        if key in self.pending:
-            self[key] = self.pending.pop(key)
-        return key in self
+    @property
+    def records(self) -> list[TuningRecord]:
+        """Those learnt, in the order in which they were."""
+        return list(self._known.values())
+
+    @property
+    def pending(self) -> list[TuningRecord]:
+        """Those of an earlier run that are still to be met."""
+        return list(self._pending.values())
+
+    def add(self, record: TuningRecord) -> None:
+        """Learn a new trial."""
+        self._known[key_of(record)] = record
+
+    def lookup(self, key: Key) -> TuningRecord | None:
+        """What was learnt of a candidate."""
+        return self._known.get(key)
+
+    def resume(self, key: Key) -> bool:
+        """Learn a candidate's trial of an earlier run, if there is one; whether the candidate has been measured."""
+        if key in self._pending:
+            self._known[key] = self._pending.pop(key)
+        return key in self._known
 
     def give_up(self, of_schedule: Callable[[str], bool]) -> list[TuningRecord]:
         """Learn at once the pending trials whose schedule's name fulfils `of_schedule`, which are returned.
 
         This search will not meet them: it has other options, or a record of the earlier run was lost.
         """
-        found = [record for record in self.pending.values() if of_schedule(record.schedule)]
+        found = [record for record in self._pending.values() if of_schedule(record.schedule)]
         for record in found:
-            self.meet(key_of(record))
+            self.resume(key_of(record))
         return found
+
+    def forget(self, is_stale: Callable[[TuningRecord], bool]) -> None:
+        """Drop trials, learnt or pending."""
+        for trials in (self._known, self._pending):
+            for key in [key for key, record in trials.items() if is_stale(record)]:
+                del trials[key]
 
 
 def key_of(record: TuningRecord) -> Key:
     """The candidate that a record is a trial of."""
-    return record.schedule, decisions_key(record.decisions)
+    return record.schedule, decisions_key(record.chosen)
 
 
-def key_of_trace(each: Space, trace: Any) -> Key:
-    """The candidate that a JSON trace of a space is."""
-    return each.name, decisions_key(decisions(trace))
+def key_of_proposal(space: Space, decisions: Decisions) -> Key:
+    """The candidate that decisions of a space are."""
+    return space.name, decisions_key(decisions)

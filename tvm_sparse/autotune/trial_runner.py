@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from tvm_sparse.autotune.evolutionary_search import SharedModel
 from tvm_sparse.autotune.options import MIN_TRIALS_GENERATED, TuneOptions
-from tvm_sparse.autotune.trial_history import Key, Proposal, Trials, key_of_trace
+from tvm_sparse.autotune.trial_history import Key, Proposal, Trials, key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, Outcome
-from tvm_sparse.measure.safe_replay import Vetting
+from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules import spaces_of
-from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import decisions
+from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
 
@@ -41,7 +39,7 @@ class TrialRunner:
         self.spec, self.target = measurer.spec, measurer.target
         self.weight, self.pattern = weight, SparsityPattern.of(weight)
         self.fingerprint = fingerprint_of(self.target)
-        self.rival: TuningRecord | None = None
+        self.baseline: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
         self.is_out_of_time = False
         self.start_clock()
@@ -58,23 +56,24 @@ class TrialRunner:
         self.known.give_up(lambda name: name not in {each.name for each in spaces if self.searches(each)})
 
     def _forget_stale(self, spaces: list[Space]) -> None:
-        """Drop known trials that these spaces cannot repeat: an older tvm-sparse, with other schedules, made them."""
+        """Drop known trials that these spaces cannot repeat: a tvm-sparse with other schedules made them."""
         found = {each.name: each for each in spaces}
-        with Vetting() as vetting:
-            for trials in (self.known, self.known.pending):
-                for key, record in list(trials.items()):
-                    try:
-                        if record.schedule in found:
-                            where = found[record.schedule], self.spec, self.pattern, self.target
-                            vetting.check(*where, record.trace)
-                        elif record.is_dense:
-                            del trials[key]
-                    except BuildError:
-                        del trials[key]
+        with SafeReplay() as replay:
+
+            def is_stale(record: TuningRecord) -> bool:
+                if record.schedule not in found:
+                    return record.is_dense
+                try:
+                    replay.scheduled(found[record.schedule], self.spec, self.pattern, self.target, record.chosen)
+                except BuildError:
+                    return True
+                return False
+
+            self.known.forget(is_stale)
 
     def searches(self, each: Space) -> bool:
         """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
-        return each.generated is None or self.options.trials >= MIN_TRIALS_GENERATED
+        return not isinstance(each, GeneratedSpace) or self.options.trials >= MIN_TRIALS_GENERATED
 
     def start_clock(self) -> None:
         """Give the search all of its seconds from now on."""
@@ -93,7 +92,7 @@ class TrialRunner:
 
     def model_of(self, each: Space) -> SharedModel:
         """The cost model that ranks a space's candidates."""
-        return self.model if each.features is None else self.folded_model
+        return self.folded_model if each.has_features else self.model
 
     def left(self) -> int:
         """Trials that may still be made."""
@@ -102,45 +101,48 @@ class TrialRunner:
     def spaces(self, schedules: list[str]) -> list[Space]:
         return spaces_of(self.spec, self.pattern, self.target, schedules)[0]
 
-    def choose_rival(self) -> None:
+    def choose_baseline(self) -> None:
         """Make the fastest dense kernel the one that sparse candidates are timed in turns with."""
-        dense = [record for record in self.known.values() if record.is_dense]
+        dense = [record for record in self.known.records if record.is_dense]
         usable = [record for record in dense if record.status == "ok"]
         if not usable:
             cause = dense[0].cause if dense else "no dense schedule serves it"
             raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
-        self.rival = min(usable, key=lambda record: record.time_us)
-        self.measurer.set_rival(Candidate(self.rival.schedule, self.rival.trace))
+        self.baseline = min(usable, key=lambda record: record.time_us)
+        self.measurer.set_baseline(Candidate(self.baseline.schedule, self.baseline.chosen))
 
     def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
         """Measure the proposals that are not known yet; yields only what is new."""
-        fresh: dict[Key, Candidate] = {}
-        for each, trace in proposals:
-            key = key_of_trace(each, trace)
-            if not self.known.meet(key):
-                fresh[key] = Candidate(each.name, trace)
-        outcomes = self.measurer.measure(list(fresh.values()))
-        for (key, candidate), outcome in zip(fresh.items(), outcomes, strict=True):
-            self.known[key] = self._record(candidate, outcome)
-            yield self.known[key]
+        fresh: dict[Key, Proposal] = {}
+        for proposal in proposals:
+            key = key_of_proposal(*proposal)
+            if not self.known.resume(key):
+                fresh[key] = proposal
+        candidates = [Candidate(space.name, decisions) for space, decisions in fresh.values()]
+        outcomes = self.measurer.measure(candidates)
+        for candidate, outcome in zip(candidates, outcomes, strict=True):
+            record = self._record(candidate, outcome)
+            self.known.add(record)
+            yield record
 
-    def time_us(self, each: Space, trace: Any) -> float | None:
-        """Time of a trace; None where it failed or was not measured."""
-        record = self.known.get(key_of_trace(each, trace))
+    def time_us(self, space: Space, decisions: Decisions) -> float | None:
+        """Time of a candidate; None where it failed or was not measured."""
+        record = self.known.lookup(key_of_proposal(space, decisions))
         return record.time_us if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
+        chosen = candidate.decisions
         return TuningRecord(
             spec=self.spec,
             pattern=self.pattern,
             schedule=candidate.schedule,
-            trace=candidate.trace,
-            decisions=decisions(candidate.trace),
+            decisions=chosen if isinstance(chosen, dict) else {},
+            trace=chosen if isinstance(chosen, list) else None,
             status=outcome.status,
             cause=outcome.cause,
             times_us=outcome.times_us,
-            dense_times_us=outcome.rival_times_us,
-            dense_schedule=self.rival.schedule if self.rival and outcome.rival_times_us else "",
+            dense_times_us=outcome.dense_times_us,
+            baseline=self.baseline.schedule if self.baseline and outcome.dense_times_us else "",
             error=outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
             target=target_json(self.target),
             fingerprint=self.fingerprint,

@@ -17,14 +17,14 @@ ONEDNN, RIVALS = (NCHW, NHWC), (NCHW, NHWC, ORT)
 Call = Callable[[], Any]
 
 
-def compiled_call(name: str, spec: ConvSpec, weight: np.ndarray, x: np.ndarray, target: Any, trace: Any) -> Call:
+def compiled_call(name: str, spec: ConvSpec, weight: np.ndarray, x: np.ndarray, target: Any, decisions: Any) -> Call:
     """Our kernel called ``schedule`` or ``schedule:variant``."""
     import tvm
 
     from tvm_sparse.codegen import lowering
     from tvm_sparse.schedules import make_kernel
 
-    kernel = make_kernel(name, spec, weight, target, trace)
+    kernel = make_kernel(name, spec, weight, target, decisions)
     function = lowering.build(kernel.func, target)["main"]
     y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
     arguments = [tvm.runtime.tensor(array) for array in (x, *kernel.constants)]

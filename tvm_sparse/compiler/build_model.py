@@ -23,11 +23,11 @@ from tvm_sparse.errors import BuildError, TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.safe_replay import Vetting
+from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.kernel import Kernel, apply_trace
+from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -94,14 +94,14 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
 
 
 def _kernels(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:
-    """Kernel of each layer. Replaces decisions, in place, whose trace does not fit by dense ones."""
+    """Kernel of each layer. Replaces decisions, in place, which do not fit by dense ones."""
     kernels: dict[str, Kernel] = {}
     made: dict[tuple[Any, ...], Kernel] = {}
-    with Vetting() as vetting:
+    with SafeReplay() as replay:
         for index, layer in enumerate(layers):
             while layer.name not in kernels:
                 try:
-                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, vetting)
+                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, replay)
                 except TvmSparseError as error:
                     # Without a record it is the default dense kernel, and nothing is left to fall to.
                     if decisions[index].record is None:
@@ -111,16 +111,18 @@ def _kernels(layers: Sequence[ConvLayer], decisions: list[Decision], target: Tar
 
 
 def _kernel(
-    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], vetting: Vetting
+    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], replay: SafeReplay
 ) -> Kernel:
     """The kernel of `decision`; layers alike in everything share one of those `made`."""
     pattern = SparsityPattern.of(layer.weight)
-    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.trace))
+    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
     if key not in made:
         found = find_space(decision.schedule, layer.spec, pattern, target)
-        if decision.trace is not None:
-            vetting.check(found, layer.spec, pattern, target, decision.trace)
-        made[key] = apply_trace(found, layer.weight, decision.trace)
+        if decision.chosen is None:
+            schedule = found.scheduled()
+        else:
+            schedule = replay.scheduled(found, layer.spec, pattern, target, decision.chosen)
+        made[key] = kernel_of(found, schedule, layer.weight)
     return made[key]
 
 

@@ -13,12 +13,11 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.errors import UsageError
+from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.schedules import find_space, schedule_names
-from tvm_sparse.scheduling.trace import decided_alike, replay
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # A GPU's kernel for more non-zeros may take so many times as long as estimated.
@@ -29,7 +28,7 @@ MARGIN = 1.5
 class Decision:
     """What computes one layer, and why.
 
-    `schedule` is the kernel's; `trace` its decisions, None for the defaults. Times are microseconds from the log, None
+    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None
     where it has none. `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made
     with another, or imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out
     wrong.
@@ -47,9 +46,9 @@ class Decision:
     transferred: bool = False
 
     @property
-    def trace(self) -> Any:
-        """MetaSchedule's JSON trace of the kernel."""
-        return self.record.trace if self.record is not None else None
+    def chosen(self) -> dict[str, Any] | list[Any] | None:
+        """The decisions of the kernel; None for the schedule's defaults."""
+        return self.record.chosen if self.record is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table; keys are `runtime.COLUMNS`."""
@@ -99,21 +98,21 @@ def _compare(match: Match, pattern: SparsityPattern, target: Target, dense: Deci
     """The matching record's kernel where it beats dense, else `dense`."""
     record = match.record
     # Both sides from one run: times of different runs do not compare.
-    rival_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
-    if rival_us is None:
+    baseline_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
+    if baseline_us is None:
         return replace(dense, reason=f"dense was never timed beside {record.schedule}: run tvm-sparse tune")
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
     time_us = record.time_us * _growth(record, pattern, target, more)
-    if time_us >= rival_us:
+    if time_us >= baseline_us:
         expected = f" expected with {more:.3g} times the non-zeros" if more > 1 else ""
-        reason = f"dense is faster: {rival_us:.4g} us against {time_us:.4g} us{expected}"
-        return replace(dense, dense_time_us=rival_us, time_us=rival_us, reason=reason)
+        reason = f"dense is faster: {baseline_us:.4g} us against {time_us:.4g} us{expected}"
+        return replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=reason)
     return replace(
         dense,
         schedule=record.schedule,
-        dense_time_us=rival_us,
+        dense_time_us=baseline_us,
         time_us=time_us,
-        reason=f"{record.schedule} is {rival_us / time_us:.2f}x faster than dense, {match.note}",
+        reason=f"{record.schedule} is {baseline_us / time_us:.2f}x faster than dense, {match.note}",
         record=record,
         transferred=match.how != "values" or _is_unverified(record),
     )
@@ -138,10 +137,10 @@ def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target)
     """Estimated time of a record's decisions with another pattern of zeros, if there is an estimate."""
     try:
         each = find_space(record.schedule, record.spec, pattern, target)
-    except UsageError:
+        schedule = each.scheduled(record.chosen)
+    except (UsageError, BuildError):
         return None
-    trace = decided_alike(each, record.trace)
-    return each.estimate(replay(each, trace)) if trace is not None and each.estimate is not None else None
+    return each.estimate(schedule)
 
 
 def _default_dense(target: Target) -> str:

@@ -64,7 +64,7 @@ class Runs:
     @property
     def variant(self) -> str:
         """Its name."""
-        return f"run{self.length}"
+        return f"npq{self.length}"
 
     def copies(self, spec: ConvSpec) -> int:
         """Copies of a row of a run's input."""

@@ -34,7 +34,7 @@ class Strips(Runs):
     @property
     def variant(self) -> str:
         """Its name."""
-        return f"strip{self.length}"
+        return f"warp-rows{self.length}"
 
     @property
     def band(self) -> int:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tvm_sparse.errors import LogError
-from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.record_codec import WHERE, NewerSchemaError
+from tvm_sparse.logs.record import WHERE, TuningRecord
+from tvm_sparse.logs.record_codec import NewerSchemaError
 
 # A few kilobytes of xz can unpack to more than a machine's memory.
 MAX_UNPACKED_BYTES = 1 << 30

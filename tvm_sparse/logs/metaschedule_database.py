@@ -3,7 +3,7 @@
 
 TVM's own reader loses a database to one bad line, and crashes on some; here each line is read by a worker process, and
 a bad one costs itself. What a record of a database cannot hold is lost on the way out: the cause of a failure, the
-error against the bound, the times of the dense rival, seed and time stamp. So what comes back counts as not verified
+error against the bound, the times of the dense baseline, seed and time stamp. So what comes back counts as not verified
 (``error`` is null), and compiling verifies it before it is used.
 """
 

@@ -20,8 +20,8 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.worker_main import serve
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.metaschedule import meta_schedule
-from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import decisions, replay, trace_to_json
+from tvm_sparse.scheduling.space import Decisions, Space
+from tvm_sparse.scheduling.trace import replayed, trace_to_json
 from tvm_sparse.target.resolve import target_json
 
 # Attribute of a workload's function: JSON with the keys of `_origin`.
@@ -38,7 +38,7 @@ def write(request: dict[str, Any]) -> dict[str, Any]:
 
     record = TuningRecord.from_line(request["line"])
     each, target = _space(record.spec, record.pattern, record.schedule, record.target)
-    trace = replay(each, record.trace).trace
+    trace = each.scheduled(record.chosen).trace
     func = each.func.with_attr(ORIGIN, _origin(record))
     database, ms = _database(request["folder"]), meta_schedule()
     seconds = [time_us / 1e6 for time_us in record.times_us] if record.status == "ok" else [10 * FAILED_S]
@@ -74,11 +74,26 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     each, _ = _space(spec, pattern, named["schedule"], target)
     if not tvm_ffi.structural_equal(each.func.with_attr(ORIGIN, origin), functions[0]):
         raise LogError("workload", f"another tvm-sparse made it: {named['schedule']} starts from another function now")
-    trace = trace_to_json(found.trace)
-    replay(each, trace)
+    schedule = replayed(each.func, f"schedule {each.name}", trace_to_json(found.trace))
+    chosen = _own_decisions(each, schedule)
     seconds = [float(value) for value in found.run_secs]
     times_us = [] if max(seconds) >= FAILED_S else [float(f"{value * 1e6:.15g}") for value in seconds]
-    return {**named, "trace": trace, "decisions": decisions(trace), "times_us": times_us, "target": target}
+    kept = {"decisions": chosen, "trace": None} if isinstance(chosen, dict) else {"decisions": {}, "trace": chosen}
+    return {**named, **kept, "times_us": times_us, "target": target}
+
+
+def _own_decisions(space: Space, schedule: Any) -> Decisions:
+    """The decisions with which `space` makes `schedule`; LogError where it would make another."""
+    import tvm_ffi
+
+    try:
+        chosen = space.decisions_of(schedule)
+        own = space.scheduled(chosen)
+    except ValueError as error:
+        raise LogError("trace", f"another tvm-sparse made it: {space.name} has other decisions now") from error
+    if not tvm_ffi.structural_equal(own.mod["main"], schedule.mod["main"]):
+        raise LogError("trace", f"another tvm-sparse made it: {space.name} schedules otherwise now")
+    return chosen
 
 
 def _space(spec: ConvSpec, pattern: SparsityPattern, schedule: str, target: Any) -> tuple[Space, Any]:

@@ -1,43 +1,28 @@
 """TuningRecord: what one trial found, as one self-contained JSON line.
 
-A line refers to no other line, so logs can be appended to, split, sorted and merged as plain text.
-The codec is strict both ways: what it cannot read back exactly, it does not write. A line ends with a checksum of the
-rest, so that a damaged digit of a time is noticed and does not win.
+A line refers to no other line, so logs can be appended to, split, sorted and merged as plain text (`record_codec`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import reprlib
 import statistics
 import sys
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timezone
-from typing import Any
+from datetime import datetime, timedelta, timezone
+from typing import Any, NoReturn
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
-from tvm_sparse.logs.record_codec import (
-    CHECKSUM,
-    SCHEMA,
-    WHERE,
-    _check_pattern,
-    _check_schema,
-    _check_timestamp,
-    _check_types,
-    _checksum,
-    _decode,
-    _dumps,
-    _finite,
-    _hints,
-    _wrong,
-)
+from tvm_sparse.logs import record_codec
+from tvm_sparse.logs.record_codec import SCHEMA
 from tvm_sparse.measure.outcome import Status
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
+WHERE = "tuning record"
 
 
 def utc_now() -> str:
@@ -45,9 +30,9 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def decisions_key(decisions: dict[str, Any]) -> str:
+def decisions_key(decisions: dict[str, Any] | list[Any] | None) -> str:
     """A text that is the same for equal decisions, whatever their order."""
-    return _dumps("decisions", decisions)
+    return record_codec.dumps("decisions", decisions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +45,19 @@ class TuningRecord:
         The convolution, and the zeros of the weight it ran with.
     schedule
         Name of the schedule space; names that start with ``dense`` ignore the zeros.
-    trace, decisions
-        The MetaSchedule trace (None: the schedule's defaults) and the sampled decisions; plain JSON values.
+    decisions
+        The space's decisions by name, as JSON values.
+    trace
+        MetaSchedule's trace, where it generated the space, which has no names for its decisions; else None.
     status, cause
         ``ok``, or how it failed and the message that says why.
     times_us
-        All run times, microseconds each; an ``ok`` record has one or more.
-    dense_times_us, dense_schedule
-        Run times, in the same run, of the dense kernel it competes with, and that kernel's name.
+        All run times, microseconds each; an ``ok`` record has one or more. The kernel's code is warm: it was called
+        many times in a row.
+    baseline, dense_times_us
+        Name of the dense kernel it competes with, and its run times in the same run; empty where there was none.
+    cold_times_us, dense_cold_times_us
+        Run times of both with cold code, as in a model; None: not measured.
     error
         Largest error as a fraction of its bound (`Reference.worst`), 1 or less if ``ok``; None: not verified,
         or not finite.
@@ -85,13 +75,15 @@ class TuningRecord:
     spec: ConvSpec
     pattern: SparsityPattern
     schedule: str
-    trace: Any
     decisions: dict[str, Any]
+    trace: list[Any] | None = None
     status: Status
     cause: str = ""
     times_us: tuple[float, ...] = ()
     dense_times_us: tuple[float, ...] = ()
-    dense_schedule: str = ""
+    cold_times_us: tuple[float, ...] | None = None
+    dense_cold_times_us: tuple[float, ...] | None = None
+    baseline: str = ""
     error: float | None = None
     target: dict[str, Any]
     fingerprint: dict[str, Any]
@@ -100,26 +92,37 @@ class TuningRecord:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        _check_types(WHERE, {name: getattr(self, name) for name in _hints(TuningRecord)}, TuningRecord)
+        hints = record_codec.hints_of(TuningRecord)
+        record_codec.check_types(WHERE, {name: getattr(self, name) for name in hints}, TuningRecord)
         _check_pattern(self.spec, self.pattern)
         if self.schema != SCHEMA:
             _wrong("schema", self.schema, str(SCHEMA))
         if not self.schedule:
             _wrong("schedule", "no name", "the name of a schedule space")
-        for name in ("times_us", "dense_times_us"):
-            for time_us in getattr(self, name):
-                if not 0 < time_us <= sys.float_info.max:
-                    _wrong(name, time_us, "finite times above 0")
-        if self.status == "ok" and not self.times_us:
-            _wrong("times_us", "no time", "one or more where status is ok")
-        if bool(self.dense_times_us) != bool(self.dense_schedule):
-            _wrong("dense_schedule", repr(self.dense_schedule), "a name if, and only if, there are dense_times_us")
+        if self.trace is not None and self.decisions:
+            _wrong("decisions", reprlib.repr(self.decisions), "none where there is a trace, which holds them")
+        self._check_times()
         if self.error is not None and not 0 <= self.error <= (1 if self.status == "ok" else sys.float_info.max):
             _wrong("error", self.error, "a finite fraction of the bound, at most 1 where status is ok, or None")
         for name in FINGERPRINT_KEYS:
             if not isinstance(self.fingerprint.get(name), str):
                 _wrong(f"fingerprint {name!r}", reprlib.repr(self.fingerprint.get(name)), "a text")
         _check_timestamp(self.timestamp)
+
+    def _check_times(self) -> None:
+        for name in ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us"):
+            for time_us in getattr(self, name) or ():
+                if not 0 < time_us <= sys.float_info.max:
+                    _wrong(name, time_us, "finite times above 0")
+        if self.status == "ok" and not self.times_us:
+            _wrong("times_us", "no time", "one or more where status is ok")
+        if bool(self.dense_times_us) != bool(self.baseline):
+            _wrong("baseline", repr(self.baseline), "a name if, and only if, there are dense_times_us")
+
+    @property
+    def chosen(self) -> dict[str, Any] | list[Any]:
+        """The decisions with which the space is scheduled again: by name, or the trace."""
+        return self.decisions if self.trace is None else self.trace
 
     @property
     def time_us(self) -> float:
@@ -159,8 +162,7 @@ class TuningRecord:
             `trace`, `decisions`, `target` or `fingerprint` hold something that is not plain, finite JSON.
         """
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        body = _dumps(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
-        return f'{body[:-1]},"{CHECKSUM}":"{_checksum(body)}"}}'
+        return record_codec.to_line(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
 
     @classmethod
     def from_line(cls, line: str) -> TuningRecord:
@@ -171,15 +173,29 @@ class TuningRecord:
         NewerSchemaError
             A newer tvm-sparse wrote the line.
         LogError
-            The line is damaged or no record; the sentence says where.
+            The line is damaged, of an older schema or no record; the sentence says where.
         """
-        if not line.strip():
-            raise LogError(WHERE, "the line is empty")
-        try:
-            data = json.loads(line, parse_float=_finite, parse_constant=_finite)
-        except (ValueError, RecursionError) as error:
-            raise LogError(WHERE, f"the line is not JSON ({error})") from error
-        if isinstance(data, dict):
-            _check_schema(data)
-        record: TuningRecord = _decode(WHERE, data, cls)
+        record: TuningRecord = record_codec.decode(WHERE, record_codec.from_line(WHERE, line), cls)
         return record
+
+
+def _wrong(name: str, found: object, allowed: str) -> NoReturn:
+    raise LogError(WHERE, f"{name} is not usable", found, allowed)
+
+
+def _check_pattern(spec: ConvSpec, pattern: SparsityPattern) -> None:
+    if pattern.size != math.prod(spec.weight_shape):
+        _wrong("pattern.size", pattern.size, f"{math.prod(spec.weight_shape)}, the size of the weight")
+    for name, most in (("nnz", pattern.size), ("dead_filters", spec.k), ("dead_channels", spec.weight_shape[1])):
+        if not 0 <= getattr(pattern, name) <= most:
+            _wrong(f"pattern.{name}", getattr(pattern, name), f"0 to {most}")
+
+
+def _check_timestamp(text: str) -> None:
+    try:
+        # Python 3.10 does not read the suffix Z.
+        offset = datetime.fromisoformat(text.replace("Z", "+00:00")).utcoffset()
+    except ValueError:
+        offset = None
+    if offset != timedelta(0):
+        _wrong("timestamp", reprlib.repr(text), "UTC, ISO 8601, such as 2026-11-20T09:30:00+00:00")

@@ -1,4 +1,7 @@
-"""Dataclass <-> strict JSON line with checksum."""
+"""Dataclasses as strict lines of JSON with a checksum: what cannot be read back exactly is not written.
+
+A line ends with a checksum of the rest, so that a damaged digit of a time is noticed and does not win.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,67 @@ import reprlib
 import types
 import zlib
 from dataclasses import is_dataclass
-from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError, ModelError
 
-# Schema 2 is schema 1 with `CHECKSUM`; lines of both are read.
-SCHEMA = 2
+SCHEMA = 3
 # The last key of a line: CRC-32, 8 hex digits, of the line's canonical JSON (sorted keys, no spaces) without this key.
-# Newer schemas keep it, so that a damaged line is not mistaken for one of a newer tvm-sparse.
+# Newer schemas keep it, so that a damaged line is not mistaken for one of a newer tvm-sparse. Who writes a line by hand
+# may leave it out.
 CHECKSUM = "zlib_crc32"
-WHERE = "tuning record"
 
 
 class NewerSchemaError(LogError):
     """The line is sound, but a newer tvm-sparse wrote it."""
 
 
-def _check_schema(data: dict[str, Any]) -> None:
-    """Check a line's checksum and make it the object that schema `SCHEMA` decodes; see `TuningRecord.from_line`."""
+def to_line(where: str, values: dict[str, Any]) -> str:
+    """`values` as one line of ASCII JSON with sorted keys and a checksum, without a newline.
+
+    Raises
+    ------
+    LogError
+        They hold something that is not plain, finite JSON.
+    """
+    body = dumps(where, values)
+    return f'{body[:-1]},"{CHECKSUM}":"{_checksum(body)}"}}'
+
+
+def from_line(where: str, line: str) -> Any:
+    """The JSON value in a line whose schema and checksum are right.
+
+    Raises
+    ------
+    NewerSchemaError
+        A newer tvm-sparse wrote the line.
+    LogError
+        The line is damaged, or older than `SCHEMA`.
+    """
+    if not line.strip():
+        raise LogError(where, "the line is empty")
+    try:
+        data = json.loads(line, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise LogError(where, f"the line is not JSON ({error})") from error
+    if isinstance(data, dict):
+        _check_schema(where, data)
+    return data
+
+
+def _check_schema(where: str, data: dict[str, Any]) -> None:
+    """Check a line's schema and checksum, which is taken out."""
     schema = data.get("schema")
-    if type(schema) is not int or schema < 1:
-        return
-    if schema == 1:
-        data["schema"] = SCHEMA
-        return
+    if type(schema) is int and 1 <= schema < SCHEMA:
+        hint = "tune again, or read it with the tvm-sparse that wrote it"
+        raise LogError(where, "the line has an older form", f"schema {schema}", f"schema {SCHEMA}", hint)
     found = data.pop(CHECKSUM, None)
-    if found != _checksum(_dumps(WHERE, data)):
-        raise LogError(WHERE, "the line does not match its checksum, so it is damaged", reprlib.repr(found))
-    if schema > SCHEMA:
+    if found is not None and found != _checksum(dumps(where, data)):
+        raise LogError(where, "the line does not match its checksum, so it is damaged", reprlib.repr(found))
+    if type(schema) is int and schema > SCHEMA:
         raise NewerSchemaError(
-            WHERE, "written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade tvm-sparse"
+            where, "written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade tvm-sparse"
         )
 
 
@@ -49,7 +79,8 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
-def _dumps(where: str, value: Any) -> str:
+def dumps(where: str, value: Any) -> str:
+    """`value` as canonical JSON; LogError where it is not plain and finite."""
     try:
         return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
@@ -67,15 +98,16 @@ def _finite(text: str) -> float:
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
     return get_type_hints(cls)
 
 
-def _decode(where: str, data: Any, cls: Any) -> Any:
+def decode(where: str, data: Any, cls: Any) -> Any:
     """A dataclass from its JSON object, which must hold exactly its fields."""
     if not isinstance(data, dict):
         raise LogError(where, "is not a JSON object", reprlib.repr(data))
-    hints = _hints(cls)
+    hints = hints_of(cls)
     for problem, names in (("missing", hints.keys() - data.keys()), ("unknown", data.keys() - hints.keys())):
         if names:
             raise LogError(where, f"{problem} field {reprlib.repr(sorted(names))}", allowed=f"schema {SCHEMA}")
@@ -83,19 +115,20 @@ def _decode(where: str, data: Any, cls: Any) -> Any:
     for name, hint in hints.items():
         value = data[name]
         if is_dataclass(hint):
-            value = _decode(f"{where}, {name}", value, hint)
-        elif get_origin(hint) is tuple and isinstance(value, list):
+            value = decode(f"{where}, {name}", value, hint)
+        elif isinstance(value, list) and tuple in map(get_origin, (hint, *get_args(hint))):
             value = tuple(value)
         values[name] = value
-    _check_types(where, values, cls)
+    check_types(where, values, cls)
     try:
         return cls(**values)
     except ModelError as error:
         raise LogError(where, str(error)) from error
 
 
-def _check_types(where: str, values: dict[str, Any], cls: Any) -> None:
-    for name, hint in _hints(cls).items():
+def check_types(where: str, values: dict[str, Any], cls: Any) -> None:
+    """Raise LogError where the value of a field of `cls` has not its type."""
+    for name, hint in hints_of(cls).items():
         if not _fits(values[name], hint):
             allowed = getattr(hint, "__name__", "") if isinstance(hint, type) and not get_args(hint) else str(hint)
             raise LogError(where, f"{name} has the wrong type or value", reprlib.repr(values[name]), allowed)
@@ -114,6 +147,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if origin is Literal:
         return isinstance(value, str) and value in arguments
+    if origin is list:
+        return isinstance(value, list)
     if origin is dict:
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if origin is tuple:
@@ -122,25 +157,3 @@ def _fits(value: Any, hint: Any) -> bool:
         items = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         return len(value) == len(items) and all(map(_fits, value, items))
     return isinstance(value, hint)
-
-
-def _wrong(name: str, found: object, allowed: str) -> NoReturn:
-    raise LogError(WHERE, f"{name} is not usable", found, allowed)
-
-
-def _check_pattern(spec: ConvSpec, pattern: SparsityPattern) -> None:
-    if pattern.size != math.prod(spec.weight_shape):
-        _wrong("pattern.size", pattern.size, f"{math.prod(spec.weight_shape)}, the size of the weight")
-    for name, most in (("nnz", pattern.size), ("dead_filters", spec.k), ("dead_channels", spec.weight_shape[1])):
-        if not 0 <= getattr(pattern, name) <= most:
-            _wrong(f"pattern.{name}", getattr(pattern, name), f"0 to {most}")
-
-
-def _check_timestamp(text: str) -> None:
-    try:
-        # Python 3.10 does not read the suffix Z.
-        offset = datetime.fromisoformat(text.replace("Z", "+00:00")).utcoffset()
-    except ValueError:
-        offset = None
-    if offset != timedelta(0):
-        _wrong("timestamp", reprlib.repr(text), "UTC, ISO 8601, such as 2026-11-20T09:30:00+00:00")

@@ -19,9 +19,8 @@ from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
-from tvm_sparse.measure.safe_replay import Vetting
+from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.trace import decisions
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -56,11 +55,11 @@ def validate(records: Iterable[TuningRecord], weights: Weights | None = None) ->
     groups: dict[tuple[ConvSpec, SparsityPattern, str], list[TuningRecord]] = defaultdict(list)
     for record in records:
         groups[record.spec, record.pattern, json.dumps(record.target, sort_keys=True)].append(record)
-    with Vetting() as vetting:
+    with SafeReplay() as replay:
         for (spec, pattern, _), group in groups.items():
             sound = []
             for record in group:
-                verdict = _by_structure(record, vetting)
+                verdict = _by_structure(record, replay)
                 if verdict.note:
                     yield verdict
                 else:
@@ -71,21 +70,13 @@ def validate(records: Iterable[TuningRecord], weights: Weights | None = None) ->
                 )
 
 
-def _by_structure(record: TuningRecord, vetting: Vetting) -> Verdict:
+def _by_structure(record: TuningRecord, replay: SafeReplay) -> Verdict:
     """Schedule a record's kernel again; a verdict without a note if it can be verified by numbers."""
     try:
         target = resolve_target(record.target)
         _check_machine(record, target)
         each = find_space(record.schedule, record.spec, record.pattern, target)
-        if record.trace is None:
-            if each.apply is None:
-                hint = "a record of it needs its trace"
-                raise UsageError(f"schedule {each.name}", "has no default decisions", hint=hint)
-            schedule = each.scheduled(each.apply)
-        else:
-            schedule = vetting.check(each, record.spec, record.pattern, target, record.trace)
-            if decisions(record.trace) != record.decisions:
-                raise UsageError("decisions", "are not those of the trace", hint="take both from one record")
+        schedule = replay.scheduled(each, record.spec, record.pattern, target, record.chosen)
     except TvmSparseError as error:
         return Verdict(record, "failed", str(error))
     kernel = f"{tvm_ffi.structural_hash(schedule.mod['main']) % 2**64:016x}"
@@ -109,7 +100,7 @@ def _by_numbers(sound: list[Verdict], target: Target, weight: np.ndarray | None)
     if weight is None:
         weight = weight_like(first.spec, first.pattern)
         note = f"with a random weight of density {SparsityPattern.of(weight).density:.3g}"
-    candidates = [Candidate(verdict.record.schedule, verdict.record.trace) for verdict in sound]
+    candidates = [Candidate(verdict.record.schedule, verdict.record.chosen) for verdict in sound]
     with Measurer(first.spec, weight, target, OPTIONS) as measurer:
         for verdict, outcome in zip(sound, measurer.measure(candidates), strict=True):
             is_right = outcome.status == "ok"

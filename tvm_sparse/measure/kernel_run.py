@@ -15,7 +15,7 @@ MAX_GRAPH_CALLS = 200
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Check ``library`` against the reference in ``arrays``, then time it in turns with ``rival`` (may be None).
+    """Check ``library`` against the reference in ``arrays``, then time it in turns with ``baseline`` (may be None).
 
     The output is filled with NaN first, so an element that the kernel does not write cannot pass.
     """
@@ -23,8 +23,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     kernel = _Loaded(request["library"], inputs)
     error = kernel.error()
     if not error <= 1:
-        return {"error": error, "times_us": [], "rival_times_us": []}
-    contenders = [kernel, _Loaded(request["rival"], inputs)] if request["rival"] else [kernel]
+        return {"error": error, "times_us": [], "dense_times_us": []}
+    contenders = [kernel, _Loaded(request["baseline"], inputs)] if request["baseline"] else [kernel]
     for contender in contenders:
         contender.calibrate(request["min_repeat_ms"])
     times: list[list[float]] = [[] for _ in contenders]
@@ -33,7 +33,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             taken.append(contender.time_us())
     for contender in contenders:
         contender.close()
-    return {"error": error, "times_us": times[0], "rival_times_us": times[1] if request["rival"] else []}
+    return {"error": error, "times_us": times[0], "dense_times_us": times[1] if request["baseline"] else []}
 
 
 def constants_path(library: str) -> str:

@@ -1,4 +1,4 @@
-"""Isolated building and running of candidate kernels: verified first, timed in turns with the dense rival.
+"""Isolated building and running of candidate kernels: verified first, timed in turns with the dense baseline.
 
 Every candidate is built and run in a worker process (`worker`), never in this one: a candidate that hangs, crashes or
 poisons its CUDA context costs only itself, and the cause is kept. This process holds no CUDA context.
@@ -43,7 +43,7 @@ class Measurer:
 
     def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
-        self._rival: str | None = None
+        self._baseline: str | None = None
         self._folder = Workspace()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
@@ -99,13 +99,13 @@ class Measurer:
                     worker.kill()
                 raise
 
-    def set_rival(self, candidate: Candidate) -> None:
+    def set_baseline(self, candidate: Candidate) -> None:
         """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
         library = self._new_library()
         failure = self._build(candidate, library)
         if failure:
             raise BuildError(f"convolution {self.spec.key}", f"the dense kernel does not build again: {failure.cause}")
-        self._rival = library
+        self._baseline = library
 
     def _build(self, candidate: Candidate, library: str) -> Outcome | None:
         """Build one candidate; an outcome only where that failed."""
@@ -115,7 +115,7 @@ class Measurer:
             "arrays": self._arrays,
             "target": target_json(self.target),
             "schedule": candidate.schedule,
-            "trace": candidate.trace,
+            "decisions": candidate.decisions,
             "library": library,
         }
         worker = self._builders.get()
@@ -132,7 +132,7 @@ class Measurer:
             "kind": self.target.kind.name,
             "arrays": self._arrays,
             "library": library,
-            "rival": self._rival,
+            "baseline": self._baseline,
             "repeats": self.options.repeats,
             "min_repeat_ms": self.options.min_repeat_ms,
         }
@@ -148,7 +148,7 @@ class Measurer:
             self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
-        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["rival_times_us"]), error)
+        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["dense_times_us"]), error)
 
     def _new_library(self) -> str:
         self._count += 1

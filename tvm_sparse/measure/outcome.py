@@ -1,15 +1,11 @@
-"""MeasureOptions, Candidate, Outcome, Status."""
+"""What is measured, how, and what became of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from tvm_sparse.target.cpu import available_cores
-
-if TYPE_CHECKING:
-    pass
-from typing import Literal
 
 Status = Literal["ok", "build_failed", "run_failed", "timeout", "wrong", "rejected"]
 
@@ -34,10 +30,10 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule name and the decisions to build it with (None for its defaults)."""
+    """A schedule name and the decisions to build it with: by name, or a trace; None for its defaults."""
 
     schedule: str
-    trace: Any = None
+    decisions: dict[str, Any] | list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,5 +43,5 @@ class Outcome:
     status: Status
     cause: str = ""
     times_us: tuple[float, ...] = ()
-    rival_times_us: tuple[float, ...] = ()
+    dense_times_us: tuple[float, ...] = ()
     error: float | None = None

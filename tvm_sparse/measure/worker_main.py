@@ -30,7 +30,7 @@ Action = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
-    """Build ``schedule`` with ``trace`` for ``spec`` and the weight in ``arrays``; writes ``library``."""
+    """Build ``schedule`` with ``decisions`` for ``spec`` and the weight in ``arrays``; writes ``library``."""
     from tvm.target import Target
 
     from tvm_sparse.codegen import lowering
@@ -40,22 +40,21 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     with np.load(request["arrays"], allow_pickle=False) as arrays:
         weight = arrays["weight"]
     target = Target(request["target"])
-    kernel = make_kernel(request["schedule"], spec, weight, target, request["trace"])
+    kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
     lowering.build(kernel.func, target).export_library(request["library"])
     np.savez(constants_path(request["library"]), *kernel.constants)
     return {}
 
 
 def replay(request: dict[str, Any]) -> dict[str, Any]:
-    """Replay ``trace`` on the space ``schedule`` of ``spec`` and a weight of ``pattern``; see `safe_replay`."""
+    """Schedule the space ``schedule`` of ``spec`` and a weight of ``pattern`` by ``decisions``; see `safe_replay`."""
     from tvm.target import Target
 
     from tvm_sparse.conv.sparsity import SparsityPattern
     from tvm_sparse.schedules import find_space
-    from tvm_sparse.scheduling.trace import replay
 
     spec, pattern = ConvSpec.from_json(request["spec"]), SparsityPattern(**request["pattern"])
-    replay(find_space(request["schedule"], spec, pattern, Target(request["target"])), request["trace"])
+    find_space(request["schedule"], spec, pattern, Target(request["target"])).scheduled(request["decisions"])
     return {}
 
 

@@ -27,7 +27,7 @@ from tvm.tirx import Expr
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.space import Space, divisors, nearest, no_constants, sample, weight_itself
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 
 # Vector registers by native lanes: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
 REGISTERS = {16: 32, 8: 16, 4: 32}
@@ -65,51 +65,72 @@ def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
     return ["block", "root"] if spec.out_h > layout.rows else ["root"]
 
 
-def row_space(name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool) -> Space:
+class RowSpace(HandMadeSpace):
     """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument."""
-    return Space(
-        schedule=name,
-        variant=f"rows{layout.rows}x{layout.row_stride}-{pack}",
-        func=conv2d_rows(spec, layout, direct=pack == "direct"),
-        apply=lambda sch: _schedule(sch, spec, layout, pack, fold),
-        fold=fold,
-        constants=no_constants if fold else weight_itself,
-        refuse=lambda sch: _refuse(sch, layout.lanes),
-    )
+
+    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool):
+        func = conv2d_rows(spec, layout, direct=pack == "direct")
+        super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", func, fold)
+        self.spec, self.layout, self.pack = spec, layout, pack
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """See `HandMadeSpace`."""
+        spec, layout, pack = self.spec, self.layout, self.pack
+        conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
+        acc = sch.cache_write(conv, 0, "local")
+        filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
+        _, tile, wide = _default_tile(layout.vectors)
+        few = min(8, REGISTERS[layout.lanes] * 3 // 4 / (tile * wide))
+        filters_tile = choose.one_of("filters", filters, nearest(filters, few))
+        rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
+
+        n, k, y, x = sch.get_loops(out)
+        k_outer, k_inner = sch.split(k, [None, filters_tile])
+        block, group, row = sch.split(y, [None, rows_block, layout.rows])
+        tiles = [block, k_outer] if pack == "block" else [k_outer, block]
+        sch.reorder(n, *tiles, group, row, k_inner, x)
+        sch.compute_at(acc, tiles[-1], preserve_unit_loops=True)
+        vector_outer, wide = _schedule_registers(sch, choose, acc, layout)
+        sch.compute_at(conv, vector_outer, preserve_unit_loops=True)
+        c_outer = self._schedule_nest(sch, choose, conv, wide)
+        if pack == "block":
+            sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
+        elif pack == "root":
+            sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
+        sch.parallel(sch.fuse(n, block) if pack == "block" else sch.fuse(n, *tiles))
+        # Last: once a reduction is split in two, loops around it can no longer be made parallel.
+        for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
+            sch.unroll(loop)
+
+    def _schedule_nest(self, sch: Schedule, choose: Choose, conv: SBlockRV, wide: Expr) -> LoopRV:
+        """Order the multiply-adds, input positions outside, filters and vectors inside; returns the k-tile loop."""
+        k, group, vector, lane, c, r, s = sch.get_loops(conv)[-7:]
+        k_tiles = divisors(self.spec.weight_shape[1], 256)
+        c_outer, c_inner = sch.split(c, [None, choose.one_of("channels", k_tiles, nearest(k_tiles, 32))])
+        vector, inner = sch.split(vector, [None, wide])
+        lane = sch.fuse(inner, lane)
+        sch.reorder(c_outer, c_inner, r, s, k, group, vector, lane)
+        sch.vectorize(lane)
+        if self.fold:
+            sch.annotate(c_inner, FOLD, 1)
+        else:
+            sch.unroll(k)
+            sch.unroll(vector)
+        return c_outer
+
+    def refusal(self, sch: Schedule) -> str:
+        """Why the accumulators do not fit the vector registers; spilled ones cost more than a larger tile saves."""
+        *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
+        width = int(sch.get(lane).extent) // self.layout.lanes
+        accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
+        most = REGISTERS[self.layout.lanes]
+        return "" if accumulators <= most else f"{accumulators} accumulators, at most {most}"
 
 
-def _schedule(sch: Schedule, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool) -> None:
-    conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
-    acc = sch.cache_write(conv, 0, "local")
-    filters = divisors(spec.k // spec.groups, 32)
-    blocks = divisors(spec.out_h // layout.rows)
-    _, tile, wide = _default_tile(layout.vectors)
-    filters_tile = sample(sch, filters, nearest(filters, min(8, REGISTERS[layout.lanes] * 3 // 4 / (tile * wide))))
-    rows_block = sample(sch, blocks, nearest(blocks, 16 / layout.rows))
-
-    n, k, y, x = sch.get_loops(out)
-    k_outer, k_inner = sch.split(k, [None, filters_tile])
-    block, group, row = sch.split(y, [None, rows_block, layout.rows])
-    tiles = [block, k_outer] if pack == "block" else [k_outer, block]
-    sch.reorder(n, *tiles, group, row, k_inner, x)
-    sch.compute_at(acc, tiles[-1], preserve_unit_loops=True)
-    vector_outer, wide = _schedule_registers(sch, acc, layout)
-    sch.compute_at(conv, vector_outer, preserve_unit_loops=True)
-    c_outer = _schedule_nest(sch, conv, wide, spec, fold)
-    if pack == "block":
-        sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
-    elif pack == "root":
-        sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
-    sch.parallel(sch.fuse(n, block) if pack == "block" else sch.fuse(n, *tiles))
-    # Last: once a reduction is split in two, loops around it can no longer be made parallel.
-    for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
-        sch.unroll(loop)
-
-
-def _schedule_registers(sch: Schedule, acc: SBlockRV, layout: RowGroups) -> tuple:
+def _schedule_registers(sch: Schedule, choose: Choose, acc: SBlockRV, layout: RowGroups) -> tuple:
     """Tile the store of the accumulators; returns the loop over tiles and the sampled width of vectors."""
     _, k, group, vector, lane = sch.get_loops(acc)[-5:]
-    tile = sch.sample_perfect_tile(vector, n=3, max_innermost_factor=4, decision=_default_tile(layout.vectors))
+    tile = choose.split("vectors", vector, 3, 4, _default_tile(layout.vectors))
     vector_outer, vector, wide = sch.split(vector, tile)
     lane = sch.fuse(wide, lane)
     sch.reorder(group, vector_outer, k, vector, lane)
@@ -119,34 +140,9 @@ def _schedule_registers(sch: Schedule, acc: SBlockRV, layout: RowGroups) -> tupl
     return vector_outer, tile[2]
 
 
-def _schedule_nest(sch: Schedule, conv: SBlockRV, wide: Expr, spec: ConvSpec, fold: bool) -> LoopRV:
-    """Order the multiply-adds, input positions outside, filters and vectors inside; returns the loop over chunks."""
-    k, group, vector, lane, c, r, s = sch.get_loops(conv)[-7:]
-    chunks = divisors(spec.weight_shape[1], 256)
-    c_outer, c_inner = sch.split(c, [None, sample(sch, chunks, nearest(chunks, 32))])
-    vector, inner = sch.split(vector, [None, wide])
-    lane = sch.fuse(inner, lane)
-    sch.reorder(c_outer, c_inner, r, s, k, group, vector, lane)
-    sch.vectorize(lane)
-    if fold:
-        sch.annotate(c_inner, FOLD, 1)
-    else:
-        sch.unroll(k)
-        sch.unroll(vector)
-    return c_outer
-
-
 def _default_tile(vectors: int) -> list[int]:
     """Default (outer, tile, wide) split of a group's vectors: 2 to 4 in the register tile, where they divide."""
     for tile, wide in ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)):
         if vectors % (tile * wide) == 0:
             return [vectors // (tile * wide), tile, wide]
     return [vectors, 1, 1]
-
-
-def _refuse(sch: Schedule, lanes: int) -> str:
-    """Why the accumulators do not fit the vector registers; spilled ones cost more than a larger tile saves."""
-    *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
-    width = int(sch.get(lane).extent) // lanes
-    accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
-    return "" if accumulators <= REGISTERS[lanes] else f"{accumulators} accumulators, at most {REGISTERS[lanes]}"

@@ -1,21 +1,18 @@
-"""Space + trace + weight -> Kernel (bind_weight, apply_trace)."""
+"""A space, decisions and a weight as a scheduled kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm.s_tir import SBlock
+from tvm.s_tir import SBlock, Schedule
 
-from tvm_sparse.errors import UsageError
 from tvm_sparse.scheduling.annotations import WEIGHT_ATTRIBUTE, WEIGHT_CALL
-from tvm_sparse.scheduling.space import Space
-from tvm_sparse.scheduling.trace import replay
+from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
 
 
 def bind_weight(func: tirx.PrimFunc, parameter: int, weight: np.ndarray) -> tirx.PrimFunc:
@@ -55,16 +52,23 @@ class Kernel:
     constants: tuple[np.ndarray, ...] = ()
 
 
-def apply_trace(space: Space, weight: np.ndarray, trace: Any = None) -> Kernel:
-    """Schedule `space` by `trace` and bind `weight` to it; see `kernel`."""
-    if trace is not None:
-        schedule = replay(space, trace)
-    elif space.apply is not None:
-        schedule = space.scheduled(space.apply)
-    else:
-        raise UsageError(f"schedule {space.name}", "has no default decisions", hint="give a trace from a tuning log")
-    if space.generated is not None:
-        space.generated.finish(schedule)
+def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:
+    """Schedule `space` by `decisions`, or by default, and bind `weight` to it.
+
+    Raises
+    ------
+    BuildError
+        The decisions do not fit the space.
+    UsageError
+        There are none, and the space has no default.
+    """
+    return kernel_of(space, space.scheduled(decisions), weight)
+
+
+def kernel_of(space: Space, schedule: Schedule, weight: np.ndarray) -> Kernel:
+    """The kernel that `schedule`, one of `space`, makes of `weight`."""
+    if isinstance(space, GeneratedSpace):
+        space.finish(schedule)
     func = schedule.mod["main"]
     if space.fold:
         func = bind_weight(func, 1, weight)

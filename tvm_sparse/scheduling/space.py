@@ -1,43 +1,119 @@
-"""What every schedule space is: a dense PrimFunc and a function that schedules it with sampled decisions."""
+"""What a schedule space is: a dense PrimFunc, and a schedule of it whose decisions have names.
+
+A hand-made space schedules in a straight line and asks for its decisions by name (`Choose`). MetaSchedule samples them
+in a search; otherwise they are given, or the space's defaults. A generated space has MetaSchedule's rules instead, and
+its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Decisions`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.scheduling.trace import replayed, trace_to_json
+
+# Decisions by name as JSON values; of a generated space a JSON trace.
+Decisions = dict[str, Any] | list[Any]
 
 
 class NotApplicable(Exception):
     """Why a schedule does not serve a convolution, as a sentence."""
 
 
-def no_constants(_weight: np.ndarray) -> tuple[np.ndarray, ...]:
-    """A folded kernel takes no arrays made from the weight."""
-    return ()
+@dataclass(frozen=True)
+class OneOf:
+    """A decision for one of some integers, ascending; members of an IntEnum have their names in logs."""
 
+    values: tuple[int, ...]
 
-def weight_itself(weight: np.ndarray) -> tuple[np.ndarray, ...]:
-    """A dense kernel takes the weight (K, C / groups, R, S)."""
-    return (weight,)
+    def to_json(self, value: int) -> int | str:
+        """A sampled value as logs keep it."""
+        member = self.values[self.values.index(value)]
+        return member.name.lower() if isinstance(member, IntEnum) else member
+
+    def from_json(self, found: Any) -> int | None:
+        """What `to_json` made that of; None where it is none of the values."""
+        return next((v for v in self.values if self.to_json(v) == found and not isinstance(found, (bool, float))), None)
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(str(self.to_json(value)) for value in self.values)}"
 
 
 @dataclass(frozen=True)
-class Generated:
-    """A space that MetaSchedule generates.
+class Split:
+    """A decision for the extents of `parts` loops, outermost first, that one of `extent` is split into.
 
-    `generator` makes its rules around the given postprocessors; `finish` is applied to a schedule after its trace.
+    The innermost is `most_innermost` at the most.
     """
 
-    generator: Callable[[list], Any]
-    finish: Callable[[Schedule], None]
+    extent: int
+    parts: int
+    most_innermost: int
+
+    def to_json(self, value: list[int]) -> list[int]:
+        """A sampled value as logs keep it."""
+        return value
+
+    def from_json(self, found: Any) -> list[int] | None:
+        """What `to_json` made that of; None where it is no such split."""
+        whole = isinstance(found, list) and len(found) == self.parts and all(type(each) is int for each in found)
+        fits = whole and min(found) > 0 and math.prod(found) == self.extent and found[-1] <= self.most_innermost
+        return found if fits else None
+
+    def __str__(self) -> str:
+        return f"{self.parts} integers whose product is {self.extent}, the last {self.most_innermost} or less"
 
 
-@dataclass(frozen=True)
-class Space:
+class Choose:
+    """Asks for the decisions of one schedule: as given by name, else the default, else as MetaSchedule samples."""
+
+    def __init__(self, sch: Schedule, where: str, given: Mapping[str, Any] | None = None):
+        self.sch, self.where, self.given = sch, where, given
+        self.choices: dict[str, OneOf | Split] = {}
+
+    def one_of(self, name: str, candidates: Iterable[int], default: int) -> Any:
+        """One of `candidates`, all equally likely in a search."""
+        choice = OneOf(tuple(sorted(set(candidates))))
+        decision = choice.values.index(self._value(name, choice, default))
+        values, likely = [int(value) for value in choice.values], [1.0 / len(choice.values)] * len(choice.values)
+        return self.sch.sample_categorical(values, likely, decision=decision)
+
+    def split(self, name: str, loop: LoopRV, parts: int, most_innermost: int, default: list[int]) -> Any:
+        """How `loop` is split into `parts`, without remainder."""
+        choice = Split(int(self.sch.get(loop).extent), parts, most_innermost)
+        decision = self._value(name, choice, default)
+        return self.sch.sample_perfect_tile(loop, n=parts, max_innermost_factor=most_innermost, decision=decision)
+
+    def _value(self, name: str, choice: OneOf | Split, default: Any) -> Any:
+        self.choices[name] = choice
+        if self.given is None:
+            return default
+        if name not in self.given:
+            raise BuildError(self.where, f"decision {name} is missing", allowed=str(choice))
+        value = choice.from_json(self.given[name])
+        if value is None:
+            raise BuildError(self.where, f"decision {name} does not fit", repr(self.given[name])[:80], str(choice))
+        return value
+
+    def end(self) -> None:
+        """Raise BuildError where something was given that nobody asked for."""
+        unknown = [name for name in self.given or () if name not in self.choices]
+        if unknown:
+            raise BuildError(self.where, "unknown decision", unknown[0][:80], ", ".join(self.choices) or "none")
+
+
+class Space(ABC):
     """One search space for one convolution.
 
     Parameters
@@ -46,70 +122,134 @@ class Space:
         Name of the schedule and of the layout or structure within it that the search does not change.
     func
         Unscheduled function with arguments x, then the weight or the arrays of `constants`, [bias], [residual], y.
-    apply
-        Schedules `func` in a straight line; decisions are sampled, with good ones given as defaults. None: the space is
-        `generated`.
     fold
         Whether the weight, argument 1, is folded into the code afterwards.
-    constants
-        The arrays that the kernel takes in the weight's place.
-    generated
-        How MetaSchedule generates the space, where `apply` is None.
-    refuse
-        Why a schedule is not worth a trial, judged before it is built, or ""; None: all are.
-    features
-        What the cost model is told of a schedule; None: TVM's features of the loop nest, which know nothing of folding.
-    estimate_us, estimate
-        Estimated time of the default decisions, and of a schedule; None where nothing estimates it.
-    others
-        Like `apply`, with other defaults that a search should try first.
     """
 
-    schedule: str
-    variant: str
-    func: tirx.PrimFunc
-    apply: Callable[[Schedule], None] | None
-    fold: bool = True
-    constants: Callable[[np.ndarray], tuple[np.ndarray, ...]] = no_constants
-    generated: Generated | None = None
-    refuse: Callable[[Schedule], str] | None = None
-    features: Callable[[Schedule], Sequence[float]] | None = None
-    estimate_us: float | None = None
-    estimate: Callable[[Schedule], float] | None = None
-    others: tuple[Callable[[Schedule], None], ...] = ()
+    # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
+    has_features = False
+
+    def __init__(self, schedule: str, variant: str, func: tirx.PrimFunc, fold: bool = True):
+        self.schedule, self.variant, self.func, self.fold = schedule, variant, func, fold
 
     @property
     def name(self) -> str:
         """``schedule`` or ``schedule:variant``."""
         return f"{self.schedule}:{self.variant}" if self.variant else self.schedule
 
-    def scheduled(self, apply: Callable[[Schedule], None]) -> Schedule:
-        """`func` as `apply`, or one of `others`, schedules it."""
-        schedule = Schedule(self.func, debug_mask="none")
-        apply(schedule)
-        return schedule
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The arrays that the kernel takes in the place of the weight (K, C / groups, R, S)."""
+        return () if self.fold else (weight,)
 
-    def is_worth(self, schedule: Schedule) -> bool:
-        """Whether `refuse` says nothing against a schedule."""
-        return self.refuse is None or not self.refuse(schedule)
+    @abstractmethod
+    def scheduled(self, decisions: Decisions | None = None) -> Schedule:
+        """`func`, scheduled as `decisions` say, or by default; BuildError where they do not fit."""
+
+    @abstractmethod
+    def decisions_of(self, sch: Schedule) -> Decisions:
+        """The decisions of a schedule of this space, with which `scheduled` makes it again."""
+
+    @abstractmethod
+    def starts(self) -> list[Decisions]:
+        """Decisions that a search begins with, the default first; a generated space has none."""
+
+    def refusal(self, sch: Schedule) -> str:
+        """Why a schedule is not worth a trial, judged before it is built, or ""."""
+        return ""
+
+    def features(self, sch: Schedule) -> Sequence[float]:
+        """What the cost model is told of a schedule, where `has_features`."""
+        raise NotImplementedError(f"{self.name} has no features of its own")
+
+    def estimate(self, sch: Schedule) -> float | None:
+        """Estimated time of a schedule in microseconds; None where nothing estimates it."""
+        return None
+
+    @property
+    def estimate_us(self) -> float | None:
+        """Estimated time of the default decisions; None where nothing estimates it."""
+        return None
+
+
+class HandMadeSpace(Space):
+    """A space whose schedule is written by hand; `apply` is all that one has to define."""
+
+    @abstractmethod
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """Schedule `func`, which `sch` holds, in a straight line, with the decisions that `choose` gives."""
+
+    def sample(self, sch: Schedule) -> None:
+        """Apply the schedule so that MetaSchedule may sample its decisions anew."""
+        self.apply(sch, Choose(sch, f"schedule {self.name}"))
+
+    def scheduled(self, decisions: Decisions | None = None) -> Schedule:
+        """See `Space`."""
+        if decisions is not None and not isinstance(decisions, dict):
+            raise BuildError(f"schedule {self.name}", "takes decisions by name", type(decisions).__name__, "an object")
+        sch = Schedule(self.func, debug_mask="none")
+        choose = Choose(sch, f"schedule {self.name}", decisions)
+        self.apply(sch, choose)
+        choose.end()
+        return sch
+
+    @cached_property
+    def choices(self) -> dict[str, OneOf | Split]:
+        """Its decisions in the order in which they are asked for."""
+        sch = Schedule(self.func, debug_mask="none")
+        choose = Choose(sch, f"schedule {self.name}")
+        self.apply(sch, choose)
+        return choose.choices
+
+    def decisions_of(self, sch: Schedule) -> Decisions:
+        """See `Space`."""
+        return {
+            name: choice.to_json(value)
+            for (name, choice), value in zip(self.choices.items(), sampled(sch), strict=True)
+        }
+
+    def starts(self) -> list[Decisions]:
+        """See `Space`."""
+        return [self.decisions_of(self.scheduled())]
+
+
+class GeneratedSpace(Space):
+    """A space that MetaSchedule generates; its decisions are a trace."""
+
+    @abstractmethod
+    def generator(self, postprocs: list) -> Any:
+        """MetaSchedule's rules around the given postprocessors."""
+
+    @abstractmethod
+    def finish(self, sch: Schedule) -> None:
+        """What is done to a schedule after its trace."""
+
+    def scheduled(self, decisions: Decisions | None = None) -> Schedule:
+        """See `Space`. TVM may crash on a trace that `measure.safe_replay` has not seen."""
+        if decisions is None:
+            hint = "give a trace from a tuning log"
+            raise UsageError(f"schedule {self.name}", "has no default decisions", hint=hint)
+        return replayed(self.func, f"schedule {self.name}", decisions)
+
+    def decisions_of(self, sch: Schedule) -> Decisions:
+        """See `Space`."""
+        trace: Decisions = trace_to_json(sch.trace)
+        return trace
+
+    def starts(self) -> list[Decisions]:
+        """See `Space`."""
+        return []
+
+
+def sampled(sch: Schedule) -> list[Any]:
+    """The values of a schedule's sampled decisions in their order: integers, or lists of them."""
+    outputs = (each.outputs for each in sch.trace.insts if each.kind.name.startswith("Sample"))
+    values = ([int(sch.get(output)) for output in each] for each in outputs)
+    return [each[0] if len(each) == 1 else each for each in values]
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:
     """Divisors of `number`, ascending, up to `most`."""
     return [d for d in range(1, min(number, most or number) + 1) if number % d == 0]
-
-
-def sample(sch: Schedule, candidates: Sequence[int], default: int) -> object:
-    """Sample one of `candidates` with equal probability; without a search the decision is `default`."""
-    values = sorted(set(candidates))
-    decision = values.index(default)
-    return sch.sample_categorical(values, [1.0 / len(values)] * len(values), decision=decision)
-
-
-def decided(sch: Schedule) -> list[int]:
-    """The values that `sample` chose, in the order of its calls."""
-    sampled = (each.outputs[0] for each in sch.trace.insts if each.kind.name == "SampleCategorical")
-    return [int(sch.get(each)) for each in sampled]
 
 
 def nearest(candidates: Sequence[int], wish: float) -> int:

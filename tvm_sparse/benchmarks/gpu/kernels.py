@@ -36,7 +36,7 @@ class Choice:
     """A schedule and its decisions (None: the defaults), and why these."""
 
     schedule: str
-    trace: Any
+    decisions: Any
     why: str
 
 
@@ -122,7 +122,7 @@ def wanted(
 
 def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any) -> list[Choice]:
     match = log.lookup(spec, pattern, fingerprint_of(target))
-    choices = [Choice(match.record.schedule, match.record.trace, match.note)] if match is not None else []
+    choices = [Choice(match.record.schedule, match.record.chosen, match.note)] if match is not None else []
     # Another weight's decisions may not fit this one.
     if match is None or match.how != "values":
         hand_made = [name for name in schedule_names(target) if not name.startswith(("dense", "generated"))]
@@ -135,7 +135,7 @@ def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list
         raise UsageError("--schedules", "unknown schedule", name, ", ".join(schedule_names(target)))
     record = log.dense(spec, fingerprint_of(target)) if name.startswith("dense") else None
     tuned = record is not None and record.schedule.partition(":")[0] == name
-    choices = [Choice(record.schedule, record.trace, "tuned")] if record is not None and tuned else []
+    choices = [Choice(record.schedule, record.chosen, "tuned")] if record is not None and tuned else []
     return [*choices, Choice(name, None, DEFAULT)]
 
 
@@ -190,7 +190,7 @@ def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: fl
             "arrays": arrays,
             "target": target_json(target),
             "schedule": choice.schedule,
-            "trace": choice.trace,
+            "decisions": choice.decisions,
             "library": library,
         }
         try:

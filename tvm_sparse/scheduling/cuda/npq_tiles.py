@@ -15,19 +15,20 @@ A run's length is chosen so that the runs are a multiple of the multiprocessors,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_npq import Runs, conv2d_runs
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RING, STRAIGHT
+from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, RELEASE, RING, STRAIGHT, Order
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
+from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.cuda.tile_plan import Structure
-from tvm_sparse.scheduling.space import Space, divisors, sample
+from tvm_sparse.scheduling.space import divisors
 
 # Threads of a block that lengths are chosen near.
 THREADS = (384, 768, 256, 512, 320, 128)
@@ -108,45 +109,57 @@ def run_kernel(
     )
 
 
-def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
-    """The space of runs of one length, or None where one channel exceeds shared memory."""
-    candidates = (
-        divisors(spec.k // spec.groups, ACCUMULATORS),
-        divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
-        DEPTHS,
-        list(ORDERS),
-        [1, 2, 3, 4],
-        list(folding.releases),
-    )
+class NpqDecisions(NamedTuple):
+    """Decisions of folded kernels with NPQ tiles, or their candidates."""
 
-    def kernel(values: Sequence[int]) -> GpuKernel:
-        filters, channels, depth, order, resident, release = values
-        return run_kernel(spec, plan, folding, (filters, channels, depth, resident), order=order, release=release)
-
-    def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
-        return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
-
-    func, variant = conv2d_runs(spec, plan.runs), plan.runs.variant
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
+    filters: Any
+    channels: Any
+    pipeline_stages: Any
+    order: Any
+    blocks_per_sm: Any
+    dependent_launch: Any
 
 
-def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:
-    conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
-    sch.set_scope(conv, 0, "local")
-    per_thread, per_chunk, depth, order, blocks, release = (sample(sch, *choice) for choice in choices)
-    run, k, pixel, c, r, s = sch.get_loops(conv)
-    k_outer, k_inner = sch.split(k, [None, per_thread])
-    c_outer, c_inner = sch.split(c, [None, per_chunk])
-    sch.reorder(run, k_outer, pixel, c_outer, c_inner, r, s, k_inner)
-    for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
-        sch.bind(loop, axis)
-    sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, plan.row_stride)
-    sch.annotate(c_inner, FOLD, blocks)
-    sch.annotate(c_outer, RING, depth)
-    sch.annotate(c_outer, ORDER, order)
-    sch.annotate(c_outer, RELEASE, release)
-    # Last: once a reduction is split in two, loops around it can no longer be bound.
-    init = sch.decompose_reduction(conv, c_outer)
-    for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:
-        sch.unroll(loop)
+class NpqSpace(FoldedCudaSpace):
+    """The folded space of NPQ or warp-row tiles of one size."""
+
+    def __init__(self, name: str, spec: ConvSpec, plan: RunPlan, folding: Fold):
+        self.spec, self.plan, self.folding = spec, plan, folding
+        candidates = NpqDecisions(
+            divisors(spec.k // spec.groups, ACCUMULATORS),
+            divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
+            DEPTHS,
+            list(Order),
+            [1, 2, 3, 4],
+            list(folding.launches),
+        )
+        func = conv2d_runs(spec, plan.runs)
+        super().__init__(name, plan.runs.variant, func, candidates, folding.shared_limit)
+
+    def kernel(self, decisions: NpqDecisions) -> GpuKernel:
+        """See `FoldedCudaSpace`."""
+        filters, channels, depth, order, resident, release = decisions
+        sizes = (filters, channels, depth, resident)
+        return run_kernel(self.spec, self.plan, self.folding, sizes, order=order, release=release)
+
+    def schedule_with(self, sch: Schedule, decisions: NpqDecisions) -> None:
+        """See `FoldedCudaSpace`."""
+        conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
+        sch.set_scope(conv, 0, "local")
+        per_thread, per_chunk, depth, order, blocks, launch = decisions
+        run, k, pixel, c, r, s = sch.get_loops(conv)
+        k_outer, k_inner = sch.split(k, [None, per_thread])
+        c_outer, c_inner = sch.split(c, [None, per_chunk])
+        sch.reorder(run, k_outer, pixel, c_outer, c_inner, r, s, k_inner)
+        for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
+            sch.bind(loop, axis)
+        sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
+        stage_input(sch, pack, c_outer, self.plan.row_stride)
+        sch.annotate(c_inner, FOLD, blocks)
+        sch.annotate(c_outer, RING, depth)
+        sch.annotate(c_outer, ORDER, order)
+        sch.annotate(c_outer, RELEASE, launch)
+        # Last: once a reduction is split in two, loops around it can no longer be bound.
+        init = sch.decompose_reduction(conv, c_outer)
+        for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:
+            sch.unroll(loop)

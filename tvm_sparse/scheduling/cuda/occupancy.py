@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import (
     LAST_CHUNK,
     PERSISTENT,
 )
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
-from tvm_sparse.scheduling.space import Space, decided
+from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
 from tvm_sparse.target.gpu import MULTIPROCESSORS
 
 # Threads of a block at most.
@@ -85,59 +89,100 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
 
 
-def choose(
-    candidates: Sequence[Sequence[int]], kernel: Callable[[Sequence[int]], GpuKernel], shared_limit: int
-) -> list[tuple[int, ...]]:
-    """Combinations of one of each of `candidates` that fit, those estimated fastest first, `STARTS` at most.
+class FoldedCudaSpace(HandMadeSpace):
+    """The space of one structure of folded kernels.
 
-    The first is the default of a schedule: where nothing was tuned it is what runs. A search starts from all of them,
-    so they differ in what weighs most, the output channels of a thread and turning. The last of `candidates` are
-    releases, whose order of time hardly depends on the rest: they are chosen last.
+    Parameters
+    ----------
+    candidates
+        A NamedTuple of decisions, each a list of candidates; the last are `DependentLaunch`.
+    shared_limit
+        Shared memory of a multiprocessor, bytes.
     """
-    *others, releases = candidates
-    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-    for values in itertools.product(*others, releases[:1]):
-        each = kernel(values)
-        if each.threads <= MAX_THREADS and not refused(each, shared_limit):
-            kind, estimate = (values[0], each.turned), (each.time_us(), values)
-            best[kind] = min(best.get(kind, estimate), estimate)
 
-    def estimate_us(values: tuple[int, ...]) -> float:
-        each = kernel(values)
-        return math.inf if refused(each, shared_limit) else each.time_us()
+    has_features = True
 
-    starts = [values for _, values in sorted(best.values())[:STARTS]]
-    return [min(((*values[:-1], release) for release in releases), key=estimate_us) for values in starts]
+    def __init__(self, name: str, variant: str, func: tirx.PrimFunc, candidates: Any, shared_limit: int):
+        super().__init__(name, variant, func)
+        self.candidates, self.shared_limit = candidates, shared_limit
 
+    @abstractmethod
+    def kernel(self, decisions: Any) -> GpuKernel:
+        """The counts of the kernel that `decisions`, a tuple like `candidates`, make."""
 
-def folded_space(
-    name: str,
-    variant: str,
-    func: tirx.PrimFunc,
-    candidates: Sequence[Sequence[int]],
-    kernel: Callable[[Sequence[int]], GpuKernel],
-    scheduler: Callable[[tuple[int, ...]], Callable[[Schedule], None]],
-    shared_limit: int,
-) -> Space | None:
-    """The space of one structure, or None where no decisions fit.
+    @abstractmethod
+    def schedule_with(self, sch: Schedule, decisions: Any) -> None:
+        """Schedule with sampled `decisions`, a tuple like `candidates`."""
 
-    Of decisions, one of each of `candidates`, `kernel` gives the counts, and `scheduler` the schedule that samples them
-    with these defaults.
-    """
-    starts = choose(candidates, kernel, shared_limit)
-    if not starts:
-        return None
-    return Space(
-        schedule=name,
-        variant=variant,
-        func=func,
-        apply=scheduler(starts[0]),
-        others=tuple(map(scheduler, starts[1:])),
-        refuse=lambda sch: refused(kernel(decided(sch)), shared_limit),
-        features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(starts[0]).time_us(),
-        estimate=lambda sch: kernel(decided(sch)).time_us(),
-    )
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """See `HandMadeSpace`."""
+        candidates = self.candidates
+        default = candidates if choose.given is not None else self._default()
+        each = zip(candidates._fields, candidates, default, strict=True)
+        self.schedule_with(sch, type(candidates)(*(choose.one_of(*decision) for decision in each)))
+
+    @cached_property
+    def choices(self) -> dict[str, OneOf | Split]:
+        """See `HandMadeSpace`."""
+        pairs = zip(self.candidates._fields, self.candidates, strict=True)
+        return {name: OneOf(tuple(sorted(set(values)))) for name, values in pairs}
+
+    def starts(self) -> list[Decisions]:
+        """See `Space`; empty where no decisions fit."""
+        items = self.choices.items()
+        return [
+            {name: choice.to_json(value) for (name, choice), value in zip(items, each, strict=True)}
+            for each in self.defaults
+        ]
+
+    @cached_property
+    def defaults(self) -> list[Any]:
+        """Decisions that fit, those estimated fastest first, `STARTS` at most.
+
+        The first is the default of a schedule: where nothing was tuned it is what runs. A search starts from all of
+        them, so they differ in what weighs most, the output channels of a thread and the order. When the next kernel
+        may start hardly depends on the rest, so it is chosen last.
+        """
+        make = type(self.candidates)
+        *others, launches = self.candidates
+        best: dict[tuple[int, int], tuple[float, Any]] = {}
+        for values in itertools.product(*others, launches[:1]):
+            each = self.kernel(make(*values))
+            if each.threads <= MAX_THREADS and not refused(each, self.shared_limit):
+                kind, estimate = (values[0], each.turned), (each.time_us(), make(*values))
+                best[kind] = min(best.get(kind, estimate), estimate)
+
+        def estimate_us(values: Any) -> float:
+            each = self.kernel(values)
+            return math.inf if refused(each, self.shared_limit) else each.time_us()
+
+        starts = [values for _, values in sorted(best.values())[:STARTS]]
+        return [min((make(*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
+
+    def _default(self) -> Any:
+        if not self.defaults:
+            raise BuildError(f"schedule {self.name}", "no decisions fit a multiprocessor", hint="take another schedule")
+        return self.defaults[0]
+
+    def _kernel(self, sch: Schedule) -> GpuKernel:
+        return self.kernel(type(self.candidates)(*sampled(sch)))
+
+    def refusal(self, sch: Schedule) -> str:
+        """See `Space`."""
+        return refused(self._kernel(sch), self.shared_limit)
+
+    def features(self, sch: Schedule) -> Sequence[float]:
+        """See `Space`."""
+        return self._kernel(sch).features()
+
+    def estimate(self, sch: Schedule) -> float | None:
+        """See `Space`."""
+        return self._kernel(sch).time_us()
+
+    @property
+    def estimate_us(self) -> float | None:
+        """See `Space`."""
+        return self.kernel(self.defaults[0]).time_us() if self.defaults else None
 
 
 def is_large(non_zeros: int) -> bool:

@@ -11,9 +11,10 @@ Outermost first::
           multiply-adds, straight-line where folded
         store with bias, residual and ReLU
 
-In mode "ring" copies run ahead of the arithmetic and the chunks are straight-line code (`ring`), in mode "async" they
-run two chunks ahead in a loop (``cp.async``, three buffers), in mode "plain" they take turns; in mode "direct" nothing
-is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that blocks that run together
+In mode "multistage" copies run ahead of the arithmetic and the k-tiles are straight-line code
+(`codegen.cuda.multistage_pipeline`), in mode "async" they run two k-tiles ahead in a loop (``cp.async``, three
+buffers), in mode "single" they take turns; in mode "direct" nothing is copied, for kernels so large that not one
+channel fits. blockIdx.y varies slowest, so that blocks that run together
 execute the same code. Tiles of columns are the fastest where the structure says "across": 1.5% less time for operator 9
 at batch 64, but 4 to 11% more at batch 1. The distance of rows in shared memory is the one with the fewest bank
 conflicts.
@@ -21,8 +22,9 @@ conflicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -31,11 +33,11 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RELEASES, RING
+from tvm_sparse.scheduling.annotations import FOLD, ORDER, RELEASE, RING, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, folded_space
-from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Choice, Plan, torn
-from tvm_sparse.scheduling.space import Space, sample, weight_itself
+from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, torn
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
 
 
@@ -48,68 +50,107 @@ class Fold:
 
     pattern: SparsityPattern
     shared_limit: int
-    releases: tuple[int, ...] = (AT_EXIT,)
+    launches: tuple[DependentLaunch, ...] = (DependentLaunch.AT_EXIT,)
 
     @classmethod
     def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
         """What `target` allows."""
         shared_bytes = shared_memory_bytes(target)
         can_spread = overlaps(target) and shared_bytes >= SHARED_BYTES
-        return cls(pattern, shared_bytes, RELEASES if can_spread else (AT_EXIT,))
+        return cls(pattern, shared_bytes, tuple(DependentLaunch) if can_spread else (DependentLaunch.AT_EXIT,))
 
 
-def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
-    """The space of one plan with the weight (K, C / groups, R, S) as an argument."""
-    return Space(
-        schedule=name,
-        variant=plan.structure.variant,
-        func=conv2d_tiles(spec, plan.structure.tiles),
-        apply=lambda sch: _schedule(sch, plan, spec, [plan.filters, plan.rows, plan.images, plan.channels]),
-        fold=False,
-        constants=weight_itself,
-    )
+class TileSpace(HandMadeSpace):
+    """The space of one plan without our pipeline: dense with the weight as an argument, or folded in mode "single"."""
+
+    def __init__(self, name: str, spec: ConvSpec, plan: Plan, fold: bool):
+        super().__init__(name, plan.structure.variant, conv2d_tiles(spec, plan.structure.tiles), fold)
+        self.spec, self.plan = spec, plan
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        """See `HandMadeSpace`."""
+        names = ("filters", "rows", "images", "channels")
+        tile = [choose.one_of(name, *getattr(self.plan, name)) for name in names]
+        marks = {FOLD: choose.one_of("blocks_per_sm", *self.plan.blocks)} if self.fold else {}
+        _schedule(sch, self.plan, self.spec, tile, marks)
 
 
-def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
-    """The folded space of one plan whose mode is "plain"."""
-    choices = [plan.filters, plan.rows, plan.images, plan.channels, plan.blocks]
-    return Space(
-        schedule=name,
-        variant=plan.structure.variant,
-        func=conv2d_tiles(spec, plan.structure.tiles),
-        apply=lambda sch: _schedule(sch, plan, spec, choices),
-    )
+class TileDecisions(NamedTuple):
+    """Decisions of folded kernels with spatial tiles, or their candidates."""
+
+    filters: Any
+    rows: Any
+    images: Any
+    channels: Any
+    pipeline_stages: Any
+    order: Any
+    blocks_per_sm: Any
+    dependent_launch: Any
 
 
-def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
-    """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
-    decisions = (plan.filters, plan.rows, plan.images, plan.channels)
-    candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4], list(folding.releases))
+class FoldedTileSpace(FoldedCudaSpace):
+    """The folded space of one plan, whose mode is "multistage"."""
 
-    def kernel(values: Sequence[int]) -> GpuKernel:
-        return _kernel(spec, plan, folding, values)
+    def __init__(self, name: str, spec: ConvSpec, plan: Plan, folding: Fold):
+        self.spec, self.plan, self.folding = spec, plan, folding
+        candidates = TileDecisions(
+            filters=plan.filters.candidates,
+            rows=plan.rows.candidates,
+            images=plan.images.candidates,
+            channels=plan.channels.candidates,
+            pipeline_stages=DEPTHS,
+            order=list(Order),
+            blocks_per_sm=[1, 2, 3, 4],
+            dependent_launch=list(folding.launches),
+        )
+        func = conv2d_tiles(spec, plan.structure.tiles)
+        super().__init__(name, plan.structure.variant, func, candidates, folding.shared_limit)
 
-    def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
-        choices = [Choice(*each) for each in zip(candidates, values, strict=True)]
-        return lambda sch: _schedule(sch, plan, spec, choices)
+    def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
+        """See `FoldedCudaSpace`."""
+        *tile, stages, order, blocks, launch = decisions
+        _schedule(sch, self.plan, self.spec, tile, {RING: stages, ORDER: order, FOLD: blocks, RELEASE: launch})
 
-    func, variant = conv2d_tiles(spec, plan.structure.tiles), plan.structure.variant
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
+    def kernel(self, decisions: TileDecisions) -> GpuKernel:
+        """See `FoldedCudaSpace`."""
+        spec, plan, folding = self.spec, self.plan, self.folding
+        structure = plan.structure
+        filters, rows, images, channels, depth, order, resident, launch = decisions
+        height = structure.thread_rows // rows
+        return GpuKernel.of(
+            spec,
+            folding.pattern,
+            threads=rows * images * structure.columns,
+            filters=filters,
+            pixels=structure.pixels,
+            beside=structure.beside,
+            blocks=spec.n // images * structure.tiles.count(spec) * height,
+            channels=channels,
+            chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+            nest=structure.nest(spec, rows, images, channels),
+            lanes=structure.tiles.lanes(spec),
+            depth=depth,
+            resident=resident,
+            order=order,
+            release=launch,
+            torn=torn(spec, structure),
+        )
 
 
-def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) -> None:
+def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, tile: Sequence[Any], marks: dict[str, Any]) -> None:
+    """Schedule with the first four decisions; `marks` are annotations of the k-tile loop, `FOLD` of the one inside."""
     structure = plan.structure
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
-    filters, rows, images, channels, *folded = (sample(sch, *choice) for choice in choices)
+    filters, rows, images, channels = tile
     n, k, y, x, c, r, s = sch.get_loops(conv)
     n_outer, n_inner = sch.split(n, [None, images])
     k_outer, k_inner = sch.split(k, [None, filters])
     y_outer, y_thread, y_inner = sch.split(y, [None, rows, structure.pixels])
-    tile, x = sch.split(x, [None, structure.tiles.columns])
+    across, x = sch.split(x, [None, structure.tiles.columns])
     x, *beside = sch.split(x, [None, structure.beside]) if structure.beside > 1 else [x]
     c_outer, c_inner = sch.split(c, [None, channels])
-    order = [n_outer, y_outer, tile] if structure.across else [n_outer, tile, y_outer]
+    order = [n_outer, y_outer, across] if structure.across else [n_outer, across, y_outer]
     sch.reorder(*order, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner, *beside)
     sch.bind(sch.fuse(*order), "blockIdx.x")
     sch.bind(k_outer, "blockIdx.y")
@@ -121,14 +162,13 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
         sch.compute_inline(pack)
     else:
         loops = stage_input(sch, pack, c_outer, structure.row_stride(spec))
-        if structure.mode != "ring":
+        if structure.mode != "multistage":
             _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
             _bind_threads(sch, bound)
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads, spec.r * spec.s)
-    if folded:
-        annotations = (RING, ORDER, FOLD, RELEASE) if structure.mode == "ring" else (FOLD,)
-        for annotation, value in zip(annotations, folded, strict=True):
+    if marks:
+        for annotation, value in marks.items():
             sch.annotate(c_inner if annotation == FOLD else c_outer, annotation, value)
     else:
         sch.unroll(k_inner)
@@ -142,31 +182,6 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [*sch.get_loops(init)[-2 - len(beside) :], *sch.get_loops(out)[-4:]]:
         sch.unroll(loop)
-
-
-def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> GpuKernel:
-    """What decisions make of the plan."""
-    structure = plan.structure
-    filters, rows, images, channels, depth, order, resident, release = values
-    height = structure.thread_rows // rows
-    return GpuKernel.of(
-        spec,
-        folding.pattern,
-        threads=rows * images * structure.columns,
-        filters=filters,
-        pixels=structure.pixels,
-        beside=structure.beside,
-        blocks=spec.n // images * structure.tiles.count(spec) * height,
-        channels=channels,
-        chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
-        nest=structure.nest(spec, rows, images, channels),
-        lanes=structure.tiles.lanes(spec),
-        depth=depth,
-        resident=resident,
-        order=order,
-        release=release,
-        torn=torn(spec, structure),
-    )
 
 
 def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:

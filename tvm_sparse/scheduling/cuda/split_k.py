@@ -17,20 +17,20 @@ The blocks of all parts are a cluster (`tvm_sparse.cluster`); each adds up as ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Any, NamedTuple
 
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_ONCE, FOLD, PARTS, RELEASE, RING
+from tvm_sparse.scheduling.annotations import FOLD, PARTS, RELEASE, RING, DependentLaunch
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.npq_tiles import RunPlan, lengths, run_kernel, run_plan
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
+from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
-from tvm_sparse.scheduling.space import Space, divisors, sample
+from tvm_sparse.scheduling.space import NotApplicable, Space, divisors
 from tvm_sparse.target.gpu import has_clusters
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
@@ -55,59 +55,86 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_
     if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
         return []
     found = (split_space(name, spec, run_plan(spec, runs[0]), parts, folding) for parts in sizes)
-    offered = islice((each for each in found if each is not None), OFFERED)
+    offered = islice((each for each in found if each is not None and each.defaults), OFFERED)
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> Space | None:
-    """The space of one number of parts and one length of runs, or None where it does not fit."""
-    filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
-    channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
-    if spec.weight_shape[1] % parts or not filters or not channels:
+def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> SplitKSpace | None:
+    """The space of a number of parts, or None where the channels do not divide between them."""
+    try:
+        return SplitKSpace(name, spec, plan, parts, folding)
+    except NotApplicable:
         return None
-    # Blocks of a cluster start together: there is no telling where these find room.
-    releases = [each for each in folding.releases if each != AT_ONCE]
-    candidates = (filters, channels, DEPTHS, [1, 2, 3, 4], releases)
-
-    def kernel(values: Sequence[int]) -> GpuKernel:
-        *sizes, release = values
-        return run_kernel(spec, plan, folding, sizes, parts=parts, release=release)
-
-    def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
-        return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))
-
-    func, variant = conv2d_split(spec, plan.runs, parts), f"split{parts}-run{plan.runs.length}"
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
-def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list[int], int]]) -> None:
-    conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
-    sch.set_scope(conv, 0, "local")
-    sch.set_scope(total, 0, "local")
-    per_thread, per_chunk, depth, blocks, release = (sample(sch, *choice) for choice in choices)
-    part, run, k, pixel, c, r, s = sch.get_loops(conv)
-    k_outer, k_inner = sch.split(k, [None, per_thread])
-    c_outer, c_inner = sch.split(c, [None, per_chunk])
-    sch.reorder(run, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
-    _bind(sch, [run, k_outer, part, pixel])
-    sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, plan.row_stride)
-    sch.annotate(c_inner, FOLD, blocks)
-    sch.annotate(c_outer, RING, depth)
-    sch.annotate(c_outer, RELEASE, release)
+class SplitKDecisions(NamedTuple):
+    """Decisions of folded kernels whose blocks share the input channels, or their candidates."""
 
-    run, k, pixel = sch.get_loops(out)
-    k_outer, rest = sch.split(k, [None, per_thread])
-    k_part, k_share = sch.split(rest, [parts, None])
-    sch.reorder(run, k_outer, k_part, pixel, k_share)
-    _bind(sch, [run, k_outer, k_part, pixel])
-    sch.compute_at(total, pixel, preserve_unit_loops=True)
-    sch.annotate(sch.get_loops(total)[-2], PARTS, parts)
-    sch.unroll(k_share)
-    # Last: once a reduction is split in two, loops around it can no longer be bound.
-    init = sch.decompose_reduction(conv, c_outer)
-    sch.unroll(sch.get_loops(init)[-1])
-    sch.unroll(sch.get_loops(partial)[-2])
+    filters: Any
+    channels: Any
+    pipeline_stages: Any
+    blocks_per_sm: Any
+    dependent_launch: Any
+
+
+class SplitKSpace(FoldedCudaSpace):
+    """The space of one number of parts and one size of tiles.
+
+    Raises
+    ------
+    NotApplicable
+        The channels do not divide, or one channel exceeds shared memory.
+    """
+
+    def __init__(self, name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold):
+        self.spec, self.plan, self.parts, self.folding = spec, plan, parts, folding
+        candidates = SplitKDecisions(
+            [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0],
+            divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel)),
+            DEPTHS,
+            [1, 2, 3, 4],
+            # Blocks of a cluster start together: there is no telling where these find room.
+            [each for each in folding.launches if each != DependentLaunch.AT_ONCE],
+        )
+        if spec.weight_shape[1] % parts or not candidates.filters or not candidates.channels:
+            raise NotApplicable(f"the channels do not divide between {parts} thread blocks")
+        func, variant = conv2d_split(spec, plan.runs, parts), f"split{parts}-{plan.runs.variant}"
+        super().__init__(name, variant, func, candidates, folding.shared_limit)
+
+    def kernel(self, decisions: SplitKDecisions) -> GpuKernel:
+        """See `FoldedCudaSpace`."""
+        *sizes, release = decisions
+        return run_kernel(self.spec, self.plan, self.folding, sizes, parts=self.parts, release=release)
+
+    def schedule_with(self, sch: Schedule, decisions: SplitKDecisions) -> None:
+        """See `FoldedCudaSpace`."""
+        conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
+        sch.set_scope(conv, 0, "local")
+        sch.set_scope(total, 0, "local")
+        per_thread, per_chunk, depth, blocks, launch = decisions
+        part, run, k, pixel, c, r, s = sch.get_loops(conv)
+        k_outer, k_inner = sch.split(k, [None, per_thread])
+        c_outer, c_inner = sch.split(c, [None, per_chunk])
+        sch.reorder(run, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
+        _bind(sch, [run, k_outer, part, pixel])
+        sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
+        stage_input(sch, pack, c_outer, self.plan.row_stride)
+        sch.annotate(c_inner, FOLD, blocks)
+        sch.annotate(c_outer, RING, depth)
+        sch.annotate(c_outer, RELEASE, launch)
+
+        run, k, pixel = sch.get_loops(out)
+        k_outer, rest = sch.split(k, [None, per_thread])
+        k_part, k_share = sch.split(rest, [self.parts, None])
+        sch.reorder(run, k_outer, k_part, pixel, k_share)
+        _bind(sch, [run, k_outer, k_part, pixel])
+        sch.compute_at(total, pixel, preserve_unit_loops=True)
+        sch.annotate(sch.get_loops(total)[-2], PARTS, self.parts)
+        sch.unroll(k_share)
+        # Last: once a reduction is split in two, loops around it can no longer be bound.
+        init = sch.decompose_reduction(conv, c_outer)
+        sch.unroll(sch.get_loops(init)[-1])
+        sch.unroll(sch.get_loops(partial)[-2])
 
 
 def _bind(sch: Schedule, loops: list) -> None:

@@ -27,7 +27,7 @@ NARROW = 16
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
 # Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
 BLOCKS, FILTERS = 128, 4
-# Buffers of the ring in mode "async", and the fewest in mode "ring".
+# Buffers of the ring in mode "async", and the fewest in mode "multistage".
 BUFFERS = 3
 
 
@@ -49,7 +49,7 @@ class Structure:
     pixels
         Outputs of a thread, one below the other, for each of its output channels.
     mode
-        "ring" and "async": copies run ahead of the arithmetic in a ring of buffers; "plain": they take turns;
+        "multistage" and "async": copies run ahead of the arithmetic in a ring of buffers; "single": they take turns;
         "direct": no copies.
     stages_weights
         Whether the weights of a chunk are copied to shared memory too.
@@ -87,7 +87,7 @@ class Structure:
     @property
     def buffers(self) -> int:
         """Chunks in shared memory at a time."""
-        return {"ring": BUFFERS, "async": BUFFERS, "plain": 1, "direct": 0}[self.mode]
+        return {"multistage": BUFFERS, "async": BUFFERS, "single": 1, "direct": 0}[self.mode]
 
     def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
         """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
@@ -155,7 +155,7 @@ def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[Tiles]:
     """
 
     def cost(tiles: Tiles) -> float:
-        return _best_rows(spec, Structure(tiles, pixels, "ring", beside=beside))[0]
+        return _best_rows(spec, Structure(tiles, pixels, "multistage", beside=beside))[0]
 
     widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
     found = [sorted((Tiles(rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in widths]
@@ -241,7 +241,7 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
     images = [each for each in images if structure.shared_bytes(spec, rows[-1], each, 1) <= MAX_SHARED]
     # Of a ring's decisions those that do not fit together are refused one by one.
-    largest = (rows[0], images[0]) if structure.mode == "ring" else (rows[-1], images[-1])
+    largest = (rows[0], images[0]) if structure.mode == "multistage" else (rows[-1], images[-1])
     channels = [
         each
         for each in divisors(spec.weight_shape[1])
