@@ -1,5 +1,6 @@
 """Large layers are searched on a sample of their output channels; measuring is faked."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,9 @@ from tvm_sparse.cli.tables import progress_console
 from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space, spaces_of
-from tvm_sparse.scheduling.space import decided
-from tvm_sparse.scheduling.trace import decided_alike, replay, trace_to_json
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
@@ -75,24 +75,20 @@ def test_what_is_built_fast_has_no_sample(monkeypatch):
     assert Sample.of(SPEC, WEIGHT, CUDA) is None
 
 
-def test_decisions_are_the_same_values():
+def test_decisions_of_the_sample_fit_the_layer():
     found = Sample.of(SPEC, WEIGHT, CUDA)
     spaces, _ = spaces_of(SPEC, pattern(), CUDA, ["folded_cuda", "csr_cuda"])
     for each in spaces:
-        twin = found.twin(each, CUDA)
-        trace = trace_to_json(replay(twin, decided_alike(twin, default(each))).trace)
-        assert decided(replay(each, decided_alike(each, trace))) == decided(replay(each, default(each)))
+        twin, default = found.twin(each, CUDA), each.starts()[0]
+        assert twin.decisions_of(twin.scheduled(default)) == default
 
 
-def default(each):
-    return trace_to_json(each.scheduled(each.apply).trace)
-
-
-def test_a_value_that_the_other_does_not_have_cannot_be_moved():
-    batch, one = (find_space("folded_cuda:ring-7x7-pixels1", replace(SPEC, n=n), pattern(), CUDA) for n in (4, 1))
-    instructions, decisions = default(batch)
-    # The third decision: images of a block.
-    assert decided_alike(one, [instructions, [*decisions[:2], [decisions[2][0], 1], *decisions[3:]]]) is None
+def test_a_value_that_the_other_does_not_have_is_refused():
+    batch, one = (find_space("folded_cuda:multistage-7x7-pixels1", replace(SPEC, n=n), pattern(), CUDA) for n in (4, 1))
+    decisions = {**batch.starts()[0], "images": 2}
+    batch.scheduled(decisions)
+    with pytest.raises(BuildError, match="decision images does not fit, found 2; allowed: one of 1"):
+        one.scheduled(decisions)
 
 
 def pattern():
@@ -109,13 +105,13 @@ def test_the_best_of_the_sample_are_measured_whole(tmp_path, large):
     assert all(record.dense_times_us for record in own)
     assert {record.pattern for record in of_sample} == {SparsityPattern.of(WEIGHT[::2])}
     assert progress.time_us == min(record.time_us for record in own)
-    found, values = Sample.of(SPEC, WEIGHT, CUDA), []
+    values = []
     for record in sorted(of_sample, key=lambda record: record.time_us):
-        twin, layer = (find_space(record.schedule, spec, pattern(), CUDA) for spec in (found.spec, SPEC))
-        if decided_alike(layer, record.trace) is not None:
-            values.append((record.schedule, decided(replay(twin, record.trace))))
-    layers = (find_space(record.schedule, SPEC, pattern(), CUDA) for record in own)
-    assert [(r.schedule, decided(replay(e, r.trace))) for r, e in zip(own, layers, strict=True)] == values[:WHOLE]
+        layer = find_space(record.schedule, SPEC, pattern(), CUDA)
+        with suppress(BuildError):
+            layer.scheduled(record.decisions)
+            values.append((record.schedule, record.decisions))
+    assert [(record.schedule, record.decisions) for record in own] == values[:WHOLE]
 
 
 @pytest.mark.parametrize("interrupted_after", [2, 6, TRIALS - 1])

@@ -50,12 +50,12 @@ def lines(console):
 
 
 def ok(time_us, dense_time_us=None, schedule="folded_cpu"):
-    dense = {"dense_times_us": (dense_time_us,), "dense_schedule": "dense_cpu"} if dense_time_us else {}
-    return make_record(**{"dense_times_us": (), "dense_schedule": ""} | dense, schedule=schedule, times_us=(time_us,))
+    dense = {"dense_times_us": (dense_time_us,), "baseline": "dense_cpu"} if dense_time_us else {}
+    return make_record(**{"dense_times_us": (), "baseline": ""} | dense, schedule=schedule, times_us=(time_us,))
 
 
 def failed(status):
-    nothing = {"times_us": (), "dense_times_us": (), "dense_schedule": "", "error": None}
+    nothing = {"times_us": (), "dense_times_us": (), "baseline": "", "error": None}
     return make_record(status=status, cause="because", **nothing)
 
 

@@ -18,9 +18,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.schedules import find_space, make_kernel
-from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, RELEASES, STRAIGHT, TURNED
-from tvm_sparse.scheduling.kernel import Kernel, apply_trace
-from tvm_sparse.scheduling.trace import trace_of, trace_to_json
+from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, STRAIGHT, TURNED, DependentLaunch, Order
+from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.target.gpu import MULTIPROCESSORS, SHARED_BYTES, overlaps, spread_bytes
 from tvm_sparse.target.resolve import resolve_target
 
@@ -40,8 +39,9 @@ def weight() -> np.ndarray:
 
 def kernel(release: int, order: int = STRAIGHT) -> Kernel:
     """Two tiles of output channels, of `CHUNKS` chunks each."""
-    each = find_space("folded_cuda:run64", SPEC, SparsityPattern.of(weight()), HOPPER)
-    return apply_trace(each, weight(), trace_of(each, [4, SPEC.c // CHUNKS, 3, order, 1, release]))
+    each = find_space("folded_cuda:npq64", SPEC, SparsityPattern.of(weight()), HOPPER)
+    values = (4, SPEC.c // CHUNKS, 3, Order(order).name.lower(), 1, DependentLaunch(release).name.lower())
+    return apply_decisions(each, weight(), dict(zip(each.choices, values, strict=True)))
 
 
 @pytest.mark.parametrize("name", ["folded_cuda", "dense_cuda", "csr_cuda"])
@@ -56,7 +56,7 @@ def test_every_kernel_waits_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", [STRAIGHT, TURNED])
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", DependentLaunch)
 def test_the_next_kernel_is_released_where_the_decision_says(release: int, order: int) -> None:
     """Once in each tile's code at most, behind the last chunk's barrier, or before anything else."""
     source, (launch,) = build_source(kernel(release, order).func, HOPPER)
@@ -82,11 +82,10 @@ def test_a_multiprocessor_holds_its_share_of_the_blocks(blocks: int) -> None:
 
 def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
     """GPUs before compute capability 9.0, and those with less shared memory than blocks are spread by."""
-    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", [AT_EXIT]), ("sm_90a", list(RELEASES))):
+    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", [AT_EXIT]), ("sm_90a", list(DependentLaunch))):
         target = Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
         each = find_space("folded_cuda", SPEC, SparsityPattern.of(weight()), target)
-        instructions, decisions = trace_to_json(each.scheduled(each.apply).trace)
-        assert instructions[decisions[-1][0]][2][0] == expected
+        assert list(each.choices["dependent_launch"].values) == expected
     assert not overlaps(resolve_target("llvm"))
 
 
@@ -95,7 +94,7 @@ def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
 def test_kernels_that_start_early_see_what_the_ones_before_wrote(recorded: bool) -> None:
     """A long chain over two buffers, of kernels of all releases in turn, each of which needs the last one's output."""
     target, device = resolve_target("cuda"), tvm.cuda(0)
-    modules = [lowering.build(kernel(release).func, target) for release in RELEASES]
+    modules = [lowering.build(kernel(release).func, target) for release in DependentLaunch]
     x = np.random.default_rng(1).integers(-2, 3, SPEC.input_shape).astype(np.float32)
     # Each kernel runs on the remainder of the last one's output, so that numbers stay exact: see `modulo`.
     expected = x

@@ -20,7 +20,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.kernel import apply_trace, bind_weight
+from tvm_sparse.scheduling.kernel import apply_decisions, bind_weight
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
@@ -134,7 +134,7 @@ def test_tiles_fused_into_one_loop_are_told_apart_by_their_filters():
     spaces, _ = spaces_of(spec, SparsityPattern.of(weight), TARGET, ["folded_cpu"])
     root = next(each for each in spaces if each.variant.endswith("root"))
     nnz = np.count_nonzero(weight)
-    constants = products(folded_ir(apply_trace(root, weight)))
+    constants = products(folded_ir(apply_decisions(root, weight)))
     assert len(constants) % nnz == 0
     assert len(constants) <= 4 * nnz
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import zoo
 
+from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.verify import _worst_error
@@ -21,8 +22,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, make_kernel
-from tvm_sparse.scheduling.kernel import apply_trace
-from tvm_sparse.scheduling.trace import trace_to_json
+from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
@@ -44,12 +44,11 @@ def log(tmp_path):
 def record(layer, weight=None, schedule="folded_cpu", time_us=2.0, dense_time_us=8.0, **fields):
     weight = layer.weight if weight is None else weight
     fields = {
-        "trace": None,
         "decisions": {},
         "status": "ok",
         "times_us": (time_us,),
         "dense_times_us": (dense_time_us,) if dense_time_us else (),
-        "dense_schedule": "dense_cpu" if dense_time_us else "",
+        "baseline": "dense_cpu" if dense_time_us else "",
         "error": 0.5,
         "target": target_json(TARGET),
         "fingerprint": fingerprint_of(TARGET),
@@ -191,9 +190,9 @@ def test_on_a_gpu_time_need_not_grow_like_the_non_zeros(log, spec, pruned, wins)
     cuda = resolve_target('{"kind":"cuda","arch":"sm_90"}')
     layer = ConvLayer("conv", spec, thinner(np.ones(spec.weight_shape, np.float32), pruned), None)
     weight = thinner(layer.weight, 0.2)
-    each = find_space("folded_cuda:ring-224x32-pixels1", spec, SparsityPattern.of(weight), cuda)
+    each = find_space("folded_cuda:multistage-224x32-pixels1", spec, SparsityPattern.of(weight), cuda)
     fields = {
-        "trace": trace_to_json(each.scheduled(each.apply).trace),
+        "decisions": each.starts()[0],
         "fingerprint": fingerprint_of(cuda),
     }
     log.append(record(layer, weight, each.name, time_us=1.0, dense_time_us=2.5, **fields))
@@ -204,14 +203,14 @@ def test_on_a_gpu_time_need_not_grow_like_the_non_zeros(log, spec, pruned, wins)
 def test_a_wrong_transferred_kernel_gives_way_to_dense(prepared, log, monkeypatch):
     for layer in prepared.layers:
         log.append(record(layer, thinner(layer.weight, 0.4)))
-    true_kernel = apply_trace
+    true_kernel = kernel_of
 
-    def wrong_kernel(each, weight, trace=None):
+    def wrong_kernel(each, schedule, weight):
         # Wrong for the second layer only, which is the one with a residual.
         adds = any(parameter.name == "residual" for parameter in each.func.params)
-        return true_kernel(each, weight * 2 if adds and each.schedule.startswith("folded") else weight, trace)
+        return true_kernel(each, schedule, weight * 2 if adds and each.schedule.startswith("folded") else weight)
 
-    monkeypatch.setattr(build_model, "apply_trace", wrong_kernel)
+    monkeypatch.setattr(build_model, "kernel_of", wrong_kernel)
     compiled = build_model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
     first, second = compiled.report()
     assert first["schedule"] == "folded_cpu"
@@ -225,37 +224,40 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
     layer = prepared.layers[0]
     log.append(record(layer, error=None))
     log.append(
-        record(layer, schedule="dense_cpu", error=None, time_us=9.0, dense_time_us=None, trace=default_trace(layer))
+        record(
+            layer, schedule="dense_cpu", error=None, time_us=9.0, dense_time_us=None, decisions=other_decisions(layer)
+        )
     )
-    true_kernel, made = apply_trace, []
+    true_kernel, made = kernel_of, []
 
-    def wrong_kernel(each, weight, trace=None):
-        is_imported = each.schedule == "folded_cpu" or trace is not None
-        made.append((each.schedule, trace is not None))
-        return true_kernel(each, weight * 2 if is_imported else weight, trace)
+    def wrong_kernel(each, schedule, weight):
+        is_imported = each.schedule == "folded_cpu" or each.decisions_of(schedule) == other_decisions(layer)
+        made.append((each.schedule, is_imported))
+        return true_kernel(each, schedule, weight * 2 if is_imported else weight)
 
-    monkeypatch.setattr(build_model, "apply_trace", wrong_kernel)
+    monkeypatch.setattr(build_model, "kernel_of", wrong_kernel)
     compiled = build_model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
-    assert [each for each in made if each[0] == "folded_cpu" or each[1]] == [("folded_cpu", False), ("dense_cpu", True)]
+    assert [each for each in made if each[1]] == [("folded_cpu", True), ("dense_cpu", True)]
     assert compiled.report()[0]["reason"].startswith("dense, because the transferred kernel is wrong by")
     run(compiled, "residual")
 
 
-def default_trace(layer):
+def other_decisions(layer):
+    """Of a dense kernel, not its defaults."""
     each = find_space("dense_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
-    return trace_to_json(each.scheduled(each.apply).trace)
+    default = each.starts()[0]
+    return {**default, "filters": 1 if default["filters"] != 1 else 2}
 
 
 def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
     layer = prepared.layers[0]
-    each = find_space("folded_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
-    schedule = each.scheduled(each.apply)
-    trace = trace_to_json(schedule.trace)
+    each = find_space("generated_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
+    (trace, *_) = SpaceSearch(each, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()
     trace[1][0][1] = None
-    log.append(record(layer, trace=trace))
+    log.append(record(layer, schedule="generated_cpu", trace=trace))
     compiled = build_model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
     reason = compiled.report()[0]["reason"]
-    assert reason.startswith("dense, because schedule folded_cpu") and "killed by SIGSEGV" in reason
+    assert reason.startswith("dense, because schedule generated_cpu") and "killed by SIGSEGV" in reason
     run(compiled, "residual")
 
 

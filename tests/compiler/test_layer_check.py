@@ -9,7 +9,7 @@ import torch
 import zoo
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import layer_check, onnx_runtime
+from tvm_sparse.compiler import build_model, layer_check, onnx_runtime
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.expose_layers import expose
 from tvm_sparse.compiler.kernel_selection import decide
@@ -18,7 +18,7 @@ from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.frontend.weights import load_onnx
-from tvm_sparse.scheduling.kernel import apply_trace
+from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
@@ -83,15 +83,15 @@ def test_all_layers_agree(block, capsys):
 
 def test_a_wrong_kernel_is_named(block, capsys, monkeypatch):
     """The second layer's kernel is made with a weight that lacks one value."""
-    true_kernel = apply_trace
+    true_kernel = kernel_of
 
-    def wrong(each, weight, trace=None):
+    def wrong(each, schedule, weight):
         if any(parameter.name == "residual" for parameter in each.func.params):
             weight = weight.copy()
             weight[2, 1, 0, 1] = 0
-        return true_kernel(each, weight, trace)
+        return true_kernel(each, schedule, weight)
 
-    monkeypatch.setattr(layer_check, "apply_trace", wrong)
+    monkeypatch.setattr(build_model, "kernel_of", wrong)
     code, found, err = call(capsys, block)
     assert code == 5
     (each,) = found["inputs"]

@@ -32,14 +32,13 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
-from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, ORDERS, PERSISTENT, TURNED
+from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, tile_space
+from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.thread_layout import spread
 from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
-from tvm_sparse.scheduling.kernel import apply_trace
-from tvm_sparse.scheduling.space import NotApplicable, decided
-from tvm_sparse.scheduling.trace import replay, trace_of, trace_to_json
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.gpu import spread_bytes
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
@@ -94,12 +93,12 @@ def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "run93",
-        "split4-run100",
-        "ring-17x14-pixels1",
-        "ring-16x8-pixels2-across",
-        "ring-14x8-pixels1x2",
-        "ring-14x8-pixels2x4-across",
+        "npq93",
+        "split4-npq100",
+        "multistage-17x14-pixels1",
+        "multistage-16x8-pixels2-across",
+        "multistage-14x8-pixels1x2",
+        "multistage-14x8-pixels2x4-across",
     ],
 )
 def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
@@ -115,15 +114,15 @@ def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "name",
     [
-        "run0",
-        "run2000",
-        "split3-run64",
-        "ring-13x14-pixels1",
-        "ring-14x16-pixels1",
-        "ring-15x14-pixels2",
-        "ring-14x14-pixels1x4",
-        "run",
-        "strip64",
+        "npq0",
+        "npq2000",
+        "split3-npq64",
+        "multistage-13x14-pixels1",
+        "multistage-14x16-pixels1",
+        "multistage-15x14-pixels2",
+        "multistage-14x14-pixels1x4",
+        "npq",
+        "warp-rows64",
     ],
 )
 def test_what_cuts_no_output_has_no_space(name: str) -> None:
@@ -136,9 +135,9 @@ def test_what_cuts_no_output_has_no_space(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
-        ("strip64", ConvSpec(2, 4, 6, 48, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)),
-        ("strip128", ConvSpec(4, 8, 8, 40, 8, 3, 3, padding=(2, 1, 2, 3), dilation=(2, 2), groups=2)),
-        ("strip32", ConvSpec(8, 6, 2, 36, 4, 1, 1)),
+        ("warp-rows64", ConvSpec(2, 4, 6, 48, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)),
+        ("warp-rows128", ConvSpec(4, 8, 8, 40, 8, 3, 3, padding=(2, 1, 2, 3), dilation=(2, 2), groups=2)),
+        ("warp-rows32", ConvSpec(8, 6, 2, 36, 4, 1, 1)),
     ],
 )
 def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: 
     np.testing.assert_array_equal(y, reference.reference(spec, weight=case.weight, **arguments).value)
     large = ConvSpec(64, 8, 112, 112, 8, 3, 3, padding=(1, 1, 1, 1))
     offered = folded_cuda.spaces(large, SparsityPattern.of(sparse_weight(large)), CUDA)
-    assert [each.variant for each in offered if "strip" in each.variant] == ["strip256"]
+    assert [each.variant for each in offered if "warp-rows" in each.variant] == ["warp-rows256"]
 
 
 def test_many_runs_are_whole_warps() -> None:
@@ -157,7 +156,7 @@ def test_many_runs_are_whole_warps() -> None:
     large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
     assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
     assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
-    rings = [Structure(Tiles(112, columns), 1, "ring") for columns in (28, 56, 112)]
+    rings = [Structure(Tiles(112, columns), 1, "multistage") for columns in (28, 56, 112)]
     assert [torn(large, ring) for ring in rings] == [True, False, False]
     small, few = replace(large, n=1), replace(large, c=4, k=16)
     assert not torn(small, rings[0])
@@ -169,12 +168,12 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     """Also where TVM resolves the divisions that say which row of its run a pixel reads."""
     spec, runs = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), Runs(16)
     weight = sparse_weight(spec)
-    each = find_space("folded_cuda:run16", spec, SparsityPattern.of(weight), CUDA)
-    schedule = each.scheduled(each.apply)
-    _, channels, depth, *_, release = decided(schedule)
+    each = find_space("folded_cuda:npq16", spec, SparsityPattern.of(weight), CUDA)
+    default = each.defaults[0]
+    channels, depth, launch_at = default.channels, default.pipeline_stages, default.dependent_launch
     buffers = min(depth, spec.c // channels)
-    (launch,) = build_source(apply_trace(each, weight).func, CUDA)[1]
-    ample = spread_bytes(math.prod(launch.grid)) if release == AT_ONCE else 0
+    (launch,) = build_source(apply_decisions(each, weight).func, CUDA)[1]
+    ample = spread_bytes(math.prod(launch.grid)) if launch_at == DependentLaunch.AT_ONCE else 0
     assert launch.shared == max(ample, 4 * buffers * channels * run_plan(spec, runs).channel)
 
 
@@ -182,25 +181,20 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "grid"),
     [
-        ("run32", [4, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
-        ("run40", [8, 1, 4, PERSISTENT, 2, AT_EXIT], (264, 1, 1)),
-        ("ring-14x14-pixels1", [4, 2, 1, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
-        # Fewer blocks than fit at once, or a ring that does not end with the chunks: as they come.
-        ("run64", [8, 2, 4, PERSISTENT, 2, AT_ONCE], (196, 1, 1)),
-        ("run32", [4, 2, 3, PERSISTENT, 1, LAST_CHUNK], (392, 2, 1)),
-        ("run64", [8, 2, 3, TURNED, 2, LAST_CHUNK], (196, 1, 1)),
+        ("npq32", (4, 2, 4, "straight", 1, "at_once"), (392, 2, 1)),
+        ("npq64", (8, 2, 4, "straight", 2, "at_exit"), (196, 1, 1)),
+        ("multistage-14x14-pixels1", (4, 2, 1, 2, 4, "straight", 1, "at_once"), (448, 2, 1)),
+        ("npq32", (4, 2, 3, "rotated", 1, "last_k_tile"), (392, 2, 1)),
+        ("npq64", (8, 2, 3, "rotated", 2, "last_k_tile"), (196, 1, 1)),
     ],
 )
-def test_many_blocks(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
-    """More than there are multiprocessors copy amid their chunks; persistent ones go on with others' pixels."""
+def test_many_blocks(name: str, values: tuple, grid: tuple, tmp_path: Path) -> None:
+    """More than there are multiprocessors copy amid their k-tiles."""
     spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
     each = find_space(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
-    trace = trace_of(each, values)
-    refused = each.refuse(replay(each, trace)) if each.refuse else ""
-    kernel = apply_trace(each, case.weight, trace)
+    kernel = apply_decisions(each, case.weight, dict(zip(each.choices, values, strict=True)))
     assert build_source(kernel.func, CUDA)[1][0].grid == grid
-    assert ("go on" in refused or "do not end" in refused) == (values[-3] == PERSISTENT and grid[0] not in (132, 264))
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     y = run_emulated(case, kernel, CUDA, tmp_path)
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
@@ -211,16 +205,15 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
     each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
-    schedule = each.scheduled(each.apply)
-    filters, rows, _, channels, depth, *_ = decided(schedule)
-    source = kernels(build_source(apply_trace(each, weight).func, CUDA)[0])
+    filters, rows, _, channels, depth, *_ = each.defaults[0]
+    source = kernels(build_source(apply_decisions(each, weight).func, CUDA)[0])
     tiles, chunks = spec.k // filters, spec.c // channels
     assert source.count("__syncthreads()") == tiles * chunks
     # The first copies are the same for all tiles.
     ahead = min(depth - 1, chunks)
     copied = ahead + tiles * (chunks - ahead)
     assert len(re.findall(r"commit_group\w*\(\);", source)) == copied
-    assert each.variant == "ring-16x16-pixels1"
+    assert each.variant == "multistage-16x16-pixels1"
     # Rows of 24 floats, padding and alignment included.
     spread_out = spread((channels, rows + 2, 6), 1, rows * 16, chunks)
     assert source.count("tvm_sparse_copy_16(") == copied * spread_out.copies
@@ -232,13 +225,10 @@ def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> No
     """Each chunk is there once, behind a label; nothing is passed over chunk by chunk."""
     spec = ConvSpec(64, 64, 28, 28, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
-    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
-    schedule = each.scheduled(each.apply)
-    samples = (i for i in schedule.trace.insts if i.kind.name == "SampleCategorical")
-    order = next(i for i in samples if tuple(map(int, i.attrs[0])) == ORDERS)
-    trace = trace_to_json(schedule.trace.with_decision(order, TURNED, remove_postproc=False))
-    source = kernels(build_source(apply_trace(each, weight, trace).func, CUDA)[0])
-    filters, channels, *_ = decided(schedule)
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "npq" in each.name)
+    decisions = {**each.starts()[0], "order": "rotated"}
+    source = kernels(build_source(apply_decisions(each, weight, decisions).func, CUDA)[0])
+    filters, channels = decisions["filters"], decisions["channels"]
     tiles, chunks = spec.k // filters, spec.c // channels
     assert chunks > 3, "the test needs a ring with more chunks than buffers"
     for macro, count in {"enter": tiles, "case": tiles * chunks, "leave": tiles * chunks, "end": tiles}.items():
@@ -250,10 +240,9 @@ def test_the_register_cap_reaches_the_kernel() -> None:
     """The decision on blocks a multiprocessor holds is the second argument of ``__launch_bounds__``."""
     spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.01)
-    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
-    schedule = each.scheduled(each.apply)
-    *_, blocks, _ = decided(schedule)
-    bounds = f"{each.variant.removeprefix('run')}, {blocks}" if blocks > 1 else each.variant.removeprefix("run")
+    each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "npq" in each.name)
+    blocks, threads = each.defaults[0].blocks_per_sm, each.variant.removeprefix("npq")
+    bounds = f"{threads}, {blocks}" if blocks > 1 else threads
     assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)
 
 
@@ -297,7 +286,7 @@ def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> Non
     arguments = reference.random_arguments(spec, 0, integers=True)
     expected = reference.reference(spec, weight=weight, **arguments)
     for number, each in enumerate(folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)):
-        kernel = apply_trace(each, weight)
+        kernel = apply_decisions(each, weight)
         y = np.full(spec.output_shape, np.nan, np.float32)
         names = [parameter.name for parameter in kernel.func.params]
         folder = tmp_path / str(number)
@@ -351,7 +340,7 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-@pytest.mark.parametrize(("fold", "mode"), [(True, "ring"), (False, "async"), (False, "plain")])
+@pytest.mark.parametrize(("fold", "mode"), [(True, "multistage"), (False, "async"), (False, "single")])
 def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Path) -> None:
     """Rows and columns beyond the output are computed and dropped."""
     spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
@@ -361,9 +350,10 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     decisions = plan(spec, structure, 100)
     assert decisions is not None
     folding = Fold(SparsityPattern.of(weight), MAX_SHARED)
-    each = folded_tile_space("test", spec, decisions, folding) if fold else tile_space("test", spec, decisions)
-    assert each is not None
-    kernel = apply_trace(each, weight)
+    tiled = (
+        FoldedTileSpace("test", spec, decisions, folding) if fold else TileSpace("test", spec, decisions, fold=False)
+    )
+    kernel = apply_decisions(tiled, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     np.testing.assert_array_equal(
         run_emulated(case, kernel, CUDA, tmp_path), reference.reference(spec, x, weight).value

@@ -8,7 +8,7 @@ from tvm_sparse.autotune import evolutionary_search
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.kernel import apply_trace
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
@@ -19,7 +19,7 @@ def proposed(seed, count=4):
     case = random_case(random.Random(f"generated {seed}").choice)
     each = find_space("generated_cpu", case.spec, SparsityPattern.of(case.weight), TARGET)
     traces = SpaceSearch(each, TARGET, SharedModel(seed), seed + 1, trials=count, batch=count).propose() or []
-    return case, [apply_trace(each, case.weight, trace) for trace in traces]
+    return case, [apply_decisions(each, case.weight, trace) for trace in traces]
 
 
 def test_matches_the_reference(monkeypatch):

@@ -13,7 +13,7 @@ from random_convolutions import random_case, random_kernel
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.schedules import schedule_names, spaces_of
-from tvm_sparse.scheduling.kernel import apply_trace
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
@@ -43,7 +43,7 @@ def test_matches_the_reference(schedule, is_random):
         each = choose(spaces)
         # Not drawn inside TVM: what hypothesis raises to end a case does not pass through a foreign function.
         decide = random.Random(choose(range(2**16))).choice
-        kernel = random_kernel(each, case.weight, decide) if is_random else apply_trace(each, case.weight)
+        kernel = random_kernel(each, case.weight, decide) if is_random else apply_decisions(each, case.weight)
         assert case.worst(kernel, TARGET) <= 1, f"{each.name}, {case!r}"
         checked += 1
 

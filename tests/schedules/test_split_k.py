@@ -31,8 +31,8 @@ from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
 from tvm_sparse.scheduling.cuda.occupancy import refused
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold
 from tvm_sparse.scheduling.cuda.split_k import split_space
-from tvm_sparse.scheduling.kernel import Kernel, apply_trace
-from tvm_sparse.scheduling.space import Space, decided
+from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.gpu import has_clusters, shared_memory_bytes
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
@@ -121,9 +121,8 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     """One launch in clusters along z; no workspace; one barrier a chunk of each tile and part; constant places."""
     weight = weight_of(SPEC)
     each = split(SPEC, weight, parts)
-    schedule = each.scheduled(each.apply)
-    filters, channels, depth, *_ = decided(schedule)
-    source, (launch,) = build_source(apply_trace(each, weight).func, CUDA)
+    filters, channels, depth, *_ = each.defaults[0]
+    source, (launch,) = build_source(apply_decisions(each, weight).func, CUDA)
     assert (launch.grid[1:], launch.cluster) == ((SPEC.k // filters, parts), parts)
     code = kernels(source)
     assert len(re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", code)) == np.count_nonzero(weight)
@@ -178,7 +177,7 @@ def test_nvcc_compiles_a_split_kernel(tmp_path: Path) -> None:
     """Without spilled registers."""
     weight = weight_of(SPEC)
     each = split(SPEC, weight, 4)
-    source, _ = build_source(apply_trace(each, weight).func, CUDA)
+    source, _ = build_source(apply_decisions(each, weight).func, CUDA)
     (tmp_path / "kernel.cu").write_text(source)
     command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

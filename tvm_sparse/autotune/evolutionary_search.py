@@ -104,7 +104,7 @@ class SpaceSearch:
         self._context.notify_runner_results(self._batch, results)
         self._batch = []
 
-    def remember(self, decisions: Sequence[Decisions], times_us: Sequence[float | None]) -> None:
+    def remember(self, decisions: Sequence[Decisions | None], times_us: Sequence[float | None]) -> None:
         """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
         candidates, kept = [], []
         for each, time_us in zip(decisions, times_us, strict=True):

@@ -61,7 +61,7 @@ class Phase(ABC):
                 search.remember(*self._times(search.space, lost))
         yield from self.runner.measure(fresh[: max(self.left, 0)])
 
-    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Decisions], list[float | None]]:
+    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Decisions | None], list[float | None]]:
         """Decisions of those `records` that are of a space, and their times."""
         chosen = [record.chosen for record in records if record.schedule == each.name]
         return chosen, [self.runner.time_us(each, decisions) for decisions in chosen]

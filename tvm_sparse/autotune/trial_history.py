@@ -15,8 +15,8 @@ from tvm_sparse.scheduling.space import Decisions, Space
 
 # A schedule's name and `decisions_key` of its decisions.
 Key = tuple[str, str]
-# A space and the decisions of one of its candidates.
-Proposal = tuple[Space, Decisions]
+# A space and the decisions of one of its candidates; None: its defaults.
+Proposal = tuple[Space, Decisions | None]
 
 
 class Trials:
@@ -93,6 +93,6 @@ def key_of(record: TuningRecord) -> Key:
     return record.schedule, decisions_key(record.chosen)
 
 
-def key_of_proposal(space: Space, decisions: Decisions) -> Key:
+def key_of_proposal(space: Space, decisions: Decisions | None) -> Key:
     """The candidate that decisions of a space are."""
     return space.name, decisions_key(decisions)

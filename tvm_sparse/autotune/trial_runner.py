@@ -125,7 +125,7 @@ class TrialRunner:
             self.known.add(record)
             yield record
 
-    def time_us(self, space: Space, decisions: Decisions) -> float | None:
+    def time_us(self, space: Space, decisions: Decisions | None) -> float | None:
         """Time of a candidate; None where it failed or was not measured."""
         record = self.known.lookup(key_of_proposal(space, decisions))
         return record.time_us if record is not None and record.status == "ok" else None

@@ -118,10 +118,7 @@ def _kernel(
     key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
     if key not in made:
         found = find_space(decision.schedule, layer.spec, pattern, target)
-        if decision.chosen is None:
-            schedule = found.scheduled()
-        else:
-            schedule = replay.scheduled(found, layer.spec, pattern, target, decision.chosen)
+        schedule = replay.scheduled(found, layer.spec, pattern, target, decision.chosen)
         made[key] = kernel_of(found, schedule, layer.weight)
     return made[key]
 

@@ -46,7 +46,7 @@ class TuningRecord:
     schedule
         Name of the schedule space; names that start with ``dense`` ignore the zeros.
     decisions
-        The space's decisions by name, as JSON values.
+        The space's decisions by name, as JSON values; none: its defaults.
     trace
         MetaSchedule's trace, where it generated the space, which has no names for its decisions; else None.
     status, cause
@@ -120,9 +120,9 @@ class TuningRecord:
             _wrong("baseline", repr(self.baseline), "a name if, and only if, there are dense_times_us")
 
     @property
-    def chosen(self) -> dict[str, Any] | list[Any]:
-        """The decisions with which the space is scheduled again: by name, or the trace."""
-        return self.decisions if self.trace is None else self.trace
+    def chosen(self) -> dict[str, Any] | list[Any] | None:
+        """The decisions with which the space is scheduled again: by name, or the trace; None: its defaults."""
+        return self.trace if self.trace is not None else self.decisions or None
 
     @property
     def time_us(self) -> float:

@@ -116,7 +116,7 @@ def decode(where: str, data: Any, cls: Any) -> Any:
         value = data[name]
         if is_dataclass(hint):
             value = decode(f"{where}, {name}", value, hint)
-        elif isinstance(value, list) and tuple in map(get_origin, (hint, *get_args(hint))):
+        elif isinstance(value, list) and tuple in [get_origin(each) for each in (hint, *get_args(hint))]:
             value = tuple(value)
         values[name] = value
     check_types(where, values, cls)

@@ -36,7 +36,7 @@ class SafeReplay:
         self._worker.stop()
 
     def scheduled(
-        self, space: Space, spec: ConvSpec, pattern: SparsityPattern, target: Target, decisions: Decisions
+        self, space: Space, spec: ConvSpec, pattern: SparsityPattern, target: Target, decisions: Decisions | None
     ) -> Schedule:
         """The schedule that `decisions`, from a log, make of `space`, one of `spec`'s.
 
