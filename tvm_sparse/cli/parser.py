@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_inspect, _tune, _compile, _check, _command_run, _bench, _demo, _doctor, _logs):
+    for add in (_inspect, _tune, _compile, _check, _command_run, _bench, _show, _demo, _doctor, _logs):
         add(commands)
     return parser
 
@@ -271,6 +271,28 @@ examples:
 """
     parents = _options("model", "target", "shape", "records", "repeat", "seed")
     _add(commands, "bench", "time a compiled model against dense ones", text, parents)
+
+
+def _show(commands: Any) -> None:
+    text = """\
+The kernel that compile would take for a layer, as text: the dense compute (te), the same with tiles, threads and
+staging (scheduled), the multiply-adds that are left, with weights as constants (folded), and the source that a
+compiler is given (cuda, or LLVM's IR, llvm). Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
+
+examples:
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --tuning-records my.jsonl
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cpu --stage folded
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cuda --target cuda > kernel.cu
+"""
+    parents = _options("model", "target", "shape", "records")
+    parser = _add(commands, "show", "show the kernel of a layer, from compute to source", text, parents)
+    parser.add_argument("--layer", required=True, metavar="NAME", help="a name that inspect shows")
+    parser.add_argument(
+        "--stage", choices=("te", "scheduled", "folded", "cuda", "llvm"), help="what to print (default: the source)"
+    )
+    parser.add_argument(
+        "--schedule", metavar="NAME", help="this one, with its default decisions, whatever the log says"
+    )
 
 
 def _demo(commands: Any) -> None:

@@ -25,7 +25,8 @@ from tvm_sparse.target.resolve import target_json
 PIPELINE = "tvm_sparse"
 
 
-def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
+def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
+    """The passes up to `FoldWeights`; without `deferred` it writes the multiply-adds of CUDA kernels too."""
     t, s = tirx.transform, s_tir.transform
     return [
         # Blocks to loops and buffers
@@ -80,12 +81,13 @@ def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
         s.MergeSharedMemoryAllocations(),
         # The weights
         fold_weights_pass(deferred),
-        # Host and device
-        t.SplitHostDevice(),
-        t.MakePackedAPI(),
-        t.FP8StorageLegalize(),
-        t.BF16StorageLegalize(),
     ]
+
+
+def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
+    t = tirx.transform
+    split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
+    return [*folding_passes(deferred), *split]
 
 
 def register() -> None:

@@ -79,7 +79,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     decisions = list(decisions)
     while True:
-        kernels = _kernels(prepared.layers, decisions, target)
+        kernels = kernels_of(prepared.layers, decisions, target)
         executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), target)
         wrong = verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
@@ -93,7 +93,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
     return CompiledModel(executable, target, _signature(prepared.mod), rows)
 
 
-def _kernels(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:
+def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:
     """Kernel of each layer. Replaces decisions, in place, which do not fit by dense ones."""
     kernels: dict[str, Kernel] = {}
     made: dict[tuple[Any, ...], Kernel] = {}

@@ -44,6 +44,13 @@ def hooks(target: Target) -> Iterator[None]:
 
 
 @contextmanager
+def source_only() -> Iterator[None]:
+    """Have TVM make the CUDA source that `hooks` would have compiled, and compile nothing."""
+    with _registered(_EDIT, as_variables), _registered(_COMPILE, lambda _source: b""):
+        yield
+
+
+@contextmanager
 def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
     """`function` as TVM's global function `name`, for a while."""
     before = tvm_ffi.get_global_func(name, allow_missing=True)

@@ -1,0 +1,92 @@
+"""``show``: the kernel that compiling would take for a layer, at one stage of its making."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from tvm.target import Target
+
+from tvm_sparse.cli import common
+from tvm_sparse.cli.commands.inspect import shape_text
+from tvm_sparse.codegen.kernel_stages import stage_names, stages
+from tvm_sparse.compiler.build_model import kernels_of
+from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.errors import UsageError, printable
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.schedules import find_space
+from tvm_sparse.target.resolve import resolve_target, target_json
+
+# What begins a comment in the text of a stage; "#" in TVMScript.
+COMMENTS = {"cuda": "//", "llvm": ";"}
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: what is known of the kernel, and the text of the stage."""
+    target = resolve_target(arguments.target)
+    *_, source = names = stage_names(target)
+    stage = arguments.stage or source
+    if stage not in names:
+        raise UsageError("--stage", f"target {target.kind.name} has no such stage", stage, ", ".join(names))
+    layer = _layer(prepare(arguments.model, shapes=common.shapes(arguments)).layers, arguments.layer)
+    decisions = decide([layer], target, common.log_to_read(arguments, console))
+    if arguments.schedule:
+        decisions = [replace(decisions[0], schedule=arguments.schedule, record=None, reason="--schedule asks for it")]
+    return {"model": str(arguments.model), **_document(layer, decisions, target, stage)}
+
+
+def _layer(layers: Sequence[ConvLayer], name: str) -> ConvLayer:
+    found = [layer for layer in layers if layer.name == name]
+    if not found:
+        raise UsageError("--layer", "not in the model", name, ", ".join(layer.name for layer in layers) or "none")
+    return found[0]
+
+
+def _document(layer: ConvLayer, decisions: list[Decision], target: Target, stage: str) -> dict[str, Any]:
+    # May replace the decision by a dense one.
+    kernel = kernels_of([layer], decisions, target)[layer.name]
+    (decision,), pattern = decisions, SparsityPattern.of(layer.weight)
+    space = find_space(decision.schedule, layer.spec, pattern, target)
+    return {
+        "layer": layer.name,
+        "convolution": layer.spec.key,
+        "shape": shape_text(layer.spec),
+        "weights": pattern.size,
+        "nnz": pattern.nnz,
+        "density": pattern.density,
+        "structure": pattern.structure,
+        "target": target_json(target),
+        "schedule": space.name,
+        "decisions": decision.record.decisions if decision.record is not None else None,
+        "reason": decision.reason,
+        "stage": stage,
+        "text": stages(space, kernel, target)[stage](),
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """What is known of the kernel as comments, then the text, which may be megabytes: as it is, not laid out."""
+    head = (
+        f"layer {document['layer']}: {document['shape']}",
+        f"density {document['density']:.3g}, {document['nnz']} of {document['weights']} weights, "
+        f"{document['structure']}",
+        f"schedule {document['schedule']}, {_decisions_text(document['decisions'])}",
+        f"chosen because: {document['reason']}",
+    )
+    mark = COMMENTS.get(document["stage"], "#")
+    console.file.write("".join(f"{mark} {printable(line)}\n" for line in head))
+    console.file.write(document["text"])
+
+
+def _decisions_text(decisions: Any) -> str:
+    """Decisions by name; of others, a trace, only that there is one."""
+    if not decisions:
+        return "default decisions"
+    if not isinstance(decisions, dict):
+        return "decisions of a MetaSchedule trace"
+    return ", ".join(f"{name} {value}" for name, value in decisions.items())

@@ -1,0 +1,74 @@
+"""What becomes of a kernel, as text: its compute, its schedule, its folded code and the source generated from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_sparse.codegen import lowering
+from tvm_sparse.codegen.cuda.nvcc import source_only
+from tvm_sparse.scheduling.annotations import WEIGHT_ATTRIBUTE
+from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.space import Space
+
+
+def stage_names(target: Target) -> list[str]:
+    """The stages of a kernel for `target`, in the order in which it goes through them."""
+    return ["te", "scheduled", "folded", target.kind.name]
+
+
+def stages(space: Space, kernel: Kernel, target: Target) -> dict[str, Callable[[], str]]:
+    """Name -> text of each stage of `kernel`, one of `space`; a text is made when it is called for.
+
+    * ``te``: the dense compute, as TVMScript;
+    * ``scheduled``: the same with tiles, threads and staging, and the weight bound to it;
+    * ``folded``: what `FoldWeights` leaves, straight-line multiply-adds with weights as constants, before host and
+      device code are split; of a schedule that reads its weights as data, its loops;
+    * ``cuda`` or ``llvm``: the source as the compiler is given it, or LLVM's IR.
+
+    CUDA source needs neither a GPU nor a CUDA compiler.
+
+    Raises
+    ------
+    BuildError
+        When called for: the kernel cannot be folded or built.
+    """
+    source = {"cuda": _cuda_source, "llvm": _llvm_ir}[target.kind.name]
+    return {
+        "te": lambda: _script(space.func),
+        "scheduled": lambda: _script(kernel.func),
+        "folded": lambda: _script(folded(kernel.func, target)),
+        target.kind.name: lambda: source(kernel.func, target),
+    }
+
+
+def _script(func: tirx.PrimFunc) -> str:
+    """TVMScript without the attributes that the code shows anyway, or that name this machine."""
+    for name in (WEIGHT_ATTRIBUTE, "target"):
+        func = func.without_attr(name)
+    return f"{func.script()}\n"
+
+
+def _module(func: tirx.PrimFunc) -> tvm.IRModule:
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def folded(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """A scheduled function as `FoldWeights` leaves it, all multiply-adds written."""
+    bind = tirx.transform.BindTarget(target if target.host is not None else target.with_host(Target("llvm")))
+    with target:
+        return tvm.transform.Sequential([bind, *lowering.folding_passes()])(_module(func))["main"]
+
+
+def _cuda_source(func: tirx.PrimFunc, target: Target) -> str:
+    lowering.register()
+    with target, source_only():
+        built = tvm.compile(_module(func), target, tir_pipeline=lowering.PIPELINE)
+    return str(built.mod.imports[0].inspect_source())
+
+
+def _llvm_ir(func: tirx.PrimFunc, target: Target) -> str:
+    return str(lowering.build(func, target).inspect_source("ll"))
