@@ -13,7 +13,7 @@ import pytest
 
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.cpu_contenders import DENSE, OURS, RIVALS
-from tvm_sparse.benchmarks.timing import Spread, interleave, speedup, verdict
+from tvm_sparse.benchmarks.timing import Quartiles, interleave, speedup, verdict
 from tvm_sparse.logs.tuning_log import TuningLog
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -50,11 +50,11 @@ def test_lists_on_command_lines():
 
 
 def test_spread_and_verdict():
-    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
-    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert Quartiles.of([3.0]) == Quartiles(3.0, 3.0, 3.0)
+    assert Quartiles.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
     ratio = speedup([1.0, 2.0, 4.0], [3.0, 4.0, 20.0])
-    assert ratio == Spread(3.0, 2.5, 4.0)
-    assert [verdict(Spread(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
+    assert ratio == Quartiles(3.0, 2.5, 4.0)
+    assert [verdict(Quartiles(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
         "faster",
         "slower",
         "undecided",

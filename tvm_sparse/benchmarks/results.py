@@ -1,4 +1,4 @@
-"""What `bench_table2.py` measures, as dataclasses and as JSON.
+"""What `bench_gpu.py` measures, as dataclasses and as JSON.
 
 A document is a list of runs; a run is one machine's cases; a case is one operator and batch, whose contenders were
 verified and timed in turns. Ratios are taken within a case only. Documents merge by putting their runs side by side.
@@ -164,10 +164,10 @@ class Document:
             data = path.read_bytes()
             document = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
         except (OSError, ValueError, lzma.LZMAError) as error:
-            raise LogError(str(path), f"is no result of bench_table2.py ({error})") from None
+            raise LogError(str(path), f"is no result of bench_gpu.py ({error})") from None
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
-            raise LogError(str(path), "is of another schema", schema, str(SCHEMA), "run bench_table2.py again")
+            raise LogError(str(path), "is of another schema", schema, str(SCHEMA), "run bench_gpu.py again")
         return _decode(str(path), document, cls)
 
     @classmethod

@@ -13,15 +13,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
-from tvm_sparse.benchmarks.baselines import escort_kernels
+from tvm_sparse.benchmarks.baselines import Baseline, escort_kernels
 from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
 from tvm_sparse.benchmarks.gpu.contenders import Settings
 from tvm_sparse.benchmarks.gpu.device_info import versions_and_device
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
-from tvm_sparse.benchmarks.gpu.kernels import Ours, built, wanted
+from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Document, Run
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -31,7 +31,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 def run_cases(
     cases: Sequence[tuple[int, int]],
-    kernels: dict[tuple[int, int], list[tuple[float, Ours]]],
+    kernels: dict[tuple[int, int], list[tuple[float, Baseline]]],
     settings: Settings,
     options: argparse.Namespace,
     runner: Runner,
@@ -70,12 +70,12 @@ def line(case: Case) -> str:
     for density in densities:
         own = best(case, [OURS], density)
         parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{Spread.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
+        parts.append(f"{Quartiles.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
             found = against(case, density, families) if density is not None else None
             if found is not None:
                 parts.append(f"; {label} {found.ratio.median:.2f}x {found.verdict}")
-                parts.append(f" ({found.rival.family})" if label == "exact" else "")
+                parts.append(f" ({found.baseline.family})" if label == "exact" else "")
         lines.append("".join(parts))
     lines[-1] += f"  [{case.seconds:g} s]"
     bad = [f"{each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
@@ -90,7 +90,7 @@ def bench(options: argparse.Namespace) -> int:
     target = resolve_target(options.target)
     on_gpu, arch = target.kind.name == "cuda", fingerprint_of(target)["arch"]
     if on_gpu and fingerprint_of(target)["device"] == "unknown":
-        raise BuildError("bench_table2.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
+        raise BuildError("bench_gpu.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
     log = TuningLog(Path("/dev/null"), *options.log)
     cases = [(operator, batch) for operator in options.operators for batch in options.batch]
     kernels = [
@@ -115,7 +115,7 @@ def bench(options: argparse.Namespace) -> int:
                 cases=(),
             )
             settings = Settings(
-                peers=tuple(options.peers),
+                baselines=tuple(options.baselines),
                 rounds=options.rounds,
                 seconds=options.case_seconds,
                 seed=options.seed,
@@ -142,4 +142,4 @@ def _escort(folder: Path, arch: str) -> str:
 
 
 def _wants_escort(options: argparse.Namespace) -> bool:
-    return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.peers)
+    return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.baselines)
