@@ -41,10 +41,13 @@ def median(contender: Contender | None) -> str:
 
 def time(contender: Contender | None) -> str:
     """Median microseconds with quartiles, cold."""
-    if contender is None:
-        return NOTHING
-    spread = Quartiles.of(contender.cold_us)
-    return f"{spread.median:.4g} ({spread.low:.4g}-{spread.high:.4g})"
+    return NOTHING if contender is None else with_quartiles(contender.cold_us)
+
+
+def with_quartiles(times_us: Sequence[float]) -> str:
+    """Median and quartiles."""
+    found = Quartiles.of(times_us)
+    return f"{found.median:.4g} ({found.low:.4g}-{found.high:.4g})"
 
 
 def kib(number: int) -> str:
