@@ -12,8 +12,8 @@ from tvm_sparse.benchmarks import networks
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.prepare import prepare
 
-# The distinct convolutions at 224x224 pixels, batch norm folded into the bias; ``+`` adds the residual of a block's last
-# convolution before the ReLU. Each stands for all layers of the network that are equal but for their weights.
+# The distinct convolutions at 224x224 pixels, batch norm folded into the bias; ``+`` adds the residual of a block's
+# last convolution before the ReLU. Each stands for all layers of the network that are equal but for their weights.
 # Network -> lines of: layer, input channels, input height and width, filters, kernel, stride, what follows the bias.
 TABLE = {
     "resnet50": """
