@@ -30,6 +30,7 @@ meaningless times.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -76,7 +77,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the benchmark; errors of the user are one sentence."""
     try:
-        return bench(arguments())
+        return bench(arguments(), shlex.join(["python", "scripts/table2/bench_gpu.py", *sys.argv[1:]]))
     except TvmSparseError as error:
         print(error, file=sys.stderr)
         return error.exit_code
