@@ -55,7 +55,7 @@ def large_jobs(schedules: Sequence[str]) -> list[Job]:
     for spec in LARGE:
         pattern = SparsityPattern.of(pruned_weight(spec, 0))
         found, _ = spaces_of(spec, pattern, resolve_target("cuda"), list(schedules))
-        jobs += [Job(each.name, spec=spec) for each in found if each.apply is not None]
+        jobs += [Job(each.name, spec=spec) for each in found]
     return jobs
 
 

@@ -58,9 +58,9 @@ class Job:
         case, (name, _, variant) = self.case(), self.schedule.partition(":")
         known = {"schedule": name, "index": self.index, "case": repr(case), "worst": None}
         found, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), target, [name])
-        found = [each for each in found if each.apply is not None and (not variant or each.name == self.schedule)]
+        found = [each for each in found if not variant or each.name == self.schedule]
         if not found:
-            return {**known, "not_served": reasons.get(name, "it has no decisions")}, None
+            return {**known, "not_served": reasons.get(name, "it has no such variant")}, None
         choose = random.Random(f"kernel {self.seed} {self.index} {name}").choice
         space = choose(found) if self.spec is None else found[0]
         known["space"] = space.name
