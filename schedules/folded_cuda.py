@@ -80,7 +80,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         if pattern.nnz > MAX_WHOLE:
             raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
-    # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/cuda.md).
+    # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/measurements.md).
     return [*sorted(found, key=_estimate_us), *_beside(spec, folding)]
 
 

@@ -3,33 +3,35 @@
     python scripts/stress/sanitize_gpu.py -o sanitize.json
 
 Kernels are built side by side without the sanitizer; each is then run once under each tool and its result compared with
-the float64 reference. Folded schedules run with every one of the decisions that a
-search begins with, so rings, turned rings, tiles and runs of pixels are all among them.
+the float64 reference. Folded schedules run with every one of the decisions that a search begins with, so all multistage
+pipelines and tilings are among them.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-from gpu_jobs import Job, pruned_weight, run, target
+from gpu_jobs import run
+from kernel_jobs import Job
 
 from tvm_sparse.benchmarks.gpu.isolated_process import pool
+from tvm_sparse.codegen import lowering
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-
-# The checkout need not be installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.cpu import available_cores
+from tvm_sparse.target.resolve import resolve_target
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 # Padding, a residual and odd sizes, and a batch of more blocks than multiprocessors; small, since a kernel runs a
@@ -44,21 +46,18 @@ TIMEOUT_S = 300
 FOUND, WRONG = 9, 8
 
 
-def build(spec: ConvSpec, schedule: str, folder: str) -> list[tuple[str, str]]:
-    """Build the kernels of a schedule for a convolution: (name, path without suffix) each."""
-    from tvm_sparse.codegen import lowering
-    from tvm_sparse.conv.sparsity import SparsityPattern
-    from tvm_sparse.schedules import spaces_of
-    from tvm_sparse.scheduling.kernel import apply_decisions
-
-    weight, built = pruned_weight(spec, 0), []
-    found, _ = spaces_of(spec, SparsityPattern.of(weight), target(), [schedule])
-    for each in found:
-        for i, decisions in enumerate(each.starts()):
-            kernel, path = apply_decisions(each, weight, decisions), f"{folder}/{len(spec.key)}-{each.variant}-{i}"
-            lowering.build(kernel.func, target()).export_library(f"{path}.so")
+def build(index: int, schedule: str, folder: str) -> list[tuple[str, str]]:
+    """Build the kernels of a schedule for `SPECS[index]`: (name, ``<index>:<path without suffix>``) each."""
+    target, built = resolve_target("cuda"), []
+    weight = Job(schedule, spec=SPECS[index]).case().weight
+    spaces, _ = spaces_of(SPECS[index], SparsityPattern.of(weight), target, [schedule])
+    for space in spaces:
+        for i, decisions in enumerate(space.starts()):
+            kernel = apply_decisions(space, weight, decisions)
+            path = f"{folder}/{index}-{schedule}-{space.variant}-{i}"
+            lowering.build(kernel.func, target).export_library(f"{path}.so")
             np.savez(f"{path}.npz", *kernel.constants)
-            built.append((f"{each.name} {i}", path))
+            built.append((f"{space.name} {i}", f"{index}:{path}"))
     return built
 
 
@@ -77,9 +76,9 @@ def run_here(jobs: Sequence[str]) -> int:
     wrong = 0
     for each in jobs:
         index, _, path = each.partition(":")
-        result = run(Job("kernel", 0, SPECS[int(index)]), path, path, timed=False)
-        print(path, result.worst, result.failure, flush=True)
-        wrong += not result.passed
+        worst, cause = run(Job("", spec=SPECS[int(index)]).case(), path)
+        print(path, worst, cause, flush=True)
+        wrong += worst is None or not worst <= 1
     return WRONG if wrong else 0
 
 
@@ -87,7 +86,7 @@ def main() -> int:
     """4 without compute-sanitizer, 5 where a tool found something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="processes side by side")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if options.run:
@@ -95,29 +94,22 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH; it comes with the CUDA toolkit", file=sys.stderr)
         return 4
-
-    from tvm_sparse.schedules import schedule_names
-
-    schedules = [name for name in schedule_names(target()) if not name.startswith("generated")]
+    schedules = [name for name in schedule_names(resolve_target("cuda")) if not name.startswith("generated")]
     with tempfile.TemporaryDirectory() as folder, pool(options.workers) as builders:
-        waiting = []
-        for index, schedule in itertools.product(range(len(SPECS)), schedules):
-            place = Path(folder, f"{index}-{schedule}")
-            place.mkdir()
-            waiting.append((index, builders.submit(build, SPECS[index], schedule, str(place))))
-        jobs = [(f"{index}:{path}", name) for index, future in waiting for name, path in future.result()]
+        waiting = [builders.submit(build, i, name, folder) for i, name in product(range(len(SPECS)), schedules)]
+        jobs = [job for future in waiting for job in future.result()]
         # Several kernels a process, since it takes seconds to start under these tools; several processes at once.
-        parts = max(1, options.workers // len(TOOLS))
-        groups = [(tool, [job for job, _ in jobs[i::parts]]) for tool in TOOLS for i in range(parts)]
-        with ThreadPoolExecutor(len(groups)) as runs:
-            said = list(runs.map(lambda group: sanitize(*group), groups))
+        processes = max(1, options.workers // len(TOOLS))
+        groups = [(tool, [job for _, job in jobs[i::processes]]) for tool in TOOLS for i in range(processes)]
+        with ThreadPoolExecutor(len(groups)) as threads:
+            said = list(threads.map(lambda group: sanitize(*group), groups))
     found = [{"tool": tool, "found": text} for (tool, _), text in zip(groups, said, strict=True) if text]
-    report = {"kernels": len(jobs), "tools": TOOLS, "names": sorted({name for _, name in jobs})}
+    report = {"kernels": len(jobs), "tools": TOOLS, "names": sorted({name for name, _ in jobs}), "findings": found}
     print(f"{len(jobs)} kernels, {', '.join(TOOLS)}: {len(found)} findings")
     for each in found:
         print(f"FOUND {each['tool']}\n{each['found']}")
     if options.output is not None:
-        options.output.write_text(json.dumps({**report, "findings": found}, indent=1) + "\n")
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
     return 5 if found else 0
 
 

@@ -1,9 +1,9 @@
-"""Time our kernels for Table 2 on an NVIDIA GPU, in turns with all rivals, and write everything measured as JSON.
+"""Time our kernels for Table 2 on an NVIDIA GPU, in turns with all baselines, and write everything measured as JSON.
 
     python scripts/table2/bench_gpu.py --smoke -o /tmp/smoke.json
     python scripts/table2/bench_gpu.py --log tuning_logs/nvidia-h200/table2.jsonl.xz -o table2.json.xz
-    python scripts/table2/bench_gpu.py --log ... --density 0.9,0.7,0.5,0.3,0.2,0.1,0.05 --peers cudnn-fp32,cudnn-tf32 \\
-        -o sweep.json.xz
+    python scripts/table2/bench_gpu.py --log ... --density 0.9,0.7,0.5,0.3,0.2,0.1,0.05 \\
+        --baselines cudnn-fp32,cudnn-tf32 -o sweep.json.xz
     python scripts/table2/report.py table2.json.xz sweep.json.xz --name table2-h200
 
 The last command needs no GPU and makes the report. Here is how times come about:
@@ -21,7 +21,7 @@ The last command needs no GPU and makes the report. Here is how times come about
   (layouts, say) of a method take part. Ratios are taken round by round; faster or slower is said where three quarters
   of the rounds agree.
 
-What a rival needs its input in (NHWC, float16) is converted beforehand, without charge; what it must do at each call
+What a baseline needs its input in (NHWC, float16) is converted beforehand, without charge; what it must do at each call
 (unfold, pad) is charged. A contender that fails is reported with its cause, and the others go on; one that kills its
 process costs a restart. Results are written after each case. ``--target llvm`` tries everything on a CPU, with
 meaningless times.
@@ -30,14 +30,15 @@ meaningless times.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
 
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.gpu.kernels import builders
 from tvm_sparse.benchmarks.gpu.suite import bench
 from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.target.cpu import available_cores
 
 SMOKE = {"operators": [1, 6], "batch": [1, 64], "density": [0.1], "rounds": 5}
 
@@ -51,20 +52,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON to write, .json or .json.xz")
     parser.add_argument("--log", type=Path, action="append", default=[], help="tuning log; may be repeated")
-    parser.add_argument("--operators", type=operators.operators, default="1-10", help="such as 1,2,6-10 (default: all)")
-    parser.add_argument("--batch", type=operators.numbers, default="64,1", help="batch sizes (default: %(default)s)")
+    operators.add_options(parser, batch="64,1")
     parser.add_argument(
-        "--density", type=operators.densities, default="0.1", help="of the weights (default: %(default)s)"
+        "--baselines", type=names, default="all", help="families or how they begin (default: all; none)"
     )
-    parser.add_argument("--peers", type=names, default="all", help="families or how they begin (default: all; none)")
     parser.add_argument("--schedules", nargs="+", default=[], metavar="NAME", help="kernels of these schedules too")
     parser.add_argument("--rounds", type=int, default=15, help="at most (default: %(default)s)")
     parser.add_argument("--case-seconds", type=float, default=2, help="of all rounds of a case (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this time")
-    parser.add_argument("--workers", type=int, default=builders(), help="kernels built at a time (default: cores)")
+    parser.add_argument(
+        "--workers", type=int, default=available_cores(), help="kernels built at a time (default: cores)"
+    )
     parser.add_argument("--timeout", type=float, default=150, help="seconds a kernel may build (default: %(default)s)")
     parser.add_argument("--target", default="cuda", help="cuda, or llvm to try it without a GPU (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and order (default: %(default)s)")
     parser.add_argument("--smoke", action="store_true", help=f"a short run: {SMOKE}")
     options = parser.parse_args()
     if options.smoke:
@@ -77,7 +77,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the benchmark; errors of the user are one sentence."""
     try:
-        return bench(arguments())
+        return bench(arguments(), shlex.join(["python", "scripts/table2/bench_gpu.py", *sys.argv[1:]]))
     except TvmSparseError as error:
         print(error, file=sys.stderr)
         return error.exit_code

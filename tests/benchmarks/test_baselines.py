@@ -1,4 +1,4 @@
-"""The rivals against the float64 reference: on the CPU through torch, Escort's kernels emulated, all on a GPU."""
+"""The baselines against the float64 reference: on the CPU through torch, Escort's kernels emulated, all on a GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 from cuda_emulator import PRELUDE
 
 from tvm_sparse.benchmarks.baselines import (
+    Baseline,
     NotServed,
-    Peer,
-    all_peers,
+    all_baselines,
     channel_pruned,
     cudnn,
     escort,
@@ -26,6 +26,7 @@ from tvm_sparse.benchmarks.baselines import (
     im2col,
 )
 from tvm_sparse.benchmarks.baselines.base import settings
+from tvm_sparse.benchmarks.references import error_of
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import ConvSpec
@@ -41,11 +42,11 @@ SPECS = {
     "wide": ConvSpec(9, 2, 20, 37, 2, 3, 3, padding=(1, 1, 1, 1)),
 }
 CPU = torch.device("cpu")
-LIBRARIES = [*cudnn.peers(), *im2col.peers(), *channel_pruned.peers()]
+LIBRARIES = [*cudnn.baselines(), *im2col.baselines(), *channel_pruned.baselines()]
 
 
-def name(peer: Peer) -> str:
-    return f"{peer.family} {peer.variant}".strip()
+def name(baseline: Baseline) -> str:
+    return f"{baseline.family} {baseline.variant}".strip()
 
 
 def sparse_weight(spec: ConvSpec, density: float = 0.4) -> np.ndarray:
@@ -55,38 +56,34 @@ def sparse_weight(spec: ConvSpec, density: float = 0.4) -> np.ndarray:
     return weight.astype(np.float32)
 
 
-def error(peer: Peer, spec: ConvSpec, device: torch.device, weight: np.ndarray | None = None) -> float:
-    """Largest error as a fraction of what the rival declares; the call is made twice, on inputs one after the other."""
-    prepared = peer.prepare(spec, sparse_weight(spec) if weight is None else weight, device)
+def error(baseline: Baseline, spec: ConvSpec, device: torch.device, weight: np.ndarray | None = None) -> float:
+    """Largest error as a fraction of what the baseline declares, of two calls on inputs one after the other."""
+    prepared = baseline.prepare(spec, sparse_weight(spec) if weight is None else weight, device)
     worst = 0.0
     for seed in range(2):
         x = reference.random_arguments(spec, seed)["x"]
         y = prepared.store(prepared.bind(prepared.load(torch.from_numpy(x).to(device)))()).cpu().numpy()
         expected = reference.reference(prepared.spec, x[:, : prepared.spec.c], prepared.weight)
         assert y.shape == prepared.spec.output_shape and y.dtype == np.float32
-        if peer.tolerance is None:
-            worst = max(worst, expected.worst(y))
-        else:
-            worst = max(worst, float(np.abs(y - expected.value).max() / np.abs(expected.value).max()) / peer.tolerance)
-        assert not np.isnan(worst)
+        worst = max(worst, error_of(y, expected, baseline.tolerance))
     return worst
 
 
 @pytest.mark.parametrize("shape", SPECS)
-@pytest.mark.parametrize("peer", LIBRARIES, ids=name)
-def test_library_rivals_match_the_reference(peer: Peer, shape: str) -> None:
+@pytest.mark.parametrize("baseline", LIBRARIES, ids=name)
+def test_library_baselines_match_the_reference(baseline: Baseline, shape: str) -> None:
     spec = SPECS[shape]
-    if peer.family.startswith("half") and spec.groups > 1:
+    if baseline.family.startswith("half") and spec.groups > 1:
         with pytest.raises(NotServed, match="groups"):
-            peer.prepare(spec, sparse_weight(spec), CPU)
+            baseline.prepare(spec, sparse_weight(spec), CPU)
     else:
-        assert error(peer, spec, CPU) <= 1
+        assert error(baseline, spec, CPU) <= 1
 
 
-def test_rounded_rivals_are_declared() -> None:
+def test_rounded_baselines_are_declared() -> None:
     """What is not float32 throughout says so, and names differ."""
-    peers = all_peers()
-    assert {peer.family for peer in peers if not peer.exact} == {
+    found = all_baselines()
+    assert {each.family for each in found if not each.exact} == {
         "cudnn-tf32",
         "cudnn-fp16",
         "im2col-cublas-tf32",
@@ -94,15 +91,15 @@ def test_rounded_rivals_are_declared() -> None:
         "half-filters-tf32",
         "half-both-tf32",
     }
-    assert len({name(peer) for peer in peers}) == len(peers)
-    assert {peer.family for peer in peers if peer.sparse} == {"im2col-cusparse", "escort", "escort-prepadded"}
+    assert len({name(each) for each in found}) == len(found)
+    assert {each.family for each in found if each.sparse} == {"im2col-cusparse", "escort", "escort-prepadded"}
 
 
 def test_float16_is_really_rounded() -> None:
     """A float16 result differs from the float32 one by more than the element-wise bound."""
     spec = SPECS["padded"]
     x, weight = reference.random_arguments(spec, 0)["x"], sparse_weight(spec)
-    prepared = cudnn.Cudnn("fp16", "nhwc").prepare(spec, weight, CPU)
+    prepared = cudnn.baseline("fp16", "nhwc").prepare(spec, weight, CPU)
     y = prepared.store(prepared.bind(prepared.load(torch.from_numpy(x)))())
     assert reference.reference(spec, x, weight).worst(y.numpy()) > 1
 
@@ -115,7 +112,7 @@ def test_settings_are_put_back() -> None:
         raise RuntimeError
     assert matmul.allow_tf32 is before
     flags = [getattr(torch.backends.cudnn, flag) for flag in ("enabled", "benchmark", "deterministic", "allow_tf32")]
-    error(cudnn.Cudnn("tf32", "nchw"), SPECS["padded"], CPU)
+    error(cudnn.baseline("tf32", "nchw"), SPECS["padded"], CPU)
     assert flags == [
         getattr(torch.backends.cudnn, flag) for flag in ("enabled", "benchmark", "deterministic", "allow_tf32")
     ]
@@ -124,26 +121,26 @@ def test_settings_are_put_back() -> None:
 def test_halves_compute_half() -> None:
     spec = SPECS["padded"]
     for cut, (c, k) in {"channels": (2, 6), "filters": (4, 3), "both": (2, 3)}.items():
-        prepared = channel_pruned.Halved(cut, cudnn.Cudnn("fp32", "nchw")).prepare(spec, sparse_weight(spec), CPU)
+        prepared = channel_pruned.halved(cut, cudnn.baseline("fp32", "nchw")).prepare(spec, sparse_weight(spec), CPU)
         assert (prepared.spec.c, prepared.spec.k) == (c, k)
         assert prepared.weight_bytes == 4 * c * k * 9
 
 
 @pytest.mark.parametrize(
-    ("peer", "change", "reason"),
+    ("baseline", "change", "reason"),
     [
-        (channel_pruned.Halved("channels", cudnn.Cudnn("fp32", "nchw")), {"c": 1}, "1 channels"),
-        (channel_pruned.Halved("both", cudnn.Cudnn("fp32", "nchw")), {"k": 5}, "5 filters"),
-        (cudnn.Cudnn("fp32", "nchw"), {"bias": True}, "without bias"),
-        (im2col.Im2colCublas("unfold"), {"relu": True}, "without bias"),
-        (im2col.Im2colCusparse("cnhw"), {"residual": True}, "without bias"),
-        (escort.Escort(False, None), {}, "nvcc"),
+        (channel_pruned.halved("channels", cudnn.baseline("fp32", "nchw")), {"c": 1}, "1 channels"),
+        (channel_pruned.halved("both", cudnn.baseline("fp32", "nchw")), {"k": 5}, "5 filters"),
+        (cudnn.baseline("fp32", "nchw"), {"bias": True}, "without bias"),
+        (im2col.cublas("unfold"), {"relu": True}, "without bias"),
+        (im2col.cusparse("cnhw"), {"residual": True}, "without bias"),
+        (escort.baseline(False, None, {}), {}, "nvcc"),
     ],
 )
-def test_reasons_not_to_serve(peer: Peer, change: dict[str, Any], reason: str) -> None:
+def test_reasons_not_to_serve(baseline: Baseline, change: dict[str, Any], reason: str) -> None:
     spec = ConvSpec.from_json({**SPECS["padded"].to_json(), **change})
     with pytest.raises(NotServed, match=reason):
-        peer.prepare(spec, sparse_weight(spec), CPU)
+        baseline.prepare(spec, sparse_weight(spec), CPU)
 
 
 def test_compressed_rows_are_the_matrix() -> None:
@@ -201,12 +198,12 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> escort_kernels.Kernels
 @pytest.mark.parametrize("shape", SPECS)
 @pytest.mark.parametrize("prepadded", [False, True], ids=["escort", "escort-prepadded"])
 def test_escort_matches_the_reference(emulated: escort_kernels.Kernels, prepadded: bool, shape: str) -> None:
-    peer = escort.Escort(prepadded, emulated)
+    baseline = escort.baseline(prepadded, emulated, {})
     if prepadded and not any(SPECS[shape].padding):
         with pytest.raises(NotServed, match="no padding"):
-            peer.prepare(SPECS[shape], sparse_weight(SPECS[shape]), CPU)
+            baseline.prepare(SPECS[shape], sparse_weight(SPECS[shape]), CPU)
     else:
-        assert error(peer, SPECS[shape], CPU) <= 1
+        assert error(baseline, SPECS[shape], CPU) <= 1
 
 
 @pytest.mark.parametrize("launch", escort_kernels.LAUNCHES, ids=str)
@@ -216,19 +213,19 @@ def test_every_launch_of_escort(emulated: escort_kernels.Kernels, launch: escort
     weight = sparse_weight(spec, 1.0)
     assert np.count_nonzero(weight[0]) > 1024
     key = (spec, digest(weight))
-    assert error(escort.Escort(False, emulated, {key: launch}), spec, CPU, weight) <= 1
+    assert error(escort.baseline(False, emulated, {key: launch}), spec, CPU, weight) <= 1
 
 
 def test_escort_refuses_what_it_was_not_compiled_for(emulated: escort_kernels.Kernels) -> None:
     spec = SPECS["padded"]
     weight = sparse_weight(spec)
-    peer = escort.Escort(False, emulated, {(spec, digest(weight)): escort_kernels.Launch(7, 7, 1, 1, False)})
-    prepared = peer.prepare(spec, weight, CPU)
+    baseline = escort.baseline(False, emulated, {(spec, digest(weight)): escort_kernels.Launch(7, 7, 1, 1, False)})
+    prepared = baseline.prepare(spec, weight, CPU)
     with pytest.raises(RuntimeError, match="not launched"):
         prepared.bind(prepared.load(torch.zeros(spec.input_shape)))()
     many = ConvSpec(70_000, 1, 2, 2, 2, 1, 1)
     with pytest.raises(NotServed, match="one launch"):
-        peer.prepare(many, np.ones(many.weight_shape, np.float32), CPU)
+        baseline.prepare(many, np.ones(many.weight_shape, np.float32), CPU)
 
 
 def test_the_structure_is_the_one_that_is_compiled() -> None:
@@ -253,14 +250,14 @@ def test_escort_compiles_without_spills(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SPECS)
-def test_every_rival_on_the_gpu(tmp_path: Path, shape: str) -> None:
+def test_every_baseline_on_the_gpu(tmp_path: Path, shape: str) -> None:
     major, minor = torch.cuda.get_device_capability()
     device, spec = torch.device("cuda"), SPECS[shape]
-    for peer in all_peers(escort_kernels.build(tmp_path, f"sm_{major}{minor}")):
+    for baseline in all_baselines(escort_kernels.build(tmp_path, f"sm_{major}{minor}")):
         try:
-            assert error(peer, spec, device) <= 1, name(peer)
+            assert error(baseline, spec, device) <= 1, name(baseline)
         except NotServed:
-            assert peer.family.startswith(("half", "escort-prepadded")), name(peer)
+            assert baseline.family.startswith(("half", "escort-prepadded")), name(baseline)
 
 
 @pytest.mark.gpu
@@ -270,5 +267,5 @@ def test_every_launch_of_escort_on_the_gpu(tmp_path: Path) -> None:
     spec = ConvSpec(5, 130, 37, 41, 6, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec)
     for launch in escort_kernels.LAUNCHES:
-        peer = escort.Escort(False, kernels, {(spec, digest(weight)): launch})
-        assert error(peer, spec, torch.device("cuda"), weight) <= 1, str(launch)
+        baseline = escort.baseline(False, kernels, {(spec, digest(weight)): launch})
+        assert error(baseline, spec, torch.device("cuda"), weight) <= 1, str(launch)

@@ -18,6 +18,8 @@ from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, TuningCu
 from tvm_sparse.errors import LogError, UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
 
 @pytest.mark.parametrize("suffix", ["json", "json.xz"])
 def test_results_come_back_as_they_were(tmp_path: Path, suffix: str) -> None:
@@ -73,8 +75,8 @@ def test_the_best_variant_stands_for_its_family() -> None:
 def test_a_verdict_needs_three_quarters_of_the_rounds() -> None:
     ours = contender(OURS, 1, 0.1, cold_us=(10.0, 10.0, 10.0, 10.0))
     for times, verdict in (((11.0,) * 4, "faster"), ((9.0,) * 4, "slower"), ((11.0, 9.0, 11.0, 9.0), "undecided")):
-        rival = contender("cudnn-fp32", 1, cold_us=times)
-        case = Case(operator=1, batch=1, seed=0, calls=1, contenders=(ours, rival), seconds=0)
+        baseline = contender("cudnn-fp32", 1, cold_us=times)
+        case = Case(operator=1, batch=1, seed=0, calls=1, contenders=(ours, baseline), seconds=0)
         assert comparison.against(case, 0.1, ["cudnn-fp32"]).verdict == verdict
 
 
@@ -112,7 +114,7 @@ def test_the_report(tmp_path: Path) -> None:
         assert one.read_bytes() == other.read_bytes()
     text, page = first[1].read_text(), first[2].read_text()
     assert "100 (99" in text and "**4.00x**" in text and "**0.95x**" in text and "slower" in text
-    # The table at one density is of the case in which all rivals ran at it.
+    # The table at one density is of the case in which all baselines ran at it.
     verdicts = tables.tables(document, 0.1)[0]
     assert [row[0] for row in verdicts.rows] == ["1", "6", "7"]
     assert all(row[5].startswith("escort 300") for row in verdicts.rows)
@@ -126,6 +128,13 @@ def test_the_report(tmp_path: Path) -> None:
         assert table.rows, table.title
         assert {len(row) for row in table.rows} == {len(table.header)}
         assert (f"## {table.title}" not in text) == table.detail and f"<h2>{table.title}</h2>" in page
+
+
+def test_the_page_in_docs_is_made_again_from_its_results(tmp_path: Path) -> None:
+    document = pages.load([RESULTS / "table2-h200.json.xz"], [])
+    saved, page = pages.write(document, 0.1, tmp_path, "table2-h200", False)
+    assert page.read_text() == (RESULTS / page.name).read_text()
+    assert Document.load(saved) == document and len(document.runs) == 2
 
 
 def test_a_report_of_little(tmp_path: Path) -> None:

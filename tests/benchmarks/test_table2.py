@@ -17,17 +17,9 @@ import pytest
 import torch
 from table2_made import make_case, make_record
 
-from tvm_sparse.benchmarks.baselines import NotServed, Prepared
-from tvm_sparse.benchmarks.gpu import (
-    case,
-    code_size,
-    contenders,
-    cuda_graph_clock,
-    isolated_process,
-    kernels,
-    suite,
-    torch_reference,
-)
+from tvm_sparse.benchmarks import references
+from tvm_sparse.benchmarks.baselines import Baseline, NotServed, Prepared
+from tvm_sparse.benchmarks.gpu import case, code_size, contenders, cuda_graph_clock, isolated_process, kernels, suite
 from tvm_sparse.benchmarks.results import OURS, Case, Document
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
@@ -35,63 +27,57 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
 SPARSE = ("folded_cuda", "csr_cuda")
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        ConvSpec(3, 4, 9, 7, 6, 3, 2, stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), groups=2),
-        ConvSpec(1, 3, 8, 8, 5, 5, 5),
-    ],
-)
-def test_the_reference_on_the_device_is_the_reference(spec: ConvSpec) -> None:
+def test_errors_are_fractions_of_what_is_allowed() -> None:
+    """The element-wise bound, or a fraction of the largest value; a dead filter allows nothing."""
+    spec = ConvSpec(3, 4, 9, 7, 6, 3, 2, stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), groups=2)
     x = reference.random_arguments(spec, 3)["x"]
     weight = np.random.default_rng(4).standard_normal(spec.weight_shape).astype(np.float32)
     weight[0] = 0
-    found, wanted = torch_reference.expected(spec, torch.from_numpy(x), weight), reference.reference(spec, x, weight)
-    np.testing.assert_allclose(found.value.numpy(), wanted.value, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(found.bound.numpy(), wanted.bound, rtol=1e-12)
+    wanted, found = reference.reference(spec, x, weight), references.References(torch.from_numpy(x))
     y = wanted.value.astype(np.float32) + wanted.bound.max().astype(np.float32) / 3
     y[:, 0] = 0
-    assert found.error(torch.from_numpy(y), None) == pytest.approx(wanted.worst(y))
-    assert found.error(torch.from_numpy(y), 1.0) == pytest.approx(abs(y - wanted.value).max() / abs(wanted.value).max())
-    y[0, 0, 0, 0] = 1e-30  # A dead filter allows nothing.
-    assert found.error(torch.from_numpy(y), None) == math.inf
+    ends = reference.Reference(wanted.value[[0, -1]], wanted.bound[[0, -1]])
+    assert found.error(spec, weight, torch.from_numpy(y), None) == pytest.approx(ends.worst(y[[0, -1]]))
+    largest = abs(wanted.value[[0, -1]]).max()
+    difference = abs(y - wanted.value)[[0, -1]].max()
+    assert found.error(spec, weight, torch.from_numpy(y), 0.5) == pytest.approx(difference / largest / 0.5)
+    y[0, 0, 0, 0] = 1e-30
+    assert found.error(spec, weight, torch.from_numpy(y), None) == math.inf
     y[0, 0, 0, 0] = np.nan
-    assert found.error(torch.from_numpy(y), 1.0) == math.inf
+    assert found.error(spec, weight, torch.from_numpy(y), 1.0) == math.inf
+    assert references.error_of(y, wanted, 1.0) == references.error_of(y, wanted, None) == math.inf
 
 
 def test_every_image_must_be_written() -> None:
     spec = ConvSpec(3, 2, 6, 6, 2, 3, 3)
     weight = np.ones(spec.weight_shape, np.float32)
     x = torch.ones(spec.input_shape)
-    references = torch_reference.References(x)
+    found = references.References(x)
     y = torch.full(spec.output_shape, 18.0)
-    assert references.error(spec, weight, y, None) == 0
+    assert found.error(spec, weight, y, None) == 0
     for image, value in itertools.product(range(3), (math.nan, 0.0)):
         wrong = y.clone()
         wrong[image, 0, 0, 0] = value
         # Of the images between the first and the last only that they are written is seen.
-        assert references.error(spec, weight, wrong, None) > 1 or (image, value) == (1, 0.0)
-    assert references.error(spec, weight, y[:1], None) == math.inf
+        assert found.error(spec, weight, wrong, None) > 1 or (image, value) == (1, 0.0)
+    assert found.error(spec, weight, y[:1], None) == math.inf
 
 
-class FakePeer:
+def fake(family: str, variant: str, work: Any) -> Baseline:
     """A contender that takes as long and answers as a test wants."""
 
-    exact, sparse, tolerance = True, True, None
-
-    def __init__(self, family: str, variant: str, work: Any):
-        self.family, self.variant, self.work = family, variant, work
-
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+    def prepare(spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
         def bind(x: torch.Tensor) -> Any:
             padding = spec.padding[:2]
-            return lambda: self.work(torch.nn.functional.conv2d(x, torch.from_numpy(weight), padding=padding))
+            return lambda: work(torch.nn.functional.conv2d(x, torch.from_numpy(weight), padding=padding))
 
         return Prepared(spec, weight, lambda x: x, bind, lambda y: y, weight.nbytes, "a detail")
+
+    return Baseline(family, variant, prepare, sparse=True)
 
 
 class FakeClock(cuda_graph_clock.CpuClock):
@@ -115,28 +101,28 @@ def raise_(error: Exception) -> Any:
 
 
 def settings(tmp_path: Path, **changes: Any) -> contenders.Settings:
-    plain = {"peers": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": "", "on_gpu": False}
+    plain = {"baselines": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": "", "on_gpu": False}
     return contenders.Settings(**{**plain, "progress": str(tmp_path / "progress"), **changes})
 
 
-def run_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, peers: list[FakePeer], **skipped: str) -> Case:
-    monkeypatch.setattr(contenders, "all_peers", lambda library: peers)
+def run_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, baselines: list[Baseline], **skipped: str) -> Case:
+    monkeypatch.setattr(contenders, "all_baselines", lambda library: baselines)
     monkeypatch.setattr(case, "CpuClock", FakeClock)
     return case.bench_case(2, 1, (0.5, 0.1), [], settings(tmp_path), skipped)
 
 
 def test_a_failing_contender_costs_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    peers = [
-        FakePeer("fake", "good", lambda y: y),
-        FakePeer("fake", "wrong", lambda y: y + 1e-4),
-        FakePeer("fake", "raises", lambda y: raise_(MemoryError("no memory"))),
-        FakePeer("fake", "unserved", lambda y: raise_(NotServed("not mine"))),
-        FakePeer("fake", "unwritten", lambda y: torch.full_like(y, math.nan)),
-        FakePeer("other", "unwanted", lambda y: y),
-        FakePeer("fake", "broken", lambda y: y),
+    baselines = [
+        fake("fake", "good", lambda y: y),
+        fake("fake", "wrong", lambda y: y + 1e-4),
+        fake("fake", "raises", lambda y: raise_(MemoryError("no memory"))),
+        fake("fake", "unserved", lambda y: raise_(NotServed("not mine"))),
+        fake("fake", "unwritten", lambda y: torch.full_like(y, math.nan)),
+        fake("other", "unwanted", lambda y: y),
+        fake("fake", "broken", lambda y: y),
     ]
-    case = run_case(monkeypatch, tmp_path, peers, **{"fake broken 0.5": "crashed", "fake broken 0.1": "crashed"})
-    found = {(each.variant, each.density): each for each in case.contenders}
+    result = run_case(monkeypatch, tmp_path, baselines, **{"fake broken 0.5": "crashed", "fake broken 0.1": "crashed"})
+    found = {(each.variant, each.density): each for each in result.contenders}
     assert len(found) == 12 and all(density in (0.5, 0.1) for _, density in found)
     status = {variant: each.status for (variant, _), each in found.items()}
     assert status == {
@@ -155,7 +141,7 @@ def test_a_failing_contender_costs_only_itself(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_contender_that_breaks_the_process_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    peers = [FakePeer("fake", "good", lambda y: y), FakePeer("fake", "bad", lambda y: raise_(RuntimeError("illegal")))]
+    baselines = [fake("fake", "good", lambda y: y), fake("fake", "bad", lambda y: raise_(RuntimeError("illegal")))]
 
     def broken(self: Any) -> None:
         if (tmp_path / "progress").read_text().startswith("fake bad"):
@@ -163,12 +149,12 @@ def test_a_contender_that_breaks_the_process_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(FakeClock, "synchronize", broken)
     with pytest.raises(case.Broken) as caught:
-        run_case(monkeypatch, tmp_path, peers)
+        run_case(monkeypatch, tmp_path, baselines)
     assert caught.value.contender == "fake bad 0.5" and "illegal" in caught.value.cause
     monkeypatch.setattr(FakeClock, "synchronize", lambda self: None)
     monkeypatch.setattr(FakeClock, "capture", lambda self, calls: raise_(cuda_graph_clock.CaptureError("not captured")))
     with pytest.raises(case.Broken, match="fake good"):
-        run_case(monkeypatch, tmp_path, peers)
+        run_case(monkeypatch, tmp_path, baselines)
 
 
 def test_far_variants_leave_after_the_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -181,9 +167,9 @@ def test_far_variants_leave_after_the_pilot(monkeypatch: pytest.MonkeyPatch, tmp
             ]
 
     monkeypatch.setattr(sys.modules[__name__], "FakeClock", Slow)
-    peers = [FakePeer("fake", variant, lambda y: y) for variant in ("near", "close", "far")]
-    case = run_case(monkeypatch, tmp_path, peers)
-    assert {(each.variant, each.final, len(each.cold_us)) for each in case.contenders} == {
+    baselines = [fake("fake", variant, lambda y: y) for variant in ("near", "close", "far")]
+    found = run_case(monkeypatch, tmp_path, baselines)
+    assert {(each.variant, each.final, len(each.cold_us)) for each in found.contenders} == {
         ("near", True, 8),
         ("close", True, 8),
         ("far", False, case.PILOT_ROUNDS),
@@ -268,8 +254,8 @@ def test_a_trial_run_on_the_cpu(tmp_path: Path) -> None:
     """The whole benchmark, processes and all, and its report."""
     results = tmp_path / "results.json.xz"
     words = ["--target", "llvm", "--operators", "2", "--batch", "1", "--density", "0.05", "--workers", "1"]
-    words += ["--peers", "cudnn-fp32,im2col-cu,half-both-fp32,escort", "-o", str(results)]
-    command = [sys.executable, str(SCRIPTS / "bench_table2.py"), *words]
+    words += ["--baselines", "cudnn-fp32,im2col-cu,half-both-fp32,escort", "-o", str(results)]
+    command = [sys.executable, str(SCRIPTS / "bench_gpu.py"), *words]
     # Threads that wait busily for each other take longer than the work.
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
@@ -284,7 +270,7 @@ def test_a_trial_run_on_the_cpu(tmp_path: Path) -> None:
     assert set(status) == {"ok", "not served"}
     assert "op 2 b1 d0.05: " in done.stdout
     words = [str(results), "--name", "trial", "--results", str(tmp_path), "--no-html"]
-    command = [sys.executable, str(SCRIPTS / "report_table2.py"), *words]
+    command = [sys.executable, str(SCRIPTS / "report.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.endswith("found 0.1; allowed: 0.05\n")
     done = subprocess.run([*command, "--density", "0.05"], capture_output=True, text=True, check=False)

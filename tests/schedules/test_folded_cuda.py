@@ -13,12 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import check_gpu
 import gpu_jobs
 import numpy as np
 import pytest
 import tvm
 from cuda_emulator import build_source, emulate, kernels, run_emulated
+from kernel_jobs import summary
 from random_convolutions import Case, random_case, random_kernel
 from tvm.support import nvcc as tvm_nvcc
 from tvm.target import Target
@@ -410,8 +410,8 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 def test_kernels_on_the_gpu_match_the_reference() -> None:
-    """Random and larger convolutions with every schedule, as ``scripts/stress/check_gpu.py`` runs them."""
-    jobs = [*gpu_jobs.random_jobs(100, 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
-    table = check_gpu.summary(list(check_gpu.check(jobs, os.cpu_count() or 1)))
+    """Random and larger convolutions with every schedule, as ``scripts/stress/check_kernels.py`` runs them."""
+    jobs = [*gpu_jobs.random_jobs(range(100), 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
+    table = summary(gpu_jobs.check(jobs, os.cpu_count() or 1))
     assert {name: row["failures"] for name, row in table.items()} == {name: [] for name in SCHEDULES}
     assert tvm.cuda(0).exist

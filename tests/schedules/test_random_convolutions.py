@@ -1,6 +1,6 @@
 """Kernels of the CPU schedules on random convolutions, weights and decisions, against the float64 reference.
 
-320 kernels in all, and more by `scripts/stress/check_cpu.py`; integer-valued cases must be exact, all others lie
+320 kernels in all, and more by `scripts/stress/check_kernels.py`; integer-valued cases must be exact, all others lie
 within the bound of `conv.reference`. Outputs start as NaN, so an element that a kernel does not write is found.
 """
 

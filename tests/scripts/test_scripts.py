@@ -3,20 +3,21 @@
 import json
 import lzma
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-import bench_cpu
 import numpy as np
 import pytest
 
-from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.cpu_contenders import DENSE, OURS, RIVALS
-from tvm_sparse.benchmarks.timing import Spread, interleave, speedup, verdict
+from tvm_sparse.benchmarks import cpu_suite, operators
+from tvm_sparse.benchmarks.cpu_contenders import BASELINES, DENSE, OURS
+from tvm_sparse.benchmarks.timing import Quartiles, interleave, speedup, verdict
 from tvm_sparse.logs.tuning_log import TuningLog
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def run(script, *words):
@@ -50,11 +51,11 @@ def test_lists_on_command_lines():
 
 
 def test_spread_and_verdict():
-    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
-    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert Quartiles.of([3.0]) == Quartiles(3.0, 3.0, 3.0)
+    assert Quartiles.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
     ratio = speedup([1.0, 2.0, 4.0], [3.0, 4.0, 20.0])
-    assert ratio == Spread(3.0, 2.5, 4.0)
-    assert [verdict(Spread(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
+    assert ratio == Quartiles(3.0, 2.5, 4.0)
+    assert [verdict(Quartiles(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
         "faster",
         "slower",
         "undecided",
@@ -72,8 +73,8 @@ def test_contenders_take_turns():
 
 def make_document():
     case = {"operator": 7, "batch": 1, "density": 0.1, "convolution": "key"}
-    times = {OURS: [10.0, 11.0, 12.0], DENSE: [50.0] * 3, **{name: [44.0] * 3 for name in RIVALS}}
-    times[RIVALS[1]] = [22.0, 33.0, 22.0]
+    times = {OURS: [10.0, 11.0, 12.0], DENSE: [50.0] * 3, **{name: [44.0] * 3 for name in BASELINES}}
+    times[BASELINES[1]] = [22.0, 33.0, 22.0]
     cases = [{**case, "schedule": "folded_cpu:a", "times_us": times}, {**case, "skipped": "no record"}]
     return {
         "command": "python scripts/table2/bench_cpu.py",
@@ -85,15 +86,23 @@ def make_document():
     }
 
 
-def test_the_report_compares_with_the_better_layout(capsys):
-    lines = bench_cpu.markdown(make_document()).splitlines()
+def test_the_page_compares_with_the_better_layout():
+    lines = cpu_suite.page(make_document()).splitlines()
     head, _, row, skipped = (line for line in lines if line.startswith("|"))
     assert "**2.20x** (2.02-2.60), faster" in row
-    assert f"2.20x ({RIVALS[1]})" in row
+    assert f"2.20x ({BASELINES[1]})" in row
     assert "not measured: no record" in skipped
     assert head.count("|") == row.count("|") == skipped.count("|")
-    bench_cpu.show(make_document())
-    assert "not measured: no record" in capsys.readouterr().out
+
+
+def test_the_page_in_docs_is_made_again_from_its_results():
+    """But for last digits: times are kept with four."""
+    document = json.loads(lzma.decompress((RESULTS / "table2-znver5.json.xz").read_bytes()))
+    pages = cpu_suite.page(document), (RESULTS / "table2-znver5.md").read_text()
+    words, kept_words = (re.split(r"\d+(?:\.\d+)?", page) for page in pages)
+    times, kept_times = (np.array(re.findall(r"\d+(?:\.\d+)?", page), float) for page in pages)
+    assert words == kept_words
+    np.testing.assert_allclose(times, kept_times, rtol=5e-3)
 
 
 @pytest.mark.slow
@@ -101,25 +110,25 @@ def test_tune_and_bench(tmp_path):
     log = tmp_path / "log.jsonl"
     words = ["--target", '{"kind":"llvm","num-cores":1}', "--operators", 5, "--trials", 4, "-o", log]
     for _ in range(2):
-        done = run("tune_table2", *words)
+        done = run("tune", *words)
         assert done.returncode == 0, done.stderr
         assert len(TuningLog(log).records) == 4
     words = ["--log", log, "--operators", "5,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
-    done = run("bench_layers", *words)
+    done = run("bench_cpu", *words)
     assert done.returncode == 0, done.stderr
     measured, skipped = json.loads(lzma.decompress((tmp_path / "new.json.xz").read_bytes()))["runs"][0]["cases"]
-    assert set(measured["times_us"]) == {OURS, DENSE, *RIVALS}
+    assert set(measured["times_us"]) == {OURS, DENSE, *BASELINES}
     assert measured["errors"][OURS] <= 1
     assert "no record for this shape" in skipped["skipped"]
-    assert "operator 5" in done.stdout
+    assert "operator 5" in done.stderr and "| 5 | 1 | 0.1 |" in done.stdout
     assert (tmp_path / "new.md").is_file()
 
 
 def test_mistakes_are_one_sentence(tmp_path):
     log = tmp_path / "missing"
     for script, words, code in (
-        ("bench_layers", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
-        ("tune_table2", ["--target", "missing", "-o", log], 2),
+        ("bench_cpu", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
+        ("tune", ["--target", "missing", "-o", log], 2),
     ):
         done = run(script, *words)
         assert done.returncode == code

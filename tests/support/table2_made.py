@@ -30,7 +30,7 @@ def make_case(operator: int, batch: int, densities: tuple[float, ...]) -> Case:
         )
         for d in densities
     ]
-    rivals = [
+    baselines = [
         contender("cudnn-fp32", 400, variant="nchw", warm_us=(390.0,)),
         contender("cudnn-fp32", 440, variant="nhwc", final=False),
         contender("cudnn-tf32", 95, variant="nhwc", warm_us=(94.0,)),
@@ -39,7 +39,7 @@ def make_case(operator: int, batch: int, densities: tuple[float, ...]) -> Case:
         contender("im2col-cusparse", 900, densities[-1], variant="cnhw"),
         replace(contender("escort-prepadded", 1, densities[-1], cold_us=(), final=False), status="failed", cause="why"),
     ]
-    return Case(operator=operator, batch=batch, seed=0, calls=8, contenders=(*ours, *rivals), seconds=1.5)
+    return Case(operator=operator, batch=batch, seed=0, calls=8, contenders=(*ours, *baselines), seconds=1.5)
 
 
 def make_document() -> Document:

@@ -1,7 +1,7 @@
 """Tune all convolutions of a model into a log.
 
 Layers of one shape, structure and about one density share their trials: a schedule decision holds for a shape, and the
-compiler verifies it again with each layer's own weight (DESIGN decision 3, key and transfer).
+compiler verifies it again with each layer's own weight (tuning_logs/README.md, "When a record is used").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparisons within a case of `table2_results`: best variants, verdicts, roofs and the density where winning ends."""
+"""Comparisons within a case of `results`: best variants, verdicts, roofs and the density where winning ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device
-from tvm_sparse.benchmarks.timing import Spread, speedup, verdict
+from tvm_sparse.benchmarks.timing import Quartiles, speedup, verdict
 
 # What a user of cuDNN gets: exactly float32, or, torch's default, TF32 allowed where that is faster.
 CUDNN_FP32, CUDNN_TF32, CUDNN_FP16 = ("cudnn-fp32",), ("cudnn-fp32", "cudnn-tf32"), ("cudnn-fp16",)
 LOWERED = ("im2col-cublas-fp32", "im2col-cusparse")
 ESCORT = ("escort", "escort-prepadded")
-# Every rival that computes the same convolution in float32.
+# Every baseline that computes the same convolution in float32.
 EXACT = (*CUDNN_FP32, *LOWERED, *ESCORT)
 # Part of the name -> float32 operations a second, bytes a second of the memory as specified.
 PEAKS = {"H200": (67e12, 4.8e12), "H100": (67e12, 3.35e12)}
@@ -26,10 +26,10 @@ LANES = 128
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times faster than a rival, and whether rounds agree on it."""
+    """How many times faster than a baseline, and whether rounds agree on it."""
 
-    rival: Contender
-    ratio: Spread
+    baseline: Contender
+    ratio: Quartiles
     verdict: str
 
 
@@ -53,16 +53,16 @@ def best(case: Case, families: Sequence[str], density: float | None = None) -> C
         for contender in case.contenders
         if contender.family in families and contender.final and contender.density in (None, density)
     ]
-    return min(found, key=lambda contender: Spread.of(contender.cold_us).median, default=None)
+    return min(found, key=lambda contender: Quartiles.of(contender.cold_us).median, default=None)
 
 
 def against(case: Case, density: float, families: Sequence[str], ours: str = OURS) -> Comparison | None:
     """Our kernel at `density` against the best of some families, in the same rounds."""
-    own, rival = best(case, [ours], density), best(case, families, density)
-    if own is None or rival is None:
+    own, baseline = best(case, [ours], density), best(case, families, density)
+    if own is None or baseline is None:
         return None
-    ratio = speedup(own.cold_us, rival.cold_us)
-    return Comparison(rival, ratio, verdict(ratio))
+    ratio = speedup(own.cold_us, baseline.cold_us)
+    return Comparison(baseline, ratio, verdict(ratio))
 
 
 def peak_flops(device: Device) -> float | None:
@@ -78,7 +78,7 @@ def bandwidth(device: Device) -> float | None:
 
 
 def non_zeros(case: Case, density: float) -> int:
-    """Non-zero weights at a density, as `table2.weight` makes them."""
+    """Non-zero weights at a density, as `operators.weight` makes them."""
     return round(density * math.prod(case.spec.weight_shape))
 
 

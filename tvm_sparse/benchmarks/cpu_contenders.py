@@ -13,7 +13,7 @@ import numpy as np
 from tvm_sparse.conv.spec import ConvSpec
 
 OURS, DENSE, NCHW, NHWC, ORT = "tvm-sparse", "tvm-sparse dense", "oneDNN NCHW", "oneDNN NHWC", "ONNX Runtime"
-ONEDNN, RIVALS = (NCHW, NHWC), (NCHW, NHWC, ORT)
+ONEDNN, BASELINES = (NCHW, NHWC), (NCHW, NHWC, ORT)
 Call = Callable[[], Any]
 
 
@@ -74,7 +74,7 @@ def onnx_runtime_call(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads
 
 
 def contenders(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads: int, ours: Mapping[str, Call]) -> dict:
-    """Our calls and the rivals', by name."""
+    """Our calls and the baselines', by name."""
     return {
         **ours,
         NCHW: torch_call(spec, weight, x, False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import numpy as np
@@ -56,13 +57,7 @@ def numbers(text: str) -> list[int]:
 
 
 def operators(text: str) -> list[int]:
-    """`numbers` that are operators.
-
-    Raises
-    ------
-    ValueError
-        One is not.
-    """
+    """`numbers` that are operators; ValueError where one is not."""
     found = numbers(text)
     if not set(found) <= set(OPERATORS):
         raise ValueError(f"{text}: operators are 1 to {len(OPERATORS)}")
@@ -70,14 +65,16 @@ def operators(text: str) -> list[int]:
 
 
 def densities(text: str) -> list[float]:
-    """``0.05,0.1`` as a list, for command lines.
-
-    Raises
-    ------
-    ValueError
-        A density is not from 0 to 1.
-    """
+    """``0.05,0.1`` as a list, for command lines; ValueError where a density is not from 0 to 1."""
     found = [float(part) for part in text.split(",")]
     if not all(0 <= density <= 1 for density in found):
         raise ValueError(f"{text}: densities are 0 to 1")
     return found
+
+
+def add_options(parser: argparse.ArgumentParser, batch: str = "1") -> None:
+    """Which cases: ``--operators``, ``--batch``, ``--density``, and the ``--seed`` of their weights."""
+    parser.add_argument("--operators", type=operators, default="1-10", help="such as 1,2,6-10 (default: all)")
+    parser.add_argument("--batch", type=numbers, default=batch, help="batch sizes (default: %(default)s)")
+    parser.add_argument("--density", type=densities, default="0.1", help="of the weights (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""What `bench_table2.py` measures, as dataclasses and as JSON.
+"""What `bench_gpu.py` measures, as dataclasses and as JSON.
 
 A document is a list of runs; a run is one machine's cases; a case is one operator and batch, whose contenders were
 verified and timed in turns. Ratios are taken within a case only. Documents merge by putting their runs side by side.
@@ -10,7 +10,7 @@ import json
 import lzma
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -164,10 +164,10 @@ class Document:
             data = path.read_bytes()
             document = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
         except (OSError, ValueError, lzma.LZMAError) as error:
-            raise LogError(str(path), f"is no result of bench_table2.py ({error})") from None
+            raise LogError(str(path), f"is no result of bench_gpu.py ({error})") from None
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
-            raise LogError(str(path), "is of another schema", schema, str(SCHEMA), "run bench_table2.py again")
+            raise LogError(str(path), "is of another schema", schema, str(SCHEMA), "run bench_gpu.py again")
         return _decode(str(path), document, cls)
 
     @classmethod
@@ -188,17 +188,16 @@ def rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 def _decode(where: str, data: Any, cls: Any) -> Any:
     """A dataclass of dataclasses, tuples and plain values from its JSON object."""
-    names = {field.name for field in fields(cls)}
-    if not isinstance(data, dict) or set(data) != names:
-        found = sorted(names ^ set(data)) if isinstance(data, dict) else type(data).__name__
-        raise LogError(where, f"is damaged: {cls.__name__} has other fields", found)
-    values = {}
-    for name, hint in get_type_hints(cls).items():
-        value = data[name]
-        if is_dataclass(hint):
-            value = _decode(where, value, hint)
-        elif get_origin(hint) is tuple:
-            item = get_args(hint)[0]
-            value = tuple(_decode(where, each, item) if is_dataclass(item) else each for each in value)
-        values[name] = value
-    return cls(**values)
+    if not is_dataclass(cls):
+        return data
+    hints = get_type_hints(cls)
+    if not isinstance(data, dict) or set(data) != set(hints):
+        found = sorted(set(hints) ^ set(data)) if isinstance(data, dict) else type(data).__name__
+        raise LogError(where, f"is damaged: {getattr(cls, '__name__', cls)} has other fields", found)
+
+    def value_of(name: str) -> Any:
+        if get_origin(hints[name]) is tuple:
+            return tuple(_decode(where, each, get_args(hints[name])[0]) for each in data[name])
+        return _decode(where, data[name], hints[name])
+
+    return cls(**{name: value_of(name) for name in hints})  # type: ignore[operator]

@@ -14,7 +14,7 @@ PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
-class Spread:
+class Quartiles:
     """Median and quartiles of some values."""
 
     median: float
@@ -22,7 +22,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> Quartiles:
         """Of one or more `values`."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
@@ -52,12 +52,12 @@ def interleave(
     return {name: tuple(values) for name, values in times.items()}
 
 
-def speedup(times_us: Sequence[float], rival_times_us: Sequence[float]) -> Spread:
-    """How many times faster than a rival, from the ratios of the two times of each round."""
-    return Spread.of([rival / own for own, rival in zip(times_us, rival_times_us, strict=True)])
+def speedup(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Quartiles:
+    """How many times faster than a baseline, from the ratios of the two times of each round."""
+    return Quartiles.of([baseline / own for own, baseline in zip(times_us, baseline_times_us, strict=True)])
 
 
-def verdict(ratio: Spread) -> str:
+def verdict(ratio: Quartiles) -> str:
     """``faster`` or ``slower`` where three quarters of the rounds say so, else ``undecided``."""
     if ratio.low > 1:
         return "faster"

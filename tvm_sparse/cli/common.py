@@ -151,7 +151,7 @@ def compare(times: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "time_us": timing.Spread.of(values).to_json(),
+                "time_us": timing.Quartiles.of(values).to_json(),
                 "speedup": ratio.to_json() if ratio else None,
                 "verdict": timing.verdict(ratio) if ratio else None,
             }

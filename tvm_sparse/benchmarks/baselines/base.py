@@ -1,8 +1,8 @@
-"""What all rivals share: how a rival is described, prepared for one convolution, and called.
+"""What all baselines share: how one is described, prepared for one convolution, and called.
 
-A rival receives its input in the layout and element type in which a network built around it would keep it, and leaves
-its output likewise: `Prepared.load` and `Prepared.store` convert and are not timed, the call that `Prepared.bind` makes
-is. Torch is imported by functions only.
+A baseline receives its input in the layout and element type in which a network built around it would keep it, and
+leaves its output likewise: `Prepared.load` and `Prepared.store` convert and are not timed, the call that
+`Prepared.bind` makes is. Torch is imported by functions only.
 """
 
 from __future__ import annotations
@@ -10,36 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 
 Tensor = Any
-# Largest error of a result as a fraction of the largest value, declared for methods that the element-wise bound of
-# `tvm_sparse.reference` does not hold for: Winograd's and FFT's float32, and inputs rounded to 11 bits.
-FLOAT32_TOLERANCE = 1e-4
-ROUNDED_TOLERANCE = 2.0**-8
 
 
 class NotServed(Exception):
-    """A rival does not compute this convolution here; the message is the reason, as a sentence."""
+    """A baseline does not compute this convolution here; the message is the reason, as a sentence."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A rival made ready for one convolution and weight.
+    """A baseline, or a kernel of ours, made ready for one convolution and weight.
 
     Parameters
     ----------
     spec, weight
-        What it computes, weight float32 (K, C / groups, R, S); a structurally pruned rival has fewer channels.
+        What it computes, weight float32 (K, C / groups, R, S); a structurally pruned baseline has fewer channels.
     load
         Input (N, C', H, W) float32, of which it takes the first ``spec.c`` channels, -> input as the method keeps it.
     bind
         Loaded input -> call without arguments that computes the output, as the method leaves it. Buffers that the
-        rival owns are made by `bind` and hold NaN, so that an element that is never written shows.
+        baseline owns are made by `bind` and hold NaN, so that an element that is never written shows.
     store
         That output -> (N, K, OH, OW) float32.
     weight_bytes
@@ -57,34 +53,34 @@ class Prepared:
     detail: str = ""
 
 
-class Peer(Protocol):
-    """One way to compute a convolution.
+@dataclass(frozen=True)
+class Baseline:
+    """One way to compute a convolution; kernels of ours take this form too, to be timed by the same code.
 
-    Rivals of one `family` are variants of one method, of which a comparison takes the best.
+    Parameters
+    ----------
+    family, variant
+        The method, and the name within it, such as the layout; a comparison takes the best variant.
+    prepare
+        (convolution, weight, torch device) -> `Prepared`; raises `NotServed` where the method does not compute it.
+    exact
+        Whether values are float32 throughout.
+    tolerance
+        Declared error as a fraction of the largest value; None: the element-wise bound of `conv.reference` holds.
+    sparse
+        Whether its time depends on the zeros.
+    code_bytes, predicted_us
+        Of GPU code made for this weight, and what a model of the machine predicts, where known: of kernels of ours.
     """
 
-    @property
-    def family(self) -> str:
-        """Name of the method."""
-
-    @property
-    def variant(self) -> str:
-        """Name within the family, such as the layout."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether values are float32 throughout."""
-
-    @property
-    def tolerance(self) -> float | None:
-        """Declared error as a fraction of the largest value; None: the element-wise bound of `tvm_sparse.reference`."""
-
-    @property
-    def sparse(self) -> bool:
-        """Whether its time depends on the zeros."""
-
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
-        """Make ready for one convolution on a torch device; `NotServed` where the method does not compute it."""
+    family: str
+    variant: str
+    prepare: Callable[[ConvSpec, np.ndarray, Any], Prepared]
+    exact: bool = True
+    tolerance: float | None = None
+    sparse: bool = False
+    code_bytes: int | None = None
+    predicted_us: float | None = None
 
 
 @contextmanager
@@ -101,9 +97,9 @@ def settings(owner: Any, **values: Any) -> Iterator[None]:
 
 
 def require_plain(spec: ConvSpec) -> None:
-    """Raise `NotServed` for a convolution with bias, residual or ReLU: rivals are compared without an epilogue."""
+    """Raise `NotServed` for a convolution with bias, residual or ReLU."""
     if spec.bias or spec.residual or spec.relu:
-        raise NotServed("rivals compute the convolution alone, without bias, residual or ReLU")
+        raise NotServed("baselines compute the convolution alone, without bias, residual or ReLU")
 
 
 def symmetric_padding(spec: ConvSpec, x: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(TILE_WIDTH * TILE_HEIGHT)
     convolve(const float* __restrict__ padded, const Tap* __restrict__ taps, const int* __restrict__ rows,
              float* __restrict__ y, Geometry g, int filters_first) {
     __shared__ Tap staged[STAGE];
-    constexpr int THREADS = TILE_WIDTH * TILE_HEIGHT;
+    constexpr int BLOCK_THREADS = TILE_WIDTH * TILE_HEIGHT;
     const int thread = threadIdx.y * TILE_WIDTH + threadIdx.x;
     const int filter = filters_first ? blockIdx.x : blockIdx.y;
     const int tile = filters_first ? blockIdx.y : blockIdx.x;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(TILE_WIDTH * TILE_HEIGHT)
     for (int begin = rows[filter]; begin < end; begin += STAGE) {
         const int count = min(end - begin, STAGE);
 #pragma unroll 1
-        for (int i = thread; i < count; i += THREADS) staged[i] = taps[begin + i];
+        for (int i = thread; i < count; i += BLOCK_THREADS) staged[i] = taps[begin + i];
         __syncthreads();
 #pragma unroll 4
         for (int i = 0; i < count; ++i) {

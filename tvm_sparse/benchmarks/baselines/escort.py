@@ -1,6 +1,6 @@
 """Escort: direct sparse convolution on the GPU (Chen 2018, arXiv 1802.10280), the kernels of ``escort.cu``.
 
-Two rivals. ``escort`` copies the input into padded memory at every call, as published; ``escort-prepadded`` is given
+Two baselines. ``escort`` copies the input into padded memory at every call, as published; ``escort-prepadded`` is given
 padded inputs, as if the layer before had written them so. Launch parameters are the published 16 x 16 pixels and one or
 two images a thread, and others that suit today's GPUs; the fastest for the convolution at hand is found in preparing,
 as cuDNN's benchmark mode does.
@@ -9,12 +9,12 @@ as cuDNN's benchmark mode does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tvm_sparse.benchmarks.baselines.base import NotServed, Peer, Prepared, Tensor, require_plain
+from tvm_sparse.benchmarks.baselines.base import Baseline, NotServed, Prepared, Tensor, require_plain
 from tvm_sparse.benchmarks.baselines.escort_kernels import LAUNCHES, Geometry, Kernels, Launch
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import ConvSpec
@@ -23,52 +23,49 @@ from tvm_sparse.scheduling.csr import stretch
 MAX_GRID = 65535
 
 
-@dataclass(frozen=True)
-class Escort:
+def baseline(prepadded: bool, kernels: Kernels | None, chosen: dict[tuple[ConvSpec, str], Launch]) -> Baseline:
     """Escort with the padded copy charged or not; `kernels` None serves nothing.
 
-    `chosen` remembers launches by convolution and weight; rivals that share it choose once.
+    `chosen` remembers launches by convolution and digest of the weight; baselines that share it choose once.
     """
+    family = "escort-prepadded" if prepadded else "escort"
+    return Baseline(family, "", partial(_prepare, prepadded, kernels, chosen), sparse=True)
 
-    prepadded: bool
-    kernels: Kernels | None
-    chosen: dict[tuple[ConvSpec, str], Launch] = field(default_factory=dict)
-    variant: str = ""
-    exact: bool = True
-    tolerance: float | None = None
-    sparse: bool = True
 
-    @property
-    def family(self) -> str:
-        return "escort-prepadded" if self.prepadded else "escort"
+def _prepare(
+    prepadded: bool,
+    kernels: Kernels | None,
+    chosen: dict[tuple[ConvSpec, str], Launch],
+    spec: ConvSpec,
+    weight: np.ndarray,
+    device: Any,
+) -> Prepared:
+    """Serves every convolution that one launch can index; see `_require_served`."""
+    if kernels is None:
+        raise NotServed("Escort's kernels are compiled by nvcc for an NVIDIA GPU")
+    _require_served(spec, prepadded)
+    layer = _Layer(spec, weight, device, kernels)
+    key = (spec, digest(weight))
+    if key not in chosen:
+        chosen[key] = layer.fastest()
+    launch = chosen[key]
 
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
-        """Serves every convolution that one launch can index; see `_require_served`."""
-        if self.kernels is None:
-            raise NotServed("Escort's kernels are compiled by nvcc for an NVIDIA GPU")
-        _require_served(spec, self.prepadded)
-        layer = _Layer(spec, weight, device, self.kernels)
-        key = (spec, digest(weight))
-        if key not in self.chosen:
-            self.chosen[key] = layer.fastest()
-        launch = self.chosen[key]
+    def bind(x: Tensor) -> Callable[[], Tensor]:
+        y = layer.new_output()
+        padded = x if prepadded or not any(spec.padding) else layer.new_padded()
 
-        def bind(x: Tensor) -> Callable[[], Tensor]:
-            y = layer.new_output()
-            padded = x if self.prepadded or not any(spec.padding) else layer.new_padded()
+        def call() -> Tensor:
+            if padded is not x:
+                kernels.copy_interior(layer.geometry, x, padded)
+            layer.convolve(launch, padded, y)
+            return y
 
-            def call() -> Tensor:
-                if padded is not x:
-                    layer.copy_interior(x, padded)
-                layer.convolve(launch, padded, y)
-                return y
+        return call
 
-            return call
+    def load(x: Tensor) -> Tensor:
+        return layer.padded_copy(x) if prepadded else x.contiguous()
 
-        def load(x: Tensor) -> Tensor:
-            return layer.padded_copy(x) if self.prepadded else x.contiguous()
-
-        return Prepared(spec, weight, load, bind, lambda y: y, layer.weight_bytes, str(launch))
+    return Prepared(spec, weight, load, bind, lambda y: y, layer.weight_bytes, str(launch))
 
 
 class _Layer:
@@ -104,11 +101,8 @@ class _Layer:
     def padded_copy(self, x: Tensor) -> Tensor:
         """A padded input of its own."""
         padded = self.new_padded().clone()
-        self.copy_interior(x.contiguous(), padded)
+        self.kernels.copy_interior(self.geometry, x.contiguous(), padded)
         return padded
-
-    def copy_interior(self, x: Tensor, padded: Tensor) -> None:
-        self.kernels.copy_interior(self.geometry, x, padded)
 
     def convolve(self, launch: Launch, padded: Tensor, y: Tensor) -> None:
         self.kernels.convolve(launch, self.geometry, padded, self.taps, self.rows, y)
@@ -145,7 +139,7 @@ def _require_served(spec: ConvSpec, prepadded: bool) -> None:
         raise NotServed("filters, images or tiles exceed what one launch can number")
 
 
-def peers(kernels: Kernels | None) -> list[Peer]:
-    """Both rivals, which choose their launches together."""
+def baselines(kernels: Kernels | None) -> list[Baseline]:
+    """Both, which choose their launches together."""
     chosen: dict[tuple[ConvSpec, str], Launch] = {}
-    return [Escort(prepadded, kernels, chosen) for prepadded in (False, True)]
+    return [baseline(prepadded, kernels, chosen) for prepadded in (False, True)]

@@ -17,100 +17,81 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tvm_sparse.benchmarks.baselines.base import (
-    ROUNDED_TOLERANCE,
-    Peer,
+    Baseline,
     Prepared,
     Tensor,
     require_plain,
     settings,
     symmetric_padding,
 )
+from tvm_sparse.benchmarks.references import ROUNDED_TOLERANCE
 from tvm_sparse.conv.spec import ConvSpec
 
 
-@dataclass(frozen=True)
-class Im2colCublas:
+def cublas(variant: str, tf32: bool = False) -> Baseline:
     """Unfolded input times the dense weight."""
-
-    variant: str
-    tf32: bool = False
-    sparse: bool = False
-
-    @property
-    def family(self) -> str:
-        return "im2col-cublas-tf32" if self.tf32 else "im2col-cublas-fp32"
-
-    @property
-    def exact(self) -> bool:
-        return not self.tf32
-
-    @property
-    def tolerance(self) -> float | None:
-        return ROUNDED_TOLERANCE if self.tf32 else None
-
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
-        """Serves every convolution; with groups there is one product a group."""
-        import torch
-
-        require_plain(spec)
-        channels_first = self.variant == "cnhw"
-        matrix = torch.from_numpy(weight).to(device).reshape(spec.groups, spec.k // spec.groups, -1)
-        # With one group this stays a view that every image shares.
-        batched = matrix if channels_first else matrix.expand(spec.n, *matrix.shape).reshape(-1, *matrix.shape[1:])
-        shape = _output_shape(spec, channels_first)
-
-        def call(x: Tensor) -> Tensor:
-            columns = _columns(spec, x, self.variant)
-            with settings(torch.backends.cuda.matmul, allow_tf32=self.tf32):
-                return torch.bmm(batched, columns.view(batched.shape[0], batched.shape[2], -1)).view(shape)
-
-        return _prepared(spec, weight, lambda x: lambda: call(x), channels_first, matrix.nbytes)
+    family = "im2col-cublas-tf32" if tf32 else "im2col-cublas-fp32"
+    return Baseline(family, variant, partial(_dense, variant, tf32), not tf32, ROUNDED_TOLERANCE if tf32 else None)
 
 
-@dataclass(frozen=True)
-class Im2colCusparse:
+def cusparse(variant: str) -> Baseline:
     """Unfolded input times the weight as compressed sparse rows."""
+    return Baseline("im2col-cusparse", variant, partial(_sparse, variant), sparse=True)
 
-    variant: str
-    family: str = "im2col-cusparse"
-    exact: bool = True
-    tolerance: float | None = None
-    sparse: bool = True
 
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
-        """Serves every convolution; groups are zeros of one matrix (K, C R S)."""
-        import torch
+def _dense(variant: str, tf32: bool, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+    """Serves every convolution; with groups there is one product a group."""
+    import torch
 
-        require_plain(spec)
-        channels_first = self.variant == "cnhw"
-        shape = _output_shape(spec, channels_first)
-        size = (spec.k, spec.c * spec.r * spec.s)
-        arrays = [torch.from_numpy(array).to(device) for array in compressed_rows(spec, weight)]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
-            matrix = torch.sparse_csr_tensor(*arrays, size=size, check_invariants=True)
+    require_plain(spec)
+    channels_first = variant == "cnhw"
+    matrix = torch.from_numpy(weight).to(device).reshape(spec.groups, spec.k // spec.groups, -1)
+    # With one group this stays a view that every image shares.
+    batched = matrix if channels_first else matrix.expand(spec.n, *matrix.shape).reshape(-1, *matrix.shape[1:])
+    shape = _output_shape(spec, channels_first)
 
-        def bind(x: Tensor) -> Callable[[], Tensor]:
-            # Not NaN: what a product times 0 adds of the old output is the library's choice.
-            y = torch.zeros(shape, device=x.device)
-            # One product for the whole batch, or one an image.
-            products = [y.view(spec.k, -1)] if channels_first else list(y.view(spec.n, spec.k, -1))
+    def call(x: Tensor) -> Tensor:
+        columns = _columns(spec, x, variant)
+        with settings(torch.backends.cuda.matmul, allow_tf32=tf32):
+            return torch.bmm(batched, columns.view(batched.shape[0], batched.shape[2], -1)).view(shape)
 
-            def call() -> Tensor:
-                columns = _columns(spec, x, self.variant).view(len(products), size[1], -1)
-                for product, right in zip(products, columns, strict=True):
-                    torch.addmm(product, matrix, right, beta=0, out=product)
-                return y
+    return _prepared(spec, weight, lambda x: lambda: call(x), channels_first, matrix.nbytes)
 
-            return call
 
-        return _prepared(spec, weight, bind, channels_first, sum(array.nbytes for array in arrays))
+def _sparse(variant: str, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+    """Serves every convolution; groups are zeros of one matrix (K, C R S)."""
+    import torch
+
+    require_plain(spec)
+    channels_first = variant == "cnhw"
+    shape = _output_shape(spec, channels_first)
+    size = (spec.k, spec.c * spec.r * spec.s)
+    arrays = [torch.from_numpy(array).to(device) for array in compressed_rows(spec, weight)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+        matrix = torch.sparse_csr_tensor(*arrays, size=size, check_invariants=True)
+
+    def bind(x: Tensor) -> Callable[[], Tensor]:
+        # Not NaN: what a product times 0 adds of the old output is the library's choice.
+        y = torch.zeros(shape, device=x.device)
+        # One product for the whole batch, or one an image.
+        products = [y.view(spec.k, -1)] if channels_first else list(y.view(spec.n, spec.k, -1))
+
+        def call() -> Tensor:
+            columns = _columns(spec, x, variant).view(len(products), size[1], -1)
+            for product, right in zip(products, columns, strict=True):
+                torch.addmm(product, matrix, right, beta=0, out=product)
+            return y
+
+        return call
+
+    return _prepared(spec, weight, bind, channels_first, sum(array.nbytes for array in arrays))
 
 
 def compressed_rows(spec: ConvSpec, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -159,7 +140,7 @@ def _prepared(
     return Prepared(spec, weight, swap, bind, swap, weight_bytes)
 
 
-def peers() -> list[Peer]:
+def baselines() -> list[Baseline]:
     """All libraries, precisions and layouts."""
-    cublas = [Im2colCublas(variant, tf32) for tf32 in (False, True) for variant in ("unfold", "nchw", "cnhw")]
-    return [*cublas, Im2colCusparse("nchw"), Im2colCusparse("cnhw")]
+    dense = [cublas(variant, tf32) for tf32 in (False, True) for variant in ("unfold", "nchw", "cnhw")]
+    return [*dense, cusparse("nchw"), cusparse("cnhw")]

@@ -1,4 +1,4 @@
-"""One case of `bench_table2.py`, in the process that holds the GPU: verify all contenders, then time them in turns.
+"""One case of a benchmark, in the process that holds the GPU: verify all contenders, then time them in turns.
 
 A contender that raises is reported with its cause and the others go on. One that breaks the CUDA context, or leaves a
 graph half captured, ends the process by `Broken`; the case is then run again without it.
@@ -19,17 +19,16 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.baselines import NotServed, Prepared
+from tvm_sparse.benchmarks.baselines import Baseline, NotServed, Prepared
 from tvm_sparse.benchmarks.gpu.contenders import Entry, Settings, all_entries
-from tvm_sparse.benchmarks.gpu.cuda_graph_clock import CaptureError, Clock, CpuClock, GpuClock
-from tvm_sparse.benchmarks.gpu.kernels import Ours
-from tvm_sparse.benchmarks.gpu.torch_reference import References
+from tvm_sparse.benchmarks.gpu.cuda_graph_clock import CaptureError, CpuClock, GpuClock
+from tvm_sparse.benchmarks.references import References
 from tvm_sparse.benchmarks.results import Case
 from tvm_sparse.conv.spec import ConvSpec
 
 # A cold replay rotates through so many bytes, more than any L2 cache, and so many inputs at least, where memory allows.
-RING_BYTES, RING_CALLS = 128 << 20, 32
-MAX_RING_BYTES, MAX_RING_CALLS = 2 << 30, 256
+COLD_BYTES, COLD_CALLS = 128 << 20, 32
+MAX_COLD_BYTES, MAX_COLD_CALLS = 2 << 30, 256
 # A replay of a slow contender ends after about this time, one of a fast contender takes it at least when warm.
 MAX_REPLAY_US, WARM_REPLAY_US, MAX_WARM_CALLS = 10_000, 300, 64
 # Inputs and outputs up to half of a Hopper GPU's L2 cache can be warm.
@@ -51,7 +50,7 @@ def bench_case(
     operator: int,
     batch: int,
     densities: Sequence[float],
-    ours: Sequence[tuple[float, Ours]],
+    ours: Sequence[tuple[float, Baseline]],
     settings: Settings,
     skipped: dict[str, str],
 ) -> Case:
@@ -65,7 +64,7 @@ def bench_case(
     import torch
 
     started = time.monotonic()
-    clock: Clock = GpuClock() if settings.on_gpu else CpuClock()
+    clock = GpuClock() if settings.on_gpu else CpuClock()
     with torch.inference_mode(), clock.running():
         bench = _Bench(operators.spec(operator, batch), clock, settings)
         pairs = list(all_entries(operator, densities, ours, settings))
@@ -85,25 +84,23 @@ def bench_case(
             torch.cuda.empty_cache()
     seconds = round(time.monotonic() - started, 1)
     return Case(
-        operator=operator, batch=batch, seed=settings.seed, calls=bench.ring, contenders=results, seconds=seconds
+        operator=operator, batch=batch, seed=settings.seed, calls=bench.calls, contenders=results, seconds=seconds
     )
 
 
 class _Bench:
     """The inputs, references and clock of one case."""
 
-    def __init__(self, spec: ConvSpec, clock: Clock, settings: Settings):
+    def __init__(self, spec: ConvSpec, clock: CpuClock, settings: Settings):
         import torch
 
         self.spec, self.clock, self.settings = spec, clock, settings
         self.bytes = 4 * (math.prod(spec.input_shape) + math.prod(spec.output_shape))
-        wish = max(RING_CALLS, math.ceil(RING_BYTES / self.bytes))
-        self.ring = max(1, min(wish, MAX_RING_CALLS, MAX_RING_BYTES // self.bytes))
-        if not settings.on_gpu:
-            self.ring = 2
+        wish = max(COLD_CALLS, math.ceil(COLD_BYTES / self.bytes))
+        self.calls = max(1, min(wish, MAX_COLD_CALLS, MAX_COLD_BYTES // self.bytes)) if settings.on_gpu else 2
         generator = torch.Generator(clock.device).manual_seed(settings.seed)
         self.inputs = [
-            torch.randn(spec.input_shape, generator=generator, device=clock.device) for _ in range(self.ring)
+            torch.randn(spec.input_shape, generator=generator, device=clock.device) for _ in range(self.calls)
         ]
         self.references = References(self.inputs[0])
 
@@ -128,11 +125,11 @@ class _Bench:
 
     def prepare(self, entry: Entry, weight: np.ndarray) -> None:
         """Verify a contender and capture its replays."""
-        prepared = entry.peer.prepare(self.spec, weight, self.clock.device)
+        prepared = entry.method.prepare(self.spec, weight, self.clock.device)
         call = prepared.bind(prepared.load(self.inputs[0]))
         self._poison(prepared)
         y = prepared.store(call())
-        error = self.references.error(prepared.spec, prepared.weight, y, entry.peer.tolerance)
+        error = self.references.error(prepared.spec, prepared.weight, y, entry.method.tolerance)
         found: dict[str, Any] = {"weight_bytes": prepared.weight_bytes, "detail": prepared.detail}
         found["error"] = float(f"{error:.3g}") if math.isfinite(error) else None
         if not error <= 1:
@@ -140,7 +137,7 @@ class _Bench:
             entry.result = replace(entry.result, status="wrong", cause=cause, **found)
             return
         time_us = max(0.1, min(self.clock.round_us([call] * 2, cold=False)))
-        entry.cold_calls = max(1, min(self.ring, round(MAX_REPLAY_US / time_us)))
+        entry.cold_calls = max(1, min(self.calls, round(MAX_REPLAY_US / time_us)))
         calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1 : entry.cold_calls]]
         entry.cold = self.clock.capture(calls)
         if self.bytes <= WARM_BYTES:

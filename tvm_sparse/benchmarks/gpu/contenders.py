@@ -1,4 +1,4 @@
-"""The contenders of one case of `bench_table2.py` while they run, and what decides which take part."""
+"""The contenders of one case of a benchmark while they run, and what decides which take part."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.baselines import Peer, all_peers
+from tvm_sparse.benchmarks.baselines import Baseline, all_baselines
 from tvm_sparse.benchmarks.gpu.cuda_graph_clock import Replay
-from tvm_sparse.benchmarks.gpu.kernels import Ours
 from tvm_sparse.benchmarks.results import Contender, rounded
 
 
@@ -20,11 +19,11 @@ from tvm_sparse.benchmarks.results import Contender, rounded
 class Settings:
     """How cases are run.
 
-    `peers` are prefixes of the families to run; `rounds` at most, fewer where a case would take longer than `seconds`;
-    the name of the contender at work stands in `progress`. `on_gpu` False: a trial run on the CPU.
+    `baselines` are prefixes of the families to run; `rounds` at most, fewer where a case would take longer than
+    `seconds`; the name of the contender at work stands in `progress`. `on_gpu` False: a trial run on the CPU.
     """
 
-    peers: tuple[str, ...]
+    baselines: tuple[str, ...]
     rounds: int
     seconds: float
     seed: int
@@ -37,7 +36,7 @@ class Settings:
 class Entry:
     """A contender while it runs."""
 
-    peer: Peer
+    method: Baseline
     result: Contender
     cold: Replay | None = None
     warm: Replay | None = None
@@ -55,23 +54,23 @@ class Entry:
 
 
 def all_entries(
-    operator: int, densities: Sequence[float], ours: Sequence[tuple[float, Ours]], settings: Settings
+    operator: int, densities: Sequence[float], ours: Sequence[tuple[float, Baseline]], settings: Settings
 ) -> Iterator[tuple[Entry, np.ndarray]]:
     """Every contender with the weight it is verified with."""
     weights = {density: operators.weight(operator, density, settings.seed) for density in densities}
     library = Path(settings.escort_library) if settings.escort_library else None
-    rivals = [peer for peer in all_peers(library) if peer.family.startswith(settings.peers)]
-    for density, peer in [*ours, *((density, peer) for peer in rivals for density in densities)]:
-        if not peer.sparse and density != densities[0]:
+    baselines = [each for each in all_baselines(library) if each.family.startswith(settings.baselines)]
+    for density, each in [*ours, *((density, each) for each in baselines for density in densities)]:
+        if not each.sparse and density != densities[0]:
             continue
         result = Contender(
-            family=peer.family,
-            variant=peer.variant,
-            density=density if peer.sparse else None,
-            exact=peer.exact,
-            tolerance=peer.tolerance,
+            family=each.family,
+            variant=each.variant,
+            density=density if each.sparse else None,
+            exact=each.exact,
+            tolerance=each.tolerance,
             status="failed",
-            code_bytes=getattr(peer, "code_bytes", None),
-            predicted_us=getattr(peer, "predicted_us", None),
+            code_bytes=each.code_bytes,
+            predicted_us=each.predicted_us,
         )
-        yield Entry(peer, result), weights[density]
+        yield Entry(each, result), weights[density]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 # Read before a cold replay: ten times the L2 cache of a Hopper GPU, and longer than the host needs to launch a graph.
 EVICTION_BYTES = 512 << 20
@@ -19,34 +17,54 @@ class CaptureError(RuntimeError):
     """Calls cannot be captured; torch's allocator is left in disorder, so the process must end."""
 
 
-class Clock(Protocol):
-    """Where calls run, and how they are timed."""
+class CpuClock:
+    """Runs calls on the CPU as they come, to try a benchmark where there is no GPU; the caches are left alone."""
 
-    device: Any
+    def __init__(self, device: str = "cpu") -> None:
+        import torch
 
-    def running(self) -> Any:
+        self.device = torch.device(device)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
         """A context in which torch's and TVM's work goes to the clock's stream."""
+        yield
 
     def capture(self, calls: Sequence[Call]) -> Replay:
         """All calls, one after the other, as one replay."""
 
+        def replay() -> None:
+            for call in calls:
+                call()
+
+        return replay
+
     def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
         """Time of each replay, microseconds, one after the other: with nothing in the cache, or run once before."""
+        del cold
+        times = []
+        for replay in replays:
+            start_ns = time.perf_counter_ns()
+            replay()
+            times.append((time.perf_counter_ns() - start_ns) / 1e3)
+        return times
 
     def synchronize(self) -> None:
         """Wait for all work; raises what went wrong in it."""
 
 
-class GpuClock:
+class GpuClock(CpuClock):
     """Replays CUDA graphs on a stream of its own.
 
-    All graphs share one pool of memory, so they must not be replayed for their results.
+    Torch records them, not `measure.cuda_graph_timer`, which does without torch: libraries allocate while they are
+    recorded, and only torch's own recording takes that from a pool that outlives it. All graphs share one pool, so they
+    must not be replayed for their results.
     """
 
     def __init__(self) -> None:
         import torch
 
-        self.device = torch.device("cuda")
+        super().__init__("cuda")
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
         self._eviction: Any = None
@@ -78,7 +96,12 @@ class GpuClock:
         except RuntimeError as error:
             raise CaptureError(f"cannot be captured in a CUDA graph: {error}") from None
         del results
-        return _Graph(graph, calls)
+
+        def replay(_held: Sequence[Call] = calls) -> None:
+            # The calls hold the memory that the graph works on.
+            graph.replay()
+
+        return replay
 
     def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
         import torch
@@ -103,54 +126,3 @@ class GpuClock:
         import torch
 
         torch.cuda.synchronize()
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """A captured graph and the calls it was captured from, which hold the memory that it works on."""
-
-    graph: Any
-    calls: Sequence[Call]
-
-    def __call__(self) -> None:
-        self.graph.replay()
-
-
-class CpuClock:
-    """Runs calls on the CPU as they come, to try a benchmark where there is no GPU; the caches are left alone."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self.device = torch.device("cpu")
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        yield
-
-    def capture(self, calls: Sequence[Call]) -> Replay:
-        def replay() -> None:
-            for call in calls:
-                call()
-
-        return replay
-
-    def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
-        del cold
-        times = []
-        for replay in replays:
-            start_ns = time.perf_counter_ns()
-            replay()
-            times.append((time.perf_counter_ns() - start_ns) / 1e3)
-        return times
-
-    def synchronize(self) -> None:
-        pass
-
-
-def median_us(clock: Clock, call: Call, calls: int = 20, rounds: int = 21) -> float:
-    """Median time of one call over `rounds` warm replays of `calls` calls."""
-    with clock.running():
-        call()
-        replay = clock.capture([call] * calls)
-        return statistics.median(clock.round_us([replay] * rounds, cold=False)) / calls

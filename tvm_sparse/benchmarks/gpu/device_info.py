@@ -17,7 +17,7 @@ def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device
     if not on_gpu:
         return versions, Device(name="CPU", arch=arch)
     if not torch.cuda.is_available():
-        raise BuildError("bench_table2.py", "torch finds no GPU", hint="--target llvm tries it without one")
+        raise BuildError("bench_gpu.py", "torch finds no GPU", hint="--target llvm tries it without one")
     versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
     properties = torch.cuda.get_device_properties(0)
     clock, driver = _driver_says("clocks.max.sm", "driver_version")

@@ -1,4 +1,4 @@
-"""One process that holds the GPU, replaced when a kernel breaks its CUDA context."""
+"""One process apart: it holds the GPU and is replaced when a kernel breaks its CUDA context, or has its own threads."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Our kernels for the operators of Table 2: which ones, building them side by side, and calling them like a rival."""
+"""Our kernels for the operators of Table 2: which ones, building them side by side, calling them like a baseline."""
 
 from __future__ import annotations
 
-import os
 import queue
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.baselines import Prepared
+from tvm_sparse.benchmarks.baselines import Baseline, Prepared
 from tvm_sparse.benchmarks.gpu import code_size
 from tvm_sparse.benchmarks.results import OURS
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -55,47 +55,6 @@ class Wanted:
     def sparse(self) -> bool:
         """Whether its time depends on the zeros."""
         return not self.choices[0].schedule.startswith("dense")
-
-
-@dataclass(frozen=True)
-class Ours:
-    """A built kernel as a contender, a `tvm_sparse.peers.Peer`; `failure` says why there is none."""
-
-    family: str
-    library: str
-    failure: str
-    detail: str
-    sparse: bool
-    code_bytes: int | None = None
-    predicted_us: float | None = None
-    variant: str = ""
-    exact: bool = True
-    tolerance: float | None = None
-
-    def prepare(self, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
-        """Load the library that was built for this convolution and weight."""
-        import torch
-        import tvm
-
-        if self.failure:
-            raise RuntimeError(self.failure)
-        function = tvm.runtime.load_module(self.library)["main"]
-        with np.load(constants_path(self.library), allow_pickle=False) as made:
-            arrays = [torch.from_numpy(made[name]).to(device, copy=True) for name in made]
-        constants = list(map(tvm.runtime.from_dlpack, arrays))
-
-        def bind(x: Any) -> Callable[[], Any]:
-            y = torch.full(spec.output_shape, float("nan"), device=device)
-            arguments = [tvm.runtime.from_dlpack(x), *constants, tvm.runtime.from_dlpack(y)]
-
-            def call() -> Any:
-                function(*arguments)
-                return y
-
-            return call
-
-        weight_bytes = sum(array.nbytes for array in arrays)
-        return Prepared(spec, weight, lambda x: x.contiguous(), bind, lambda y: y, weight_bytes, self.detail)
 
 
 def wanted(
@@ -142,44 +101,43 @@ def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list
 @contextmanager
 def built(
     kernels: Sequence[Wanted], target: Any, workers: int, timeout_s: float
-) -> Iterator[dict[tuple[int, int], list[tuple[float, Ours]]]]:
+) -> Iterator[dict[tuple[int, int], list[tuple[float, Baseline]]]]:
     """Build all kernels side by side; by operator and batch, each with the density it was built for.
 
     The libraries live in a temporary folder until the context ends; a kernel that cannot be built says why.
     """
-    with tempfile.TemporaryDirectory(prefix="tvm_sparse_") as folder:
-        idle: queue.Queue[Worker] = queue.Queue()
-        crew = [Worker({}) for _ in range(min(workers, len(kernels)))]
-        for worker in crew:
+    crew = [Worker({}) for _ in range(min(workers, len(kernels)))]
+    idle: queue.Queue[Worker] = queue.Queue()
+    for worker in crew:
+        idle.put(worker)
+
+    def build(number: int) -> Baseline:
+        worker = idle.get()
+        try:
+            return _build(kernels[number], worker, str(Path(folder) / f"kernel{number}"), target, timeout_s)
+        finally:
             idle.put(worker)
 
-        def build(numbered: tuple[int, Wanted]) -> Ours:
-            number, kernel = numbered
-            worker = idle.get()
-            try:
-                return _build(kernel, worker, str(Path(folder) / f"kernel{number}"), target, timeout_s)
-            finally:
-                idle.put(worker)
-
+    with tempfile.TemporaryDirectory(prefix="tvm_sparse_") as folder:
         try:
             # Many non-zeros take longest to compile, so they start first.
-            order = sorted(enumerate(kernels), key=lambda each: -each[1].density * operators.spec(each[1].operator).k)
-            with ThreadPoolExecutor(max(1, len(crew))) as pool:
-                done = dict(zip((number for number, _ in order), pool.map(build, order), strict=True))
+            order = sorted(
+                range(len(kernels)), key=lambda i: -kernels[i].density * operators.spec(kernels[i].operator).k
+            )
+            with ThreadPoolExecutor(max(1, len(crew))) as threads:
+                done = dict(zip(order, threads.map(build, order), strict=True))
         finally:
             for worker in crew:
                 worker.stop()
-        by_case: dict[tuple[int, int], list[tuple[float, Ours]]] = {}
+        by_case: dict[tuple[int, int], list[tuple[float, Baseline]]] = {}
         for number, kernel in enumerate(kernels):
             by_case.setdefault((kernel.operator, kernel.batch), []).append((kernel.density, done[number]))
         yield by_case
 
 
-def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: float) -> Ours:
-    spec, weight = (
-        operators.spec(kernel.operator, kernel.batch),
-        operators.weight(kernel.operator, kernel.density, kernel.seed),
-    )
+def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: float) -> Baseline:
+    spec = operators.spec(kernel.operator, kernel.batch)
+    weight = operators.weight(kernel.operator, kernel.density, kernel.seed)
     arrays, library = f"{path}-weight.npz", f"{path}.so"
     np.savez(arrays, weight=weight)
     failure = "no schedule serves it"
@@ -198,21 +156,47 @@ def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: fl
         except TvmSparseError as error:
             answer = {"failure": str(error)}
         if not answer:
-            detail = f"{choice.schedule}, {choice.why}"
-            code_bytes = code_size.code_bytes(Path(library))
-            predicted_us = _predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None
-            return Ours(kernel.family, library, "", detail, kernel.sparse, code_bytes, predicted_us)
-        took_too_long = f"{choice.schedule} took longer than {timeout_s:g} s to build"
-        failure = answer.get("failure", took_too_long)
-    return Ours(kernel.family, "", failure, kernel.choices[-1].schedule, kernel.sparse)
+            return Baseline(
+                kernel.family,
+                "",
+                partial(_load, library, f"{choice.schedule}, {choice.why}"),
+                sparse=kernel.sparse,
+                code_bytes=code_size.code_bytes(Path(library)),
+                predicted_us=_predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None,
+            )
+        failure = answer.get("failure", f"{choice.schedule} took longer than {timeout_s:g} s to build")
+    return Baseline(kernel.family, "", partial(_fail, failure), sparse=kernel.sparse)
+
+
+def _load(library: str, detail: str, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+    """Load the library that was built for this convolution and weight."""
+    import torch
+    import tvm
+
+    function = tvm.runtime.load_module(library)["main"]
+    with np.load(constants_path(library), allow_pickle=False) as made:
+        arrays = [torch.from_numpy(made[name]).to(device, copy=True) for name in made]
+    constants = list(map(tvm.runtime.from_dlpack, arrays))
+
+    def bind(x: Any) -> Callable[[], Any]:
+        y = torch.full(spec.output_shape, float("nan"), device=device)
+        arguments = [tvm.runtime.from_dlpack(x), *constants, tvm.runtime.from_dlpack(y)]
+
+        def call() -> Any:
+            function(*arguments)
+            return y
+
+        return call
+
+    weight_bytes = sum(array.nbytes for array in arrays)
+    return Prepared(spec, weight, lambda x: x.contiguous(), bind, lambda y: y, weight_bytes, detail)
+
+
+def _fail(failure: str, *_: object) -> Prepared:
+    raise RuntimeError(failure)
 
 
 def _predicted_us(spec: ConvSpec, weight: np.ndarray, target: Any) -> float | None:
     """What `inspect` predicts for the best default decisions; None where there is no model of the machine."""
     found, _ = spaces_of(spec, SparsityPattern.of(weight), target)
     return min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
-
-
-def builders() -> int:
-    """Kernels built at a time by default."""
-    return os.cpu_count() or 1

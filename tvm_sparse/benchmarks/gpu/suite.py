@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import tempfile
 import time
@@ -11,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from tvm_sparse.benchmarks.baselines import escort_kernels
+from tvm_sparse.benchmarks.baselines import Baseline, escort_kernels
 from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
 from tvm_sparse.benchmarks.gpu.contenders import Settings
 from tvm_sparse.benchmarks.gpu.device_info import versions_and_device
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
-from tvm_sparse.benchmarks.gpu.kernels import Ours, built, wanted
+from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Document, Run
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -31,7 +31,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 def run_cases(
     cases: Sequence[tuple[int, int]],
-    kernels: dict[tuple[int, int], list[tuple[float, Ours]]],
+    kernels: dict[tuple[int, int], list[tuple[float, Baseline]]],
     settings: Settings,
     options: argparse.Namespace,
     runner: Runner,
@@ -66,56 +66,48 @@ def run_cases(
 def line(case: Case) -> str:
     """What a case found, in one line a density."""
     lines = []
-    densities: Sequence[float | None] = case.densities or [None]
-    for density in densities:
+    for density in case.densities:
         own = best(case, [OURS], density)
         parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{Spread.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
+        parts.append(f"{Quartiles.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
-            found = against(case, density, families) if density is not None else None
+            found = against(case, density, families)
             if found is not None:
                 parts.append(f"; {label} {found.ratio.median:.2f}x {found.verdict}")
-                parts.append(f" ({found.rival.family})" if label == "exact" else "")
+                parts.append(f" ({found.baseline.family})" if label == "exact" else "")
         lines.append("".join(parts))
-    lines[-1] += f"  [{case.seconds:g} s]"
-    bad = [f"{each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
-    return "\n".join([*lines, *(f"    {each}" for each in bad)])
+    lines.append(f"    {case.seconds:g} s")
+    lines += [f"    {each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
+    return "\n".join(lines)
 
 
 _BAD = ("failed", "wrong")
 
 
-def bench(options: argparse.Namespace) -> int:
-    """Build, measure and write; 5 where a contender was wrong or failed."""
+def bench(options: argparse.Namespace, command: str) -> int:
+    """Build, measure and write what `options` (those of ``bench_gpu.py``) ask for; 5 where a contender was wrong."""
     target = resolve_target(options.target)
     on_gpu, arch = target.kind.name == "cuda", fingerprint_of(target)["arch"]
     if on_gpu and fingerprint_of(target)["device"] == "unknown":
-        raise BuildError("bench_table2.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
+        raise BuildError("bench_gpu.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
     log = TuningLog(Path("/dev/null"), *options.log)
-    cases = [(operator, batch) for operator in options.operators for batch in options.batch]
+    cases = list(product(options.operators, options.batch))
     kernels = [
-        each
-        for operator, batch in cases
-        for each in wanted((operator, batch), options.density, options.seed, options.schedules, log, target)
+        each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)
     ]
-    started = time.monotonic()
+    started, done = time.monotonic(), list[Case]()
     with tempfile.TemporaryDirectory() as folder, Runner() as runner, ThreadPoolExecutor(2) as aside:
         # While kernels are built, so are Escort's, and the process for the GPU imports what it needs.
         library = aside.submit(_escort, Path(folder), arch) if on_gpu and _wants_escort(options) else None
-        found = aside.submit(runner.call, versions_and_device, arch, on_gpu)
+        machine = aside.submit(runner.call, versions_and_device, arch, on_gpu)
         with built(kernels, target, options.workers, options.timeout) as by_case:
             print(f"{len(kernels)} kernels built in {time.monotonic() - started:.0f} s", flush=True)
-            versions, device = found.result()
+            versions, device = machine.result()
             run = Run(
-                command=shlex.join(["python", "scripts/table2/bench_gpu.py", *sys.argv[1:]]),
-                started=utc_now(),
-                device=device,
-                versions=versions,
-                rounds=options.rounds,
-                cases=(),
+                command=command, started=utc_now(), device=device, versions=versions, rounds=options.rounds, cases=()
             )
             settings = Settings(
-                peers=tuple(options.peers),
+                baselines=tuple(options.baselines),
                 rounds=options.rounds,
                 seconds=options.case_seconds,
                 seed=options.seed,
@@ -125,11 +117,11 @@ def bench(options: argparse.Namespace) -> int:
             )
             for case in run_cases(cases, by_case, settings, options, runner):
                 print(line(case), flush=True)
-                run = replace(run, cases=(*run.cases, case))
-                Document(runs=(run,)).save(options.output)
-    print(f"{len(run.cases)} of {len(cases)} cases in {time.monotonic() - started:.0f} s: {options.output}")
-    bad = [each for case in run.cases for each in case.contenders if each.status in _BAD]
-    return 5 if bad or len(run.cases) < len(cases) else 0
+                done.append(case)
+                Document(runs=(replace(run, cases=tuple(done)),)).save(options.output)
+    print(f"{len(done)} of {len(cases)} cases in {time.monotonic() - started:.0f} s: {options.output}")
+    bad = any(each.status in _BAD for case in done for each in case.contenders)
+    return 5 if bad or len(done) < len(cases) else 0
 
 
 def _escort(folder: Path, arch: str) -> str:
@@ -142,4 +134,4 @@ def _escort(folder: Path, arch: str) -> str:
 
 
 def _wants_escort(options: argparse.Namespace) -> bool:
-    return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.peers)
+    return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.baselines)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_sparse.benchmarks.results import Contender
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 
 NOTHING = "-"
 
@@ -36,15 +36,18 @@ def _row(cells: Sequence[str]) -> str:
 
 def median(contender: Contender | None) -> str:
     """Median microseconds, cold."""
-    return NOTHING if contender is None else f"{Spread.of(contender.cold_us).median:.4g}"
+    return NOTHING if contender is None else f"{Quartiles.of(contender.cold_us).median:.4g}"
 
 
 def time(contender: Contender | None) -> str:
     """Median microseconds with quartiles, cold."""
-    if contender is None:
-        return NOTHING
-    spread = Spread.of(contender.cold_us)
-    return f"{spread.median:.4g} ({spread.low:.4g}-{spread.high:.4g})"
+    return NOTHING if contender is None else with_quartiles(contender.cold_us)
+
+
+def with_quartiles(times_us: Sequence[float]) -> str:
+    """Median and quartiles."""
+    found = Quartiles.of(times_us)
+    return f"{found.median:.4g} ({found.low:.4g}-{found.high:.4g})"
 
 
 def kib(number: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tvm_sparse.benchmarks.comparison import CUDNN_TF32, best, non_zeros
 from tvm_sparse.benchmarks.report.cells import NOTHING, Table, kib
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Document
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 from tvm_sparse.scheduling.cuda.cost_model import cudnn_us
 
 
@@ -39,11 +39,11 @@ def predictions(document: Document, shown: float) -> Table:
     rows: dict[tuple[int, int], tuple[str, ...]] = {}
     right: dict[tuple[int, int, float], bool] = {}
     for case, density in _cases(document):
-        own, rival = best(case, [OURS], density), best(case, CUDNN_TF32, density)
+        own, baseline = best(case, [OURS], density), best(case, CUDNN_TF32, density)
         key = (case.operator, case.batch, density)
-        if own is None or rival is None or own.predicted_us is None or key in right:
+        if own is None or baseline is None or own.predicted_us is None or key in right:
             continue
-        measured = [Spread.of(each.cold_us).median for each in (own, rival)]
+        measured = [Quartiles.of(each.cold_us).median for each in (own, baseline)]
         predicted = [own.predicted_us, cudnn_us(case.spec)]
         ratios = [times[1] / times[0] for times in (predicted, measured)]
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)

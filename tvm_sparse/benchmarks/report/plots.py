@@ -11,7 +11,7 @@ from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, against, be
 from tvm_sparse.benchmarks.report.search_curves import layers
 from tvm_sparse.benchmarks.report.tables import cases_at, own_densities, sweeps
 from tvm_sparse.benchmarks.results import OURS, Case, Document, TuningCurve
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 
 # Distinct for the colour-blind as well (Okabe and Ito).
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#888888", "#56B4E9", "#000000")
@@ -66,7 +66,7 @@ def _speed(case: Case, families: Sequence[str], density: float | None = None) ->
     found, base = best(case, families, density), best(case, CUDNN_FP32, density)
     if found is None or base is None:
         return math.nan
-    return Spread.of(base.cold_us).median / Spread.of(found.cold_us).median
+    return Quartiles.of(base.cold_us).median / Quartiles.of(found.cold_us).median
 
 
 def _sparsity(cases: Sequence[Case]) -> str:

@@ -26,7 +26,7 @@ AFTER = (1, 2, 4, 8, 16, 32, 64)
 def curves(label: str, path: Path) -> list[TuningCurve]:
     """One curve for each weight of an operator of Table 2 that a log holds trials of, in the order of their times.
 
-    Trials of dense kernels are left out: they are the rival's. A log is of one search: a record does not say which
+    Trials of dense kernels are left out: they are the baseline's. A log is of one search: a record does not say which
     search made it, and what a log knows is not tried again.
 
     Raises

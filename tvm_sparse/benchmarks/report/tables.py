@@ -1,4 +1,4 @@
-"""Tables of the report on Table 2, from a `table2_results.Document` of one GPU."""
+"""Tables of the report on Table 2, from a `results.Document` of one GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tvm_sparse.benchmarks.report.cells import NOTHING, Table, median, time
 from tvm_sparse.benchmarks.report.details import failures, memory, predictions
 from tvm_sparse.benchmarks.report.search_curves import equal_trials, tuning
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document
-from tvm_sparse.benchmarks.timing import Spread
+from tvm_sparse.benchmarks.timing import Quartiles
 
 # Columns of the tables of verdicts.
-RIVALS = {
+BASELINES = {
     "cuDNN float32": CUDNN_FP32,
     "cuDNN, TF32 allowed": CUDNN_TF32,
     "cuDNN float16": CUDNN_FP16,
-    "best exact rival": EXACT,
+    "best exact baseline": EXACT,
 }
 # What the table of all methods shows, in this order.
 METHODS = (
@@ -84,18 +84,18 @@ def _verdicts(cases: dict[tuple[int, int], Case], batch: int, density: float, de
     note = (
         f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
         "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
-        "better of float32 and TF32, torch's default. Ours and the exact rivals are float32. Roof: least time of the "
-        "non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
+        "better of float32 and TF32, torch's default. Ours and the exact baselines are float32. Roof: least time of "
+        "the non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
     )
     if batch < max(each for _, each in cases):
         note = "As above."
-    header = ("op", "ours", *RIVALS, "roof", "kernel")
+    header = ("op", "ours", *BASELINES, "roof", "kernel")
     rows = []
     for (operator, each_batch), case in cases.items():
         if each_batch != batch:
             continue
         own = best(case, [OURS], density)
-        cells = [_against(against(case, density, each), name_it=each is EXACT) for each in RIVALS.values()]
+        cells = [_against(against(case, density, each), name_it=each is EXACT) for each in BASELINES.values()]
         kernel = own.detail.removeprefix("folded_cuda:") if own else NOTHING
         kernel = kernel.removesuffix(", tuned for these weights")
         rows.append((str(operator), time(own), *cells, _roof(case, own, density, device), kernel))
@@ -105,9 +105,8 @@ def _verdicts(cases: dict[tuple[int, int], Case], batch: int, density: float, de
 def _against(found: Comparison | None, name_it: bool) -> str:
     if found is None:
         return NOTHING
-    rival = found.rival
-    name = f"{rival.family} " if name_it else ""
-    return f"{name}{median(rival)}: **{found.ratio.median:.2f}x** {found.verdict}"
+    name = f"{found.baseline.family} " if name_it else ""
+    return f"{name}{median(found.baseline)}: **{found.ratio.median:.2f}x** {found.verdict}"
 
 
 def _roof(case: Case, own: Contender | None, density: float, device: Device) -> str:
@@ -115,7 +114,7 @@ def _roof(case: Case, own: Contender | None, density: float, device: Device) -> 
     if own is None or least is None:
         return NOTHING
     bound = "compute" if least.compute_us > least.memory_us else "memory"
-    return f"{100 * least.time_us / Spread.of(own.cold_us).median:.0f}% ({bound})"
+    return f"{100 * least.time_us / Quartiles.of(own.cold_us).median:.0f}% ({bound})"
 
 
 def _methods(cases: dict[tuple[int, int], Case], density: float) -> Table:
@@ -140,7 +139,7 @@ def _warm(cases: dict[tuple[int, int], Case], density: float) -> Table:
     for (operator, batch), case in cases.items():
         found = [best(case, each, density) for each in families]
         if all(each is not None and each.warm_us for each in found):
-            cells = (f"{Spread.of(each.warm_us).median:.4g} ({median(each)} cold)" for each in found if each)
+            cells = (f"{Quartiles.of(each.warm_us).median:.4g} ({median(each)} cold)" for each in found if each)
             rows.append((str(operator), str(batch), *cells))
     header = ("op", "batch", "ours", "cuDNN float32", "cuDNN, TF32 allowed")
     return Table("Warm cache", note, header, tuple(rows), detail=True)

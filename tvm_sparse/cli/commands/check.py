@@ -61,7 +61,7 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
         arrays = read_inputs(arguments.input, compiled)
         for spec, array in zip(compiled.signature.inputs, arrays, strict=True):
             if not np.isfinite(array).all():
-                hint = "see docs/trust.md for what happens to NaN and infinity"
+                hint = "see docs/hardening.md for what happens to NaN and infinity"
                 raise InputError(str(arguments.input), f"input {spec.name} holds NaN or infinity", hint=hint)
         found[str(arguments.input)] = arrays
     return found
