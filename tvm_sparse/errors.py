@@ -7,10 +7,27 @@ failed build.
 
 from __future__ import annotations
 
+# Characters that are quoted of a message of another library: TVM may put the text of a whole expression into one.
+MAX_QUOTE = 300
+
 
 def printable(text: str) -> str:
     """`text` with control characters escaped, on one line: names come from files and must not steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what `error` says, where most libraries put the reason; its class where it says nothing."""
+    return _lines(error)[0][:MAX_QUOTE]
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of what `error` says, where TVM puts the reason, below its own call stack."""
+    return _lines(error)[-1][:MAX_QUOTE]
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 
 
 class TvmSparseError(Exception):

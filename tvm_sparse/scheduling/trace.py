@@ -8,13 +8,13 @@ process, or sample anew what is not decided.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir
 from tvm.s_tir.schedule import Trace
 
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.resolve import plain
 
@@ -94,7 +94,7 @@ def replay(space: Space, trace: Any) -> s_tir.Schedule:
     try:
         Trace.apply_json_to_schedule(trace, schedule)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise BuildError(f"schedule {space.name}", f"the trace does not fit: {_first_line(error)}") from None
+        raise BuildError(f"schedule {space.name}", f"the trace does not fit: {first_line(error)}") from None
     return schedule
 
 
@@ -133,8 +133,3 @@ def decisions(trace: Any) -> dict[str, Any]:
     """The sampled decisions of a JSON trace, by position: ``{"0 SampleCategorical": 3, ...}``."""
     instructions, chosen = trace
     return {f"{index} {instructions[index][0]}": value for index, value in chosen}
-
-
-def _first_line(error: Exception) -> str:
-    lines: Iterator[str] = (line.strip() for line in str(error).splitlines() if line.strip())
-    return next(lines, type(error).__name__)
