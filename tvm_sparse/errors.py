@@ -7,6 +7,9 @@ failed build.
 
 from __future__ import annotations
 
+# Characters that are quoted of a message of another library: TVM may put the text of a whole expression into one.
+MAX_QUOTE = 300
+
 
 def printable(text: str) -> str:
     """`text` with control characters escaped, on one line: names come from files and must not steer a terminal."""
@@ -14,8 +17,17 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that is not empty, or else the name of its class."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of what `error` says, where most libraries put the reason; its class where it says nothing."""
+    return _lines(error)[0][:MAX_QUOTE]
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of what `error` says, where TVM puts the reason, below its own call stack."""
+    return _lines(error)[-1][:MAX_QUOTE]
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 
 
 class TvmSparseError(Exception):

@@ -40,10 +40,8 @@ def make_arrays():
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    """Default files land in a fresh folder, and what a command sets in the environment ends with the test."""
+    """Default files land in a fresh folder."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
-        monkeypatch.setenv(name, "1")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tvm_sparse.benchmarks import networks
 from tvm_sparse.cli import demo_data
 from tvm_sparse.errors import UsageError
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts/models"
 
 
 @pytest.fixture

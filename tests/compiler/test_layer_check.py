@@ -9,15 +9,15 @@ import torch
 import zoo
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, layer_check, onnx_runtime
+from tvm_sparse.compiler import build_model, onnx_runtime
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.expose_layers import expose
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import DIFFERS, OK, WRONG, Exposed, LayerCheck, first_divergence
-from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.frontend.onnx_model import load_onnx
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.frontend.weights import load_onnx
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -28,8 +28,6 @@ X = np.random.default_rng(5).standard_normal(zoo.X).astype(np.float32)
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
-        monkeypatch.setenv(name, "1")
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_all_layers_agree(block, capsys):
         for layer in each["layers"]:
             assert 0 <= layer["error"] <= 1
             # Folding batch norms rounds weights once more than ONNX Runtime does.
-            assert 0 <= layer["rival_error"] <= 2
+            assert 0 <= layer["baseline_error"] <= 2
             assert layer["difference"] < 1e-5 and layer["verdict"] == OK
         assert [output["name"] for output in each["outputs"]] == ["output0"]
         assert each["first_divergence"] is None
@@ -123,7 +121,7 @@ def test_an_exported_program_is_compared_with_torch(capsys):
     module, shapes = zoo.TORCH["residual"]
     torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), "m.pt2")
     code, found, _ = call(capsys, "m.pt2")
-    assert (code, found["rival"]) == (0, "torch")
+    assert (code, found["baseline"]) == (0, "torch")
     (each,) = found["inputs"]
     assert all(layer["error"] <= 1 and layer["difference"] is None for layer in each["layers"])
     assert 0 <= each["outputs"][0]["difference"] < 1e-5
@@ -132,7 +130,7 @@ def test_an_exported_program_is_compared_with_torch(capsys):
 def test_without_onnx_runtime_the_reference_is_left(block, capsys, monkeypatch):
     monkeypatch.setattr("tvm_sparse.cli.commands.check.importlib.util.find_spec", lambda _: None)
     code, found, err = call(capsys, block)
-    assert (code, found["rival"]) == (0, None)
+    assert (code, found["baseline"]) == (0, None)
     assert "pip install onnxruntime" in err
     (each,) = found["inputs"]
     assert all(layer["error"] <= 1 for layer in each["layers"])
@@ -196,4 +194,4 @@ def test_divergence_needs_a_number():
     assert relative_difference(np.array([np.inf]), np.array([-np.inf])) == np.inf
     assert relative_difference(np.zeros((1, 2)), np.zeros((2, 1))) == np.inf
     assert relative_difference(np.array([1.0, 3.0]), np.array([1.0, 4.0])) == 0.25
-    assert layer_check.AGREEMENT == 1e-3
+    assert AGREEMENT == 1e-3

@@ -10,7 +10,6 @@ import pytest
 NAMED = [
     *(f"{name}.onnx" for name in malformed.ONNX),
     *(f"{name}.pt2" for name in malformed.pt2_cases(malformed.exported())),
-    *(f"{name}.safetensors" for name in malformed.safetensors_cases()),
 ]
 
 

@@ -73,7 +73,7 @@ import sys
 for name in ("torch", "onnx"):
     sys.modules[name] = None
 import numpy as np
-from tvm_sparse import artifact
+from tvm_sparse.runtime import artifact
 model = artifact.load(sys.argv[1])
 outputs = model(np.load(sys.argv[2]))
 np.savez(sys.argv[3], *outputs)
@@ -203,7 +203,7 @@ def test_code_for_another_gpu_is_refused(saved, found, message, monkeypatch):
 REPLACE = """
 import shutil, sys, time
 from pathlib import Path
-from tvm_sparse import artifact
+from tvm_sparse.runtime import artifact
 place, *others = map(Path, sys.argv[1:])
 print("ready", flush=True)
 while True:

@@ -16,18 +16,14 @@ import tvm
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tvm.target import Target
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
-from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import InputError, LogError, VerificationError
-from tvm_sparse.logs.tuning_log import Match, TuningLog
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.signature import TensorSpec
-from tvm_sparse.target.resolve import thread_count
 
 DEFAULT_LOG = Path("tuning.jsonl")
 
@@ -76,30 +72,6 @@ def existing_log(path: Path) -> Path:
     if not path.is_file():
         raise LogError(str(path), "no such file", hint="check the path, or make a log with: tvm-sparse tune MODEL")
     return path
-
-
-def use_threads_of(target: Target) -> int:
-    """Make compiled code run with the threads of `target`, and return how many; call it before anything is run."""
-    threads = thread_count(target)
-    os.environ["TVM_NUM_THREADS"] = str(threads)
-    # Bound threads would confine other libraries' threads, started later, to one core.
-    os.environ["TVM_BIND_THREADS"] = "0"
-    return threads
-
-
-class DenseOnly(TuningLog):
-    """A log that knows no sparse kernel: what is compiled with it is dense throughout, with the best dense kernels."""
-
-    def lookup(
-        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
-    ) -> Match | None:
-        """None."""
-        return None
-
-
-def dense_only(log: TuningLog | None) -> DenseOnly | None:
-    """The dense records of `log`."""
-    return DenseOnly(log.path, *log.layers) if log is not None else None
 
 
 def random_inputs(compiled: CompiledModel, seed: int) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.kernel_selection import Decision, decide, to_dense, without_skipping
+from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
@@ -71,7 +71,7 @@ def compile(
     prepared = prepare(source, example_inputs, shapes)
     decisions = decide(prepared.layers, resolved, log)
     if strict_nonfinite:
-        decisions = [without_skipping(decision, resolved) for decision in decisions]
+        decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
     return build(prepared, decisions, resolved)
 
 

@@ -170,8 +170,6 @@ def _is_unverified(record: TuningRecord | None) -> bool:
     return record is not None and record.error is None
 
 
-def without_skipping(decision: Decision, target: Target) -> Decision:
-    """`decision` with a kernel that also multiplies by zeros, as ``strict_nonfinite`` asks for."""
-    if decision.schedule.startswith("dense"):
-        return decision
-    return to_dense(decision, target, "strict_nonfinite asks for the products with zeros")
+def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
+    """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
+    return [d if d.schedule.startswith("dense") else to_dense(d, target, reason) for d in decisions]

@@ -1,8 +1,8 @@
-"""Check a compiled model layer by layer: ours against the float64 reference and, where there is one, a rival.
+"""Check a compiled model layer by layer: ours against the float64 reference and, where there is one, a baseline.
 
 A convolution's own error is that of its kernel alone: the reference is given what our kernel was given. It must lie
-within the bound of `reference`. The rival ran the whole network on its own, so rounding has spread through all layers
-before; there only agreement can be asked for.
+within the bound of `reference`. The baseline ran the whole network on its own, so rounding has spread through all
+layers before; there only agreement can be asked for.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ OK, WRONG, DIFFERS = "ok", "wrong", "differs"
 class LayerCheck:
     """One convolution, or one output of the model.
 
-    `error` is ours and `rival_error` the rival's, each on its own input, as a fraction of the bound; `difference` the
-    largest between the two, as a fraction of the largest value. None where that cannot be said. `verdict` is ``ok``,
-    ``wrong`` (`error` is more than 1) or ``differs`` (`difference` is more than `AGREEMENT`).
+    `error` is ours and `baseline_error` the baseline's, each on its own input, as a fraction of the bound; `difference`
+    the largest between the two, as a fraction of the largest value. None where that cannot be said. `verdict` is
+    ``ok``, ``wrong`` (`error` is more than 1) or ``differs`` (`difference` is more than `AGREEMENT`).
     """
 
     name: str
     schedule: str | None
     error: float | None
-    rival_error: float | None
+    baseline_error: float | None
     difference: float | None
 
     @property
@@ -74,15 +74,18 @@ class Exposed:
         schedules
             What computed each convolution.
         trace
-            What the rival made of the same inputs.
+            What the baseline made of the same inputs.
         """
         found = []
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
-            rival = trace.layers.get(layer.name) if trace is not None else None
-            error, rival_error = _own_error(layer, ours), _own_error(layer, rival) if rival is not None else None
-            difference = relative_difference(tensors[place.result], rival[2]) if rival is not None else None
-            found.append(LayerCheck(layer.name, schedule, error, rival_error, difference))
+            baseline = trace.layers.get(layer.name) if trace is not None else None
+            error, baseline_error = (
+                _own_error(layer, ours),
+                _own_error(layer, baseline) if baseline is not None else None,
+            )
+            difference = relative_difference(tensors[place.result], baseline[2]) if baseline is not None else None
+            found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference))
         return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.weights import conv_nodes
@@ -63,7 +63,7 @@ class OnnxRuntime:
         # ONNX Runtime's errors share no class but this.
         except Exception as error:
             hint = "uninstall onnxruntime to check without it"
-            raise BuildError(str(path), f"ONNX Runtime cannot run it ({_first_line(error)})", hint=hint) from error
+            raise BuildError(str(path), f"ONNX Runtime cannot run it ({first_line(error)})", hint=hint) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
 
     def run(self, inputs: Sequence[np.ndarray]) -> Trace:
@@ -123,10 +123,6 @@ def _walk(
             break
         result = step.output[0]
     return None if wants_residual or wants_relu else Names(data, residual, result)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def onnx_runtime(path: Path, threads: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None:

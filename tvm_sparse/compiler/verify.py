@@ -1,4 +1,4 @@
-"""Transferred kernels against the reference."""
+"""Run kernels that were chosen by another weight's record against the float64 reference, with this weight."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv import reference
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.compatibility import device_of, why_not_here
+from tvm_sparse.target.resolve import thread_count
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
 VERIFICATION_SEED = 2020
@@ -37,6 +39,7 @@ def verify(
     obstacle = why_not_here(target)
     if obstacle:
         return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in transferred}
+    use_threads(thread_count(target))
     library, names = executable.jit(), function_names(layers, kernels)
     wrong: dict[str, str] = {}
     for layer in transferred:

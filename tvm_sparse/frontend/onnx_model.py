@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
-from tvm_sparse.errors import ModelError
+from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -32,7 +32,7 @@ def load_onnx(path: Path) -> Any:
         model = onnx.load(path)
         onnx.checker.check_model(model)
     except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
-        raise ModelError(str(path), f"this is no valid ONNX model ({_first_line(error)})", hint=_HINT) from None
+        raise ModelError(str(path), f"this is no valid ONNX model ({first_line(error)})", hint=_HINT) from None
     bad_name = next(_undecodable(model), None)
     if bad_name is not None:
         raise ModelError(str(path), "this is no valid ONNX model (a name is not UTF-8)", bad_name, hint=_HINT)
@@ -180,7 +180,3 @@ def _reason(error: Exception) -> str:
     """What an inference error says, without the marks that ONNX puts before and between its parts."""
     text = str(error).replace("[ShapeInferenceError]", "").replace("Inference error(s):", "")
     return " ".join(text.split()) or type(error).__name__
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

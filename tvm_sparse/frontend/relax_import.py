@@ -1,4 +1,4 @@
-"""Model file or object -> Relax module whose parameters are constants.
+"""ONNX model or torch program -> Relax module whose parameters are constants.
 
 Parameters become constants at import, never function arguments: TVM's ``keep_params_as_input`` loses the masks of
 `torch.nn.utils.prune`, and folding weights needs their values anyway.
@@ -11,57 +11,27 @@ import io
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
-from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.model_source import MODEL_SUFFIXES, existing_file, is_exported_program, is_torch_module
-from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, load_onnx, make_padding_explicit
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, make_padding_explicit
 
-# Characters that are quoted of a message of another library.
-MAX_QUOTE = 300
 # Operators that behave otherwise in training -> position of the argument that says so.
 _TRAINING_ARGUMENT = {"aten.batch_norm.default": 5, "aten.dropout.default": 2}
 
 
-def import_model(
-    source: Any, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
-) -> tvm.IRModule:
-    """A Relax module with one function ``main(inputs...)``, every shape known.
-
-    Parameters
-    ----------
-    source
-        Path of an ``.onnx`` or ``.pt2`` file, `torch.nn.Module` in evaluation mode, or `torch.export.ExportedProgram`.
-    example_inputs
-        For a module only: the tensor, or tuple of tensors, it is called with.
-    shapes
-        For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
+def export_module(module: Any, example_inputs: Any) -> Any:
+    """The `torch.export.ExportedProgram` of a module, traced with `example_inputs`.
 
     Raises
     ------
     ModelError
-        The source is missing, damaged, has an operator TVM does not know, or leaves a shape open.
+        The module is in training mode, gets no inputs, or cannot be traced.
     """
-    if is_torch_module(source):
-        return _from_torch("model", _export(source, example_inputs))
-    if is_exported_program(source):
-        return _from_torch("model", source)
-    path = existing_file(source, MODEL_SUFFIXES)
-    if path.suffix == ".onnx":
-        return _from_onnx(path, shapes or {})
-    require("torch", "torch")
-    from tvm_sparse.frontend.torch_export import load_exported_program
-
-    return _from_torch(str(path), load_exported_program(path))
-
-
-def _export(module: Any, example_inputs: Any) -> Any:
     import torch
 
     if module.training:
@@ -76,11 +46,12 @@ def _export(module: Any, example_inputs: Any) -> Any:
             return torch.export.export(module, inputs)
     # They report what they cannot convert by exceptions of any kind.
     except Exception as error:
-        problem = f"torch.export cannot trace it ({_first_line(error)})"
+        problem = f"torch.export cannot trace it ({first_line(error)})"
         raise ModelError("model", problem, hint="see docs.pytorch.org/docs/stable/export.html") from error
 
 
-def _from_torch(where: str, program: Any) -> tvm.IRModule:
+def import_program(where: str, program: Any) -> tvm.IRModule:
+    """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.torch import from_exported_program
 
     for node in program.graph.nodes:
@@ -93,15 +64,15 @@ def _from_torch(where: str, program: Any) -> tvm.IRModule:
     return _checked(where, module)
 
 
-def _from_onnx(path: Path, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+    """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    model = load_onnx(path)
-    fix_shapes(str(path), model, shapes)
-    make_padding_explicit(model, check_shapes(str(path), model))
-    with _frontend(str(path)):
+    fix_shapes(where, model, shapes)
+    make_padding_explicit(model, check_shapes(where, model))
+    with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)
-    return _checked(str(path), module)
+    return _checked(where, module)
 
 
 def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
@@ -143,7 +114,7 @@ def _frontend(where: str) -> Iterator[None]:
             yield
     # They report what they cannot convert by exceptions of any kind.
     except Exception as error:
-        problem = f"TVM cannot import it ({_first_line(error)})"
+        problem = f"TVM cannot import it ({first_line(error)})"
         raise ModelError(where, problem, hint="replace that operator in the model") from error
 
 
@@ -153,9 +124,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TVM may put the text of a whole expression into a message.
-    return lines[0][:MAX_QUOTE] if lines else type(error).__name__

@@ -6,14 +6,16 @@ alone. The kernel frees a lock when its process ends, however that happens.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from tvm_sparse.errors import UsageError
 from tvm_sparse.target.gpu import gpu_id
 
 
@@ -24,24 +26,34 @@ def name(kind: str) -> str:
     return re.sub(r"[^\w-]", "_", gpu_id())
 
 
-@contextmanager
+@contextlib.contextmanager
 def alone(device: str) -> Iterator[None]:
     """Hold the lock of the device called `device` while nobody else does; waits for it."""
     with _held(device, fcntl.LOCK_EX):
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def together(device: str) -> Iterator[None]:
     """Hold the lock of a device together with others that do the same; waits while somebody has it alone."""
     with _held(device, fcntl.LOCK_SH):
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _held(device: str, operation: int) -> Iterator[None]:
-    folder = Path(tempfile.gettempdir()) / f"tvm-sparse-locks-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with (folder / f"{device}.lock").open("ab") as file:
+    with (_folder() / f"{device}.lock").open("ab") as file:
         fcntl.flock(file, operation)
         yield
+
+
+def _folder() -> Path:
+    """Where this user's locks are; UsageError where somebody else could put files, or links to files, there."""
+    folder = Path(tempfile.gettempdir()) / f"tvm-sparse-locks-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        hint = "remove it, or set TMPDIR to a folder of your own"
+        raise UsageError(str(folder), "the folder for locks is not this user's alone", hint=hint)
+    return folder

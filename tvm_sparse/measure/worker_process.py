@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import threading
@@ -69,29 +69,37 @@ class Channel:
         unsent = json.dumps(request).encode() + b"\n"
         answer = b""
         end_s = time.monotonic() + timeout_s
-        while not answer.endswith(b"\n"):
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                return {"timeout": timeout_s}
-            readable, writable, _ = select.select(
-                [self._out], [self._in] if unsent else [], [], max(0.0, min(left_s, POLL_S))
-            )
-            if self.memory_bytes() > memory_bytes:
-                return {"failure": f"the worker process took more than {memory_bytes / 2**30:.3g} GiB of memory"}
-            if writable:
-                try:
-                    unsent = unsent[os.write(self._in, unsent) :]
-                except BrokenPipeError:
-                    return {"failure": self._cause_of_death()}
-            if readable:
-                received = os.read(self._out, 1 << 16)
-                answer += received
-                if not received:
-                    return {"failure": self._cause_of_death()}
-                if len(answer) > MAX_ANSWER_BYTES:
-                    return {"failure": f"the worker process wrote nonsense: {answer[:80]!r}..."}
+        # Not select, which knows no descriptor above 1023.
+        with selectors.PollSelector() as selector:
+            selector.register(self._out, selectors.EVENT_READ)
+            selector.register(self._in, selectors.EVENT_WRITE)
+            while not answer.endswith(b"\n"):
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return {"timeout": timeout_s}
+                ready = {key.fd for key, _ in selector.select(min(left_s, POLL_S))}
+                if self.memory_bytes() > memory_bytes:
+                    return {"failure": f"the worker process took more than {memory_bytes / 2**30:.3g} GiB of memory"}
+                if self._in in ready:
+                    try:
+                        unsent = unsent[os.write(self._in, unsent) :]
+                    except BrokenPipeError:
+                        return {"failure": self._cause_of_death()}
+                    if not unsent:
+                        selector.unregister(self._in)
+                if self._out in ready:
+                    received = os.read(self._out, 1 << 16)
+                    answer += received
+                    if not received:
+                        return {"failure": self._cause_of_death()}
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        break
+        return self._parsed(answer)
+
+    def _parsed(self, answer: bytes) -> dict[str, Any]:
+        """The object in `answer`; a failure where it is none, or too long for one."""
         try:
-            found = json.loads(answer)
+            found = json.loads(answer) if len(answer) <= MAX_ANSWER_BYTES else None
         except ValueError:
             found = None
         if not isinstance(found, dict):

@@ -18,16 +18,18 @@ from tvm.target import Target
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, library_of
-from tvm_sparse.target.compatibility import (
-    device_of,
-    why_not_here,
-)
+from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.target.compatibility import device_of, why_not_here
+from tvm_sparse.target.resolve import thread_count
 
 COLUMNS = ("layer", "density", "structure", "schedule", "dense_time_us", "time_us", "reason")
 
 
 class CompiledModel:
     """A model ready to run. Call it with one tensor for each input; not from two threads at once.
+
+    On a CPU each call runs with as many threads as `target` has ``num-cores``, or as there are cores where these are
+    fewer, whatever ``TVM_NUM_THREADS`` says and other models in the process use; see `use_threads`.
 
     Parameters
     ----------
@@ -52,6 +54,7 @@ class CompiledModel:
         self.decisions = list(decisions)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
+        self._threads = thread_count(target)
         self._has_warned = False
 
     def __call__(self, *inputs: Any) -> Any:
@@ -84,7 +87,9 @@ class CompiledModel:
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
-        result = self._main(*arguments)
+        main = self._main
+        use_threads(self._threads)
+        result = main(*arguments)
         give_back = libraries[0].give_back
         return give_back(result) if self.signature.single else [give_back(tensor) for tensor in result]
 

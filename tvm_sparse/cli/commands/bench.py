@@ -13,11 +13,11 @@ from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common
 from tvm_sparse.cli.common import compare, times_table
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
-from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.target.resolve import resolve_target, thread_count
 
 OURS, DENSE, ONNX_RUNTIME = "tvm-sparse", "dense, same compiler", "onnxruntime"
 
@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: times in microseconds and ratios, each with quartiles."""
     if arguments.model.is_dir():
         compiled = artifact.load(arguments.model)
-        threads = common.use_threads_of(compiled.target)
+        threads = thread_count(compiled.target)
         inputs = common.random_inputs(compiled, arguments.seed)
         contenders = {OURS: common.caller(compiled, inputs)}
     else:
         target = resolve_target(arguments.target)
-        threads = common.use_threads_of(target)
+        threads = thread_count(target)
         contenders = _contenders(arguments, target, threads, console)
     times = timing.interleave(contenders, arguments.repeat)
     return {"model": str(arguments.model), "threads": threads, "rounds": arguments.repeat, "times": compare(times)}
@@ -43,16 +43,17 @@ def _contenders(
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
     prepared = prepare(arguments.model, shapes=common.shapes(arguments))
-    ours = build(prepared, decide(prepared.layers, target, log), target)
-    dense = build(prepared, decide(prepared.layers, target, common.dense_only(log)), target)
+    decisions = decide(prepared.layers, target, log)
+    ours = build(prepared, decisions, target)
+    dense = build(prepared, all_dense(decisions, target, "this is the baseline"), target)
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)
     common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected)
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
-    rival = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
-    if rival is not None:
-        common.check_agreement(f"{arguments.model} in ONNX Runtime", rival(inputs), expected)
-        contenders[ONNX_RUNTIME] = lambda: rival(inputs)
+    baseline = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
+    if baseline is not None:
+        common.check_agreement(f"{arguments.model} in ONNX Runtime", baseline(inputs), expected)
+        contenders[ONNX_RUNTIME] = lambda: baseline(inputs)
     return contenders
 
 

@@ -25,29 +25,28 @@ from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 # Runs a model in another runtime.
-Rival = Callable[[Sequence[np.ndarray]], Trace]
+Baseline = Callable[[Sequence[np.ndarray]], Trace]
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: for random and for given inputs, one object a convolution and one an output."""
     target = resolve_target(arguments.target)
-    common.use_threads_of(target)
     log = common.log_to_read(arguments, console)
     prepared = prepare(arguments.model, shapes=common.shapes(arguments))
     decisions = decide(prepared.layers, target, log)
     compiled = build(prepared, decisions, target)
     exposed = Exposed.of(prepared)
     exposed_model = build(exposed.prepared, decisions, target)
-    rival_name, rival, note = _rival(arguments, prepared)
-    console.print(Text(note or f"comparing with {rival_name}"))
+    baseline_name, baseline, note = _baseline(arguments, prepared)
+    console.print(Text(note or f"comparing with {baseline_name}"))
     rows = [
-        {"input": name, **_check(compiled, exposed, exposed_model, inputs, rival)}
+        {"input": name, **_check(compiled, exposed, exposed_model, inputs, baseline)}
         for name, inputs in _inputs(arguments, compiled).items()
     ]
     return {
         "model": str(arguments.model),
         "target": target_json(target),
-        "rival": rival_name,
+        "baseline": baseline_name,
         "agreement": AGREEMENT,
         "inputs": rows,
         "notes": [note] if note else [],
@@ -67,7 +66,7 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
     return found
 
 
-def _rival(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[str | None, Rival | None, str]:
+def _baseline(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[str | None, Baseline | None, str]:
     """The runtime that a model file is made for, how to run it, and where there is none here, why."""
     path = Path(arguments.model)
     if path.suffix != ".onnx":
@@ -79,7 +78,7 @@ def _rival(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[str 
     return "onnxruntime", session.run, ""
 
 
-def _torch(path: Path) -> Rival:
+def _torch(path: Path) -> Baseline:
     """Run the program in a .pt2 file; torch shows its outputs only."""
     import torch
 
@@ -100,13 +99,13 @@ def _check(
     exposed: Exposed,
     exposed_model: CompiledModel,
     inputs: Sequence[np.ndarray],
-    rival: Rival | None,
+    baseline: Baseline | None,
 ) -> dict[str, Any]:
-    trace = rival(inputs) if rival is not None else None
+    trace = baseline(inputs) if baseline is not None else None
     tensors = common.outputs_of(exposed_model, inputs)
     layers = exposed.check_layers(tensors, [row["schedule"] for row in exposed_model.report()], trace)
     names = [spec.name for spec in compiled.signature.outputs]
-    # Without a rival, the model that is used is still held against the one whose layers were checked.
+    # Without a baseline, the model that is used is still held against the one whose layers were checked.
     expected = trace.outputs if trace is not None else tensors[: len(names)]
     outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected)
     first = first_divergence([*layers, *outputs])
@@ -149,12 +148,12 @@ def show(document: dict[str, Any], console: Console) -> None:
         "name": "layer or output",
         "schedule": "computed by",
         "error": "our error / bound",
-        "rival_error": f"{document['rival']} error / bound",
+        "baseline_error": f"{document['baseline']} error / bound",
         "difference": "difference / largest",
         "verdict": "",
     }
-    if document["rival"] is None:
-        del columns["rival_error"]
+    if document["baseline"] is None:
+        del columns["baseline_error"]
     for each in document["inputs"]:
         console.print(tables.table(f"On input: {each['input']}", [*each["layers"], *each["outputs"]], columns))
         console.print()

@@ -19,13 +19,13 @@ from tvm_sparse.cli.commands import inspect
 from tvm_sparse.cli.common import compare, times_table
 from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.target.resolve import resolve_target, thread_count
 
 PRUNED, SAME_DENSE, DENSE = "pruned, tvm-sparse", "pruned, dense kernels", "before pruning, dense kernels"
 STEPS = 5
@@ -34,7 +34,7 @@ STEPS = 5
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: what was tuned, the decision table, accuracies, differences and times."""
     target = resolve_target(arguments.target)
-    threads = common.use_threads_of(target)
+    threads = thread_count(target)
     log = TuningLog(arguments.output)
     common.warn_of_rejected(log, console)
 
@@ -82,15 +82,15 @@ def _say(console: Console, step: int, text: str) -> None:
 def _compile_all(pruned: PreparedModel, target: Target, log: TuningLog) -> dict[str, CompiledModel]:
     """The three models, the one of interest first."""
     before = prepare(demo_data.model_path("dense"))
-    dense_log = common.dense_only(log)
 
-    def dense(model: PreparedModel) -> list[Decision]:
-        return decide(model.layers, target, dense_log)
+    def dense(model: PreparedModel) -> CompiledModel:
+        decisions = all_dense(decide(model.layers, target, log), target, "this is the baseline")
+        return build(model, decisions, target)
 
     return {
         PRUNED: build(pruned, decide(pruned.layers, target, log), target),
-        SAME_DENSE: build(pruned, dense(pruned), target),
-        DENSE: build(before, dense(before), target),
+        SAME_DENSE: dense(pruned),
+        DENSE: dense(before),
     }
 
 
@@ -110,9 +110,9 @@ def _classify(model: CompiledModel) -> _Classified:
 def _compare_outputs(results: dict[str, _Classified], threads: int) -> dict[str, float]:
     """Largest difference of our outputs from others', as a fraction of the largest output; see `check_agreement`."""
     found, expected = results[PRUNED].logits, {"dense kernels": results[SAME_DENSE].logits}
-    rival = onnx_runtime(demo_data.model_path("pruned"), threads)
-    if rival is not None:
-        expected["ONNX Runtime"] = np.concatenate([rival([image[None]])[0] for image in demo_data.images()])
+    baseline = onnx_runtime(demo_data.model_path("pruned"), threads)
+    if baseline is not None:
+        expected["ONNX Runtime"] = np.concatenate([baseline([image[None]])[0] for image in demo_data.images()])
     return {
         name: common.check_agreement(f"digits_pruned.onnx against {name}", [found], [logits])
         for name, logits in expected.items()

@@ -27,7 +27,7 @@ from tvm_sparse.target.gpu import gpu_property
 from tvm_sparse.target.resolve import resolve_target, target_json
 from tvm_sparse.version import __version__
 
-PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "xgboost", "onnx", "onnxruntime", "torch", "safetensors")
+PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "xgboost", "onnx", "onnxruntime", "torch")
 # In the order in which TVM looks for one that links; it asks $CXX and $CC first.
 LINKERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _TIMEOUT_S = 120
@@ -93,7 +93,6 @@ def abilities(document: Mapping[str, Any]) -> list[Ability]:
         Ability(what, packages[name] is not None, f"{name} is not installed", f"pip install {install}")
         for what, name, install in (
             ("read .onnx files", "onnx", "'tvm-sparse[onnx]'"),
-            ("read .safetensors files", "safetensors", "'tvm-sparse[onnx]'"),
             ("take torch modules and .pt2 files", "torch", "'tvm-sparse[torch]'"),
             ("compare and time against ONNX Runtime", "onnxruntime", "onnxruntime"),
         )

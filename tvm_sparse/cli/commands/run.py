@@ -21,7 +21,6 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     if arguments.output is not None and arguments.output.suffix != ".npz":
         raise UsageError("--output", "has another suffix", arguments.output, "a file ending in .npz")
     compiled = artifact.load(arguments.artifact)
-    common.use_threads_of(compiled.target)
     if arguments.input is not None:
         inputs = read_inputs(arguments.input, compiled)
     else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import tvm
 from tvm.ir import Call, Expr, GenericConst, Var
 
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec, check_finite
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.relax_graph import (
@@ -28,6 +30,11 @@ class ConvLayer:
     spec: ConvSpec
     weight: np.ndarray
     bias: np.ndarray | None
+
+    @cached_property
+    def pattern(self) -> SparsityPattern:
+        """The zeros of `weight`."""
+        return SparsityPattern.of(self.weight)
 
 
 @dataclass(frozen=True)

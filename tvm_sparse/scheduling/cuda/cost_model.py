@@ -1,7 +1,7 @@
 """What decides the time of a folded CUDA kernel: counts for the cost model, and a first estimate from them.
 
 A folded kernel is bound by its instruction stream, and where it has little code a thread by copies. Constants are those
-of an NVIDIA H200 (docs/measurements.md). "Measured" ones come from experiments of their own, "fitted" ones from 1144 kernels of
+of an NVIDIA H200 (docs/cuda.md). "Measured" ones come from experiments of their own, "fitted" ones from 1144 kernels of
 41 convolutions, timed warm as the tuner does: least squares of the error's logarithm, each convolution alike.
 """
 
