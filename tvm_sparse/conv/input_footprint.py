@@ -8,29 +8,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 from tvm_sparse.conv.spec import ConvSpec
 
 
 @dataclass(frozen=True)
-class Lattice:
-    """Rows and columns that are read are multiples of `step`; `stride` and `dilation` count them. All are (h, w)."""
+class InputFootprint:
+    """Rows and columns that are read are multiples of `step`; all else counts in such steps. Tuples are (h, w).
+
+    `halo` is how far the last tap of a window lies from the first.
+    """
 
     step: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
+    halo: tuple[int, int]
 
+    @classmethod
+    def of(cls, spec: ConvSpec) -> InputFootprint:
+        """The footprint of a convolution; the step is 1 where neighbours are read."""
+        taps, outputs = (spec.r, spec.s), (spec.out_h, spec.out_w)
+        (step_h, stride_h, dil_h), (step_w, stride_w, dil_w) = map(_axis, spec.stride, spec.dilation, taps, outputs)
+        halo = ((spec.r - 1) * dil_h, (spec.s - 1) * dil_w)
+        return cls((step_h, step_w), (stride_h, stride_w), (dil_h, dil_w), halo)
 
-@cache
-def lattice(spec: ConvSpec) -> Lattice:
-    """The lattice of a convolution; the step is 1 where neighbours are read."""
-    axes = [
-        _axis(*each)
-        for each in zip(spec.stride, spec.dilation, (spec.r, spec.s), (spec.out_h, spec.out_w), strict=True)
-    ]
-    (step_h, stride_h, dilation_h), (step_w, stride_w, dilation_w) = axes
-    return Lattice((step_h, step_w), (stride_h, stride_w), (dilation_h, dilation_w))
+    def rows(self, outputs: int) -> int:
+        """Rows that so many rows of outputs span."""
+        return (outputs - 1) * self.stride[0] + self.halo[0] + 1
+
+    def columns(self, outputs: int) -> int:
+        """Columns that so many outputs of a row span."""
+        return (outputs - 1) * self.stride[1] + self.halo[1] + 1
 
 
 def _axis(stride: int, dilation: int, taps: int, outputs: int) -> tuple[int, int, int]:

@@ -1,16 +1,16 @@
-"""The structure of folded CUDA kernels whose blocks take runs of pixels instead of tiles of rows and columns.
+"""The structure of folded CUDA kernels whose blocks take NPQ tiles, or warp-row tiles, of pixels.
 
 Outermost first::
 
-    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels
-      threadIdx.x over the pixels of the run
+    blockIdx.x over tiles of pixels; blockIdx.y over tiles of `filters` output channels
+      threadIdx.x over the pixels of the tile
         registers = 0
-        for each chunk of `channels` input channels, as a ring (`ring`)
-          copy the rows that the run needs, zeros for padding included, to shared memory
+        for each k-tile of `channels` input channels, in a multistage pipeline (`multistage_pipeline`)
+          copy the rows that the tile needs, zeros for padding included, to shared memory
           straight-line multiply-adds
         store with bias, residual and ReLU
 
-A run's length is chosen so that the runs are a multiple of the multiprocessors, `waves`; see `tvm_sparse.runs`.
+A tile has so many pixels that the tiles are a multiple of the multiprocessors; see `conv2d_npq`.
 """
 
 from __future__ import annotations
@@ -20,67 +20,70 @@ from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d_npq import Runs, conv2d_runs
+from tvm_sparse.conv.conv2d_npq import NpqTiles, conv2d_npq
+from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RING, STRAIGHT
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
-from tvm_sparse.scheduling.cuda.tile_plan import Structure
+from tvm_sparse.scheduling.cuda.tile_plan import row_stride
 from tvm_sparse.scheduling.space import Space, divisors, sample
 
-# Threads of a block that lengths are chosen near.
+# Threads of a block, each with one pixel, that tiles are chosen near; at most.
 THREADS = (384, 768, 256, 512, 320, 128)
-MAX_LENGTH = 1024
+MAX_PIXELS = 1024
 # Multiprocessors of an H100 or H200, in halves: two tiles of output channels share them.
 SHARE = 66
-# Lengths of many runs are whole warps: otherwise the writes of each warp begin and end amid 32 bytes of DRAM.
+# Of many tiles each is whole warps: otherwise the writes of each warp begin and end amid 32 bytes of DRAM.
 WARP = 32
-# Beyond this width of maps a run's halo is many more rows than a tile's.
+# Beyond this width of maps an NPQ tile's halo is many more rows than a spatial tile's.
 MAX_WIDTH = 128
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """A run: its length; elements of one input channel in shared memory, its rows, and copies of `lanes` a row."""
+class NpqPlan:
+    """A tiling, and the distance of rows in shared memory modulo the 32 banks."""
 
-    runs: Runs
+    tiles: PixelTiling
     row_stride: int
-    channel: int
-    nest: tuple[int, int]
-    lanes: int
+
+    @classmethod
+    def of(cls, tiles: PixelTiling) -> NpqPlan:
+        """Rows lie so that a warp that wraps to the next row meets no bank conflict."""
+        return cls(tiles, row_stride(tiles) if tiles.wraps else tiles.width % 32)
+
+    @property
+    def channel(self) -> int:
+        """Floats of shared memory of one input channel."""
+        width = self.tiles.width
+        return self.tiles.input_rows * (width + (self.row_stride - width) % 32)
+
+    def nest(self, channels: int) -> tuple[int, ...]:
+        """Extents of the copies of a k-tile, each of `tiles.lanes` floats."""
+        return channels, self.tiles.input_rows, self.tiles.copies
 
 
-def lengths(spec: ConvSpec) -> list[Runs]:
-    """Runs worth a space, most promising first."""
-    pixels = spec.n * spec.out_h * spec.out_w
+def npq_tilings(spec: ConvSpec) -> list[NpqTiles]:
+    """Tilings worth a space, most promising first."""
     if spec.out_w > MAX_WIDTH:
         return []
-    found: list[Runs] = []
+    found: list[NpqTiles] = []
     for threads in THREADS:
-        count = -(-pixels // min(threads, pixels))
-        length = -(-pixels // count)
-        # Few runs stay as they are: rounded up, blocks of a small batch would have hardly any threads.
+        count = -(-spec.pixels // min(threads, spec.pixels))
+        pixels = -(-spec.pixels // count)
+        # Few tiles stay as they are: rounded up, blocks of a small batch would have hardly any threads.
         if count * 2 > SHARE:
-            length = -(-pixels // (-(-count // SHARE) * SHARE) // WARP) * WARP
-        if Runs(length) not in found and length <= MAX_LENGTH:
-            found.append(Runs(length))
+            pixels = -(-spec.pixels // (-(-count // SHARE) * SHARE) // WARP) * WARP
+        tiles = NpqTiles(spec, pixels)
+        if tiles not in found and pixels <= MAX_PIXELS:
+            found.append(tiles)
     return found
-
-
-def run_plan(spec: ConvSpec, runs: Runs) -> RunPlan:
-    """The geometry of runs: rows lie so that a warp that wraps to the next row meets no bank conflict."""
-    tiles = runs.whole(spec)
-    rows, copies, lanes = runs.rows(spec), runs.copies(spec), tiles.lanes(spec)
-    width = copies * lanes
-    stride = Structure(tiles, 1, "ring").row_stride(spec) if runs.wraps else width % 32
-    row = width + (stride - width) % 32
-    return RunPlan(runs, stride, rows * row, (rows, copies), lanes)
 
 
 def run_kernel(
     spec: ConvSpec,
-    plan: RunPlan,
+    plan: NpqPlan,
     folding: Fold,
     sizes: Sequence[int],
     order: int = STRAIGHT,
@@ -92,14 +95,14 @@ def run_kernel(
     return GpuKernel.of(
         spec,
         folding.pattern,
-        threads=plan.runs.length,
+        threads=plan.tiles.pixels,
         filters=filters,
         pixels=1,
-        blocks=plan.runs.count(spec),
+        blocks=plan.tiles.count,
         channels=channels,
         chunk_bytes=4 * channels * plan.channel,
-        nest=(channels, *plan.nest),
-        lanes=plan.lanes,
+        nest=plan.nest(channels),
+        lanes=plan.tiles.lanes,
         depth=depth,
         resident=resident,
         order=order,
@@ -108,8 +111,8 @@ def run_kernel(
     )
 
 
-def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
-    """The space of runs of one length, or None where one channel exceeds shared memory."""
+def run_space(name: str, spec: ConvSpec, plan: NpqPlan, folding: Fold) -> Space | None:
+    """The space of one tiling, or None where one channel exceeds shared memory."""
     candidates = (
         divisors(spec.k // spec.groups, ACCUMULATORS),
         divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
@@ -126,19 +129,19 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
 
-    func, variant = conv2d_runs(spec, plan.runs), plan.runs.variant
+    func, variant = conv2d_npq(plan.tiles), plan.tiles.variant
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
-def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:
+def _schedule(sch: Schedule, plan: NpqPlan, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
     per_thread, per_chunk, depth, order, blocks, release = (sample(sch, *choice) for choice in choices)
-    run, k, pixel, c, r, s = sch.get_loops(conv)
+    tile, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
-    sch.reorder(run, k_outer, pixel, c_outer, c_inner, r, s, k_inner)
-    for loop, axis in ((run, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
+    sch.reorder(tile, k_outer, pixel, c_outer, c_inner, r, s, k_inner)
+    for loop, axis in ((tile, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
         sch.bind(loop, axis)
     sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
     stage_input(sch, pack, c_outer, plan.row_stride)

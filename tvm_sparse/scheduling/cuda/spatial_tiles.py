@@ -6,17 +6,17 @@ Outermost first::
       threadIdx.z, y, x over images, rows and columns of the tile; a thread has `pixels` rows one below the other, and
       `beside` columns side by side
         registers = 0
-        for each chunk of `channels` input channels
-          copy the chunk's input tile, zeros for padding included, to shared memory
+        for each k-tile of `channels` input channels
+          copy the k-tile's input, zeros for padding included, to shared memory
           multiply-adds, straight-line where folded
         store with bias, residual and ReLU
 
-In mode "ring" copies run ahead of the arithmetic and the chunks are straight-line code (`ring`), in mode "async" they
-run two chunks ahead in a loop (``cp.async``, three buffers), in mode "plain" they take turns; in mode "direct" nothing
-is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that blocks that run together
-execute the same code. Tiles of columns are the fastest where the structure says "across": 1.5% less time for operator 9
-at batch 64, but 4 to 11% more at batch 1. The distance of rows in shared memory is the one with the fewest bank
-conflicts.
+In mode "ring" copies run ahead of the arithmetic and the k-tiles are straight-line code (`multistage_pipeline`), in
+mode "async" they run two k-tiles ahead in a loop (``cp.async``, three buffers), in mode "plain" they take turns; in
+mode "direct" nothing is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that
+blocks that run together execute the same code. Tiles of columns are the fastest where the structure says "across": 1.5%
+less time for operator 9 at batch 64, but 4 to 11% more at batch 1. The distance of rows in shared memory is the one
+with the fewest bank conflicts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
 class Fold:
     """What a folded space knows beyond its plan: the weight's pattern, and what the GPU allows.
 
-    That is the shared memory of a multiprocessor, and when the next kernel may start (`overlap`).
+    That is the shared memory of a multiprocessor, and when the next kernel may start (`dependent_launch`).
     """
 
     pattern: SparsityPattern
@@ -63,7 +63,7 @@ def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
     return Space(
         schedule=name,
         variant=plan.structure.variant,
-        func=conv2d_tiles(spec, plan.structure.tiles),
+        func=conv2d_tiles(plan.structure.tiles),
         apply=lambda sch: _schedule(sch, plan, spec, [plan.filters, plan.rows, plan.images, plan.channels]),
         fold=False,
         constants=weight_itself,
@@ -76,7 +76,7 @@ def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
     return Space(
         schedule=name,
         variant=plan.structure.variant,
-        func=conv2d_tiles(spec, plan.structure.tiles),
+        func=conv2d_tiles(plan.structure.tiles),
         apply=lambda sch: _schedule(sch, plan, spec, choices),
     )
 
@@ -93,7 +93,7 @@ def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> S
         choices = [Choice(*each) for each in zip(candidates, values, strict=True)]
         return lambda sch: _schedule(sch, plan, spec, choices)
 
-    func, variant = conv2d_tiles(spec, plan.structure.tiles), plan.structure.variant
+    func, variant = conv2d_tiles(plan.structure.tiles), plan.structure.variant
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
@@ -120,7 +120,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
-        loops = stage_input(sch, pack, c_outer, structure.row_stride(spec))
+        loops = stage_input(sch, pack, c_outer, structure.row_stride)
         if structure.mode != "ring":
             _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
             _bind_threads(sch, bound)
@@ -156,16 +156,16 @@ def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) ->
         filters=filters,
         pixels=structure.pixels,
         beside=structure.beside,
-        blocks=spec.n // images * structure.tiles.count(spec) * height,
+        blocks=structure.tiles.count // images * height,
         channels=channels,
-        chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
-        nest=structure.nest(spec, rows, images, channels),
-        lanes=structure.tiles.lanes(spec),
+        chunk_bytes=structure.shared_bytes(rows, images, channels, 1),
+        nest=structure.nest(rows, images, channels),
+        lanes=structure.tiles.lanes,
         depth=depth,
         resident=resident,
         order=order,
         release=release,
-        torn=torn(spec, structure),
+        torn=torn(structure),
     )
 
 
@@ -174,14 +174,14 @@ def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
         sch.bind(loop, axis)
 
 
-def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -> list[LoopRV]:
-    """Copy a chunk of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
+def stage_input(sch: Schedule, pack: SBlockRV, k_tile: LoopRV, row_stride: int) -> list[LoopRV]:
+    """Copy a k-tile of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
 
     The last axes of `pack` are rows, copies and the lanes of a copy. Unbound, the loops are laid over the threads as
-    rings are made (`tvm_sparse.spread`).
+    the multistage pipeline is made (`thread_layout`).
     """
     sch.set_scope(pack, 0, "shared.dyn")
-    sch.compute_at(pack, chunk, preserve_unit_loops=True)
+    sch.compute_at(pack, k_tile, preserve_unit_loops=True)
     outside = len(sch.get_loops(pack)) - len(sch.get(pack).iter_vars)
     *loops, lane = sch.get_loops(pack)[outside:]
     sch.vectorize(lane)
@@ -189,12 +189,12 @@ def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -
     return loops
 
 
-def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list, taps: int) -> None:
-    """Let all threads copy a chunk of the weight to shared memory, where output channels lie side by side."""
+def _stage_weights(sch: Schedule, conv: SBlockRV, k_tile: LoopRV, threads: list, taps: int) -> None:
+    """Let all threads copy a k-tile of the weight to shared memory, where output channels lie side by side."""
     # Dynamic like the input: TVM asks for more than 48 KiB by the dynamic part alone, and a static part adds to it.
     weight = sch.cache_read(conv, 1, "shared.dyn")
     sch.transform_layout(weight, ("write", 0), lambda k, c, r, s: (c, r, s, k))
-    sch.compute_at(weight, chunk, preserve_unit_loops=True)
+    sch.compute_at(weight, k_tile, preserve_unit_loops=True)
     if taps == 1:
         # TVM finds no place in shared memory for a buffer of 4 bytes beside others.
         sch.storage_align(weight, 0, axis=-2, factor=2, offset=0)

@@ -1,17 +1,18 @@
-"""The structure of folded CUDA kernels whose thread blocks share the input channels of small maps.
+"""The structure of folded CUDA kernels whose thread blocks share the input channels of small maps: split-K clusters.
 
 Outermost first::
 
-    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of input channels
-      threadIdx.x over the pixels of the run
+    blockIdx.x over NPQ tiles; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of the input
+    channels
+      threadIdx.x over the pixels of the tile
         registers = 0
-        for each chunk of `channels` of the part's input channels, as a ring (`ring`)
-          copy the rows that the run needs, zeros for padding included, to shared memory
+        for each k-tile of `channels` of the part's input channels, in a multistage pipeline (`multistage_pipeline`)
+          copy the rows that the tile needs, zeros for padding included, to shared memory
           straight-line multiply-adds
         keep the partial sums in shared memory
         add up those of all parts for a share of the output channels; store with bias, residual and ReLU
 
-The blocks of all parts are a cluster (`tvm_sparse.cluster`); each adds up as many output channels as any other, so
+The blocks of all parts are a cluster (`cluster_reduction`); each adds up as many output channels as any other, so
 `filters` is a multiple of the number of parts.
 """
 
@@ -23,11 +24,11 @@ from itertools import islice
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.conv.conv2d_split_k import conv2d_split
+from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_ONCE, FOLD, PARTS, RELEASE, RING
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.npq_tiles import RunPlan, lengths, run_kernel, run_plan
+from tvm_sparse.scheduling.cuda.npq_tiles import NpqPlan, npq_tilings, run_kernel
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.space import Space, divisors, sample
@@ -36,7 +37,7 @@ from tvm_sparse.target.gpu import has_clusters
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
 SPLITS, OFFERED = (8, 4, 2), 2
 # Pixels of all images together from which on there are enough thread blocks without sharing.
-MAX_PIXELS = 4096
+MAX_SPLIT_PIXELS = 4096
 # About how many threads a block has.
 THREADS = 224
 # Weights that a part has of each filter, zeros included, at least: with fewer, joining the parts takes longest.
@@ -51,16 +52,16 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_
     `best_us` is the estimate of the best kernel without parts.
     """
     sizes = [each for each in SPLITS if spec.weight_shape[1] // each * spec.r * spec.s >= MIN_WEIGHTS]
-    runs = sorted(lengths(spec), key=lambda each: abs(each.length - THREADS))
-    if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
+    tilings = sorted(npq_tilings(spec), key=lambda each: abs(each.pixels - THREADS))
+    if not has_clusters(target) or spec.pixels > MAX_SPLIT_PIXELS or not tilings:
         return []
-    found = (split_space(name, spec, run_plan(spec, runs[0]), parts, folding) for parts in sizes)
+    found = (split_space(name, spec, NpqPlan.of(tilings[0]), parts, folding) for parts in sizes)
     offered = islice((each for each in found if each is not None), OFFERED)
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> Space | None:
-    """The space of one number of parts and one length of runs, or None where it does not fit."""
+def split_space(name: str, spec: ConvSpec, plan: NpqPlan, parts: int, folding: Fold) -> Space | None:
+    """The space of one number of parts and one tiling, or None where it does not fit."""
     filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
     channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
     if spec.weight_shape[1] % parts or not filters or not channels:
@@ -76,31 +77,31 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
         return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))
 
-    func, variant = conv2d_split(spec, plan.runs, parts), f"split{parts}-run{plan.runs.length}"
+    func, variant = conv2d_split_k(plan.tiles, parts), f"split{parts}-{plan.tiles.variant}"
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
-def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list[int], int]]) -> None:
+def _schedule(sch: Schedule, plan: NpqPlan, parts: int, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
     sch.set_scope(conv, 0, "local")
     sch.set_scope(total, 0, "local")
     per_thread, per_chunk, depth, blocks, release = (sample(sch, *choice) for choice in choices)
-    part, run, k, pixel, c, r, s = sch.get_loops(conv)
+    part, tile, k, pixel, c, r, s = sch.get_loops(conv)
     k_outer, k_inner = sch.split(k, [None, per_thread])
     c_outer, c_inner = sch.split(c, [None, per_chunk])
-    sch.reorder(run, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
-    _bind(sch, [run, k_outer, part, pixel])
+    sch.reorder(tile, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
+    _bind(sch, [tile, k_outer, part, pixel])
     sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
     stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, RELEASE, release)
 
-    run, k, pixel = sch.get_loops(out)
+    tile, k, pixel = sch.get_loops(out)
     k_outer, rest = sch.split(k, [None, per_thread])
     k_part, k_share = sch.split(rest, [parts, None])
-    sch.reorder(run, k_outer, k_part, pixel, k_share)
-    _bind(sch, [run, k_outer, k_part, pixel])
+    sch.reorder(tile, k_outer, k_part, pixel, k_share)
+    _bind(sch, [tile, k_outer, k_part, pixel])
     sch.compute_at(total, pixel, preserve_unit_loops=True)
     sch.annotate(sch.get_loops(total)[-2], PARTS, parts)
     sch.unroll(k_share)
