@@ -20,7 +20,7 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.warp_row_tiles import WarpRowTiles
-from tvm_sparse.scheduling.cuda.npq_tiles import MAX_PIXELS, NpqPlan, npq_tilings, run_space
+from tvm_sparse.scheduling.cuda.npq_tiles import MAX_PIXELS, npq_tilings, run_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, plain_tile_space
 from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
@@ -61,12 +61,12 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
             found += list(islice((each for each in tiled if each is not None), count))
     across = (tiles for tiles in layouts(spec, 1) if side_by_side(tiles))
     found += _each(_tiled(spec, Structure(tiles, 1, "ring", across=True), folding) for tiles in islice(across, 1))
-    npq = (run_space(NAME, spec, NpqPlan.of(tiles), folding) for tiles in npq_tilings(spec))
+    npq = (run_space(NAME, tiles, folding) for tiles in npq_tilings(spec))
     found += sorted(_each(npq), key=lambda each: each.estimate_us or 0)[:NPQ_TILINGS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     warp_rows = (tiles for tiles in (WarpRowTiles(spec, each) for each in WARP_ROW_PIXELS) if tiles.fits)
     if spec.out_w % 32:
-        found += _each(run_space(NAME, spec, NpqPlan.of(tiles), folding) for tiles in islice(warp_rows, 1))
+        found += _each(run_space(NAME, tiles, folding) for tiles in islice(warp_rows, 1))
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a multistage pipeline.
@@ -109,22 +109,21 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     folding = Fold.on(target, pattern)
     if match := _SPATIAL.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
-        structure = Structure(
-            SpatialTiles(spec, rows, columns), pixels, "ring", across=bool(match[5]), beside=int(match[4] or 1)
-        )
+        tiles, beside = SpatialTiles(spec, rows, columns), int(match[4] or 1)
+        structure = Structure(tiles, pixels, "ring", across=bool(match[5]), beside=beside)
         return _tiled(spec, structure, folding) if serves(structure) else None
     if match := _WARP_ROWS.fullmatch(variant):
         warp_rows = WarpRowTiles(spec, int(match[1]))
         fits = 0 < warp_rows.pixels <= MAX_PIXELS and warp_rows.fits
-        return run_space(NAME, spec, NpqPlan.of(warp_rows), folding) if fits else None
+        return run_space(NAME, warp_rows, folding) if fits else None
     match = _NPQ.fullmatch(variant)
     if match is None or not 0 < int(match[2]) <= MAX_PIXELS:
         return None
-    npq = NpqPlan.of(NpqTiles(spec, int(match[2])))
+    npq = NpqTiles(spec, int(match[2]))
     if match[1] is None:
-        return run_space(NAME, spec, npq, folding)
+        return run_space(NAME, npq, folding)
     parts = int(match[1])
-    return split_space(NAME, spec, npq, parts, folding) if parts in SPLITS and has_clusters(target) else None
+    return split_space(NAME, npq, parts, folding) if parts in SPLITS and has_clusters(target) else None
 
 
 def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> Space | None:

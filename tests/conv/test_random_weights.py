@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tvm_sparse.conv.random_weights import keep_largest, normal_weight
+from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 
 SPEC = ConvSpec(1, 24, 8, 8, 40, 3, 3, groups=2)
@@ -17,7 +17,4 @@ def test_the_largest_are_kept_and_the_seed_decides():
     assert (normal_weight(SPEC, 1.0, [3, 1]) != dense).any()
     # Outputs of normal inputs have variance 1.
     assert 0.9 < (dense**2).sum(axis=(1, 2, 3)).mean() < 1.1
-
-
-def test_nothing_is_kept_at_density_zero():
-    assert not keep_largest(np.ones((2, 3), np.float32), 0).any()
+    assert not normal_weight(SPEC, 0, 3).any()

@@ -33,10 +33,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, ORDERS, PERSISTENT, TURNED
-from tvm_sparse.scheduling.cuda.npq_tiles import NpqPlan, npq_tilings
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, tile_space
 from tvm_sparse.scheduling.cuda.thread_layout import spread
-from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, row_stride, torn
+from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.scheduling.kernel import apply_trace
 from tvm_sparse.scheduling.space import NotApplicable, decided
 from tvm_sparse.scheduling.trace import replay, trace_of, trace_to_json
@@ -175,7 +176,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(apply_trace(each, weight).func, CUDA)[1]
     ample = spread_bytes(math.prod(launch.grid)) if release == AT_ONCE else 0
-    assert launch.shared == max(ample, 4 * buffers * channels * NpqPlan.of(NpqTiles(spec, 16)).channel)
+    assert launch.shared == max(ample, 4 * buffers * channels * channel_floats(NpqTiles(spec, 16)))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")

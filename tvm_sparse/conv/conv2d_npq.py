@@ -9,7 +9,6 @@ whole images would leave half of them idle for half of the time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,66 +18,47 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 from tvm.tirx import BufferRegion, BufferStore, IfThenElse
 
-from tvm_sparse.conv.conv2d import (
-    WEIGHT,
-    arguments_of,
-    channel_of,
-    epilogue,
-    prim_func,
-    reading_all_of,
-    reduce_axes,
-)
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.output_tiling import PixelTiling, Place
-from tvm_sparse.conv.spec import ConvSpec
 
 
-@dataclass(frozen=True)
 class NpqTiles(PixelTiling):
     """Tiles of `pixels` consecutive outputs, over the ends of rows and images; the last tile may be shorter."""
 
-    spec: ConvSpec
-    pixels: int
-    wraps = True
-
     @property
     def variant(self) -> str:
-        """See `OutputTiling`."""
         return f"run{self.pixels}"
 
     @property
     def count(self) -> int:
-        """See `OutputTiling`."""
         return -(-self.spec.pixels // self.pixels)
 
     @cached_property
     def image_rows(self) -> int:
         """Rows of one image, padding included, that its outputs need."""
-        return self.footprint.rows(self.spec.out_h)
+        return self.footprint[0].span(self.spec.out_h)
 
     @cached_property
     def input_rows(self) -> int:
-        """See `OutputTiling`; of the stack of all padded images."""
-        out_h, out_w = self.spec.out_h, self.spec.out_w
+        # Of the stack of all padded images.
+        out_h, out_w, y = self.spec.out_h, self.spec.out_w, self.footprint[0]
         first = np.arange(self.count) * self.pixels // out_w
         last = (np.arange(1, self.count + 1) * self.pixels - 1) // out_w
-        start, end = (row // out_h * self.image_rows + row % out_h * self.footprint.stride[0] for row in (first, last))
-        return int((end - start).max()) + self.footprint.halo[0] + 1
+        start, end = (row // out_h * self.image_rows + row % out_h * y.stride for row in (first, last))
+        return int((end - start).max()) + y.halo + 1
 
     def source(self, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
-        """See `PixelTiling`."""
-        read, height = self.footprint, self.image_rows
+        (down, right), height = self.footprint, self.image_rows
         stacked = self._first_row(tile) + row
-        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) * read.step[0] - self.spec.padding[0]
-        return n, y, copy * read.step[1] + self.first_copy
+        n, y = tirx.floordiv(stacked, height), tirx.floormod(stacked, height) * down.step - self.spec.padding[0]
+        return n, y, copy * right.step + self.first_copy
 
     def first_tap(self, tile: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """See `PixelTiling`."""
         place, width = tile * self.pixels + pixel, self.spec.out_w
         row = self._stacked_row(tirx.floordiv(place, width)) - self._first_row(tile)
-        return row, tirx.floormod(place, width) * self.footprint.stride[1] + self.lead
+        return row, tirx.floormod(place, width) * self.footprint[1].stride + self.lead
 
     def place(self, tile: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
-        """See `PixelTiling`."""
         at, width, size = tile * self.pixels + pixel, self.spec.out_w, self.spec.out_h * self.spec.out_w
         at = tirx.min(at, self.spec.pixels - 1) if bounded else at
         within = tirx.floormod(at, size)
@@ -87,7 +67,7 @@ class NpqTiles(PixelTiling):
     def _stacked_row(self, row: tirx.Expr) -> tirx.Expr:
         """Where the input of output row `row` of all images begins in the stack of padded images."""
         image, within = tirx.floordiv(row, self.spec.out_h), tirx.floormod(row, self.spec.out_h)
-        return image * self.image_rows + within * self.footprint.stride[0]
+        return image * self.image_rows + within * self.footprint[0].stride
 
     def _first_row(self, tile: tirx.Expr) -> tirx.Expr:
         return self._stacked_row(tirx.floordiv(tile * self.pixels, self.spec.out_w))
@@ -124,11 +104,10 @@ def product(
 ) -> tirx.Expr:
     """What the weight at `tap` = (c, r, s) of a filter contributes to the output `at` = (tile, k, pixel)."""
     (tile, k, pixel), (c, r, s) = at, tap
-    (dil_h, dil_w), (down, right) = tiles.footprint.dilation, tiles.footprint.halo
-    row, flat = tiles.first_tap(tile, pixel)
+    (row, flat), (down, right) = tiles.first_tap(tile, pixel), tiles.footprint
     # Bounds that always hold: without them TVM finds others in the divisions, and stages hundreds of rows.
-    row = tirx.min(tirx.max(row, 0), tiles.input_rows - 1 - down) + r * dil_h
-    flat = tirx.min(tirx.max(flat, 0), tiles.width - 1 - right) + s * dil_w
+    row = tirx.min(tirx.max(row, 0), tiles.input_rows - 1 - down.halo) + r * down.dilation
+    flat = tirx.min(tirx.max(flat, 0), tiles.width - 1 - right.halo) + s * right.dilation
     copy, lane = tirx.floordiv(flat, tiles.lanes), tirx.floormod(flat, tiles.lanes)
     return packed[tile, channel_of(tiles.spec, k, c), row, copy, lane] * weight[k, c, r, s]
 

@@ -12,20 +12,17 @@ from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reduce_axes
 from tvm_sparse.conv.output_tiling import OutputTiling
-from tvm_sparse.conv.spec import ConvSpec
 
 
 @dataclass(frozen=True)
 class SpatialTiles(OutputTiling):
     """Tiles of `columns` columns and `rows` rows, OH or more, of one image; what lies outside is dropped."""
 
-    spec: ConvSpec
     rows: int
     columns: int
 
     @property
     def variant(self) -> str:
-        """See `OutputTiling`."""
         return f"{self.rows}x{self.columns}"
 
     @property
@@ -35,17 +32,14 @@ class SpatialTiles(OutputTiling):
 
     @property
     def count(self) -> int:
-        """See `OutputTiling`."""
         return self.spec.n * self.side_by_side
 
     @property
     def input_rows(self) -> int:
-        """See `OutputTiling`."""
-        return self.footprint.rows(self.rows)
+        return self.footprint[0].span(self.rows)
 
     @property
     def row_pixels(self) -> int:
-        """See `OutputTiling`."""
         return self.columns
 
 
@@ -55,19 +49,18 @@ def conv2d_tiles(tiles: SpatialTiles) -> tirx.PrimFunc:
     ``pack`` has axes (n, c, tile, row, copy, lane); columns that neighbouring tiles share are there once for each.
     ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them.
     """
-    spec, read = tiles.spec, tiles.footprint
+    spec, (down, right) = tiles.spec, tiles.footprint
     arguments, count, lanes = arguments_of(spec), tiles.side_by_side, tiles.lanes
-    (st_h, st_w), (dil_h, dil_w) = read.stride, read.dilation
     # In units of copies: where tile 0 starts, and how far apart tiles are.
-    start, step, top = tiles.first_copy, tiles.columns * st_w // lanes, spec.padding[0]
+    start, step, top = tiles.first_copy, tiles.columns * right.stride // lanes, spec.padding[0]
 
     def pack_at(
         n: tirx.Expr, c: tirx.Expr, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr
     ) -> tirx.Expr:
-        y, column = row * read.step[0] - top, ((tile * step if count > 1 else 0) + copy) * read.step[1] + start
-        last = ((count - 1) * step + tiles.copies - 1) * read.step[1] + start
+        y, column = row * down.step - top, ((tile * step if count > 1 else 0) + copy) * right.step + start
+        last = ((count - 1) * step + tiles.copies - 1) * right.step + start
         conditions = [y >= 0] if top else []
-        conditions += [y < spec.h] if (tiles.input_rows - 1) * read.step[0] - top >= spec.h else []
+        conditions += [y < spec.h] if (tiles.input_rows - 1) * down.step - top >= spec.h else []
         conditions += [column >= 0] if start else []
         conditions += [column < spec.w // lanes] if last >= spec.w // lanes else []
         value = arguments["x"][n, c, y, column * lanes + lane]
@@ -78,9 +71,9 @@ def conv2d_tiles(tiles: SpatialTiles) -> tirx.PrimFunc:
 
     def conv_at(n: tirx.Expr, k: tirx.Expr, row: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
         tile, column = tirx.floordiv(x_, tiles.columns), tirx.floormod(x_, tiles.columns)
-        flat = column * st_w + s * dil_w + tiles.lead
+        flat = column * right.stride + s * right.dilation + tiles.lead
         copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
-        value = packed[n, channel_of(spec, k, c), tile, row * st_h + r * dil_h, copy, lane]
+        value = packed[n, channel_of(spec, k, c), tile, row * down.stride + r * down.dilation, copy, lane]
         return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
     conv = te.compute((spec.n, spec.k, tiles.rows, count * tiles.columns), conv_at, name="conv")

@@ -1,28 +1,32 @@
 """How the output of a convolution is cut into tiles for thread blocks, and what of its input a tile needs.
 
 A block stages the rows of the padded input that its tile reads in shared memory, several floats a copy; the last axes
-of its stage ``pack`` are (row, copy, lane of a copy). Rows and columns are those of the `InputFootprint`.
+of its stage ``pack`` are (row, copy, lane of a copy). Rows and columns are those of its `input_footprint`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from tvm import tirx
 
-from tvm_sparse.conv.input_footprint import InputFootprint
+from tvm_sparse.conv.input_footprint import AxisFootprint, input_footprint
 from tvm_sparse.conv.spec import ConvSpec
 
 # (n, y, x) of a pixel.
 Place = tuple[tirx.Expr, tirx.Expr, tirx.Expr]
 
 
+@dataclass(frozen=True)
 class OutputTiling(ABC):
-    """One way to cut the output of `spec`; an implementation is a frozen dataclass."""
+    """One way to cut the output of `spec`."""
 
     spec: ConvSpec
+    # Whether the pixels of a warp may lie on several rows.
+    wraps: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -45,9 +49,9 @@ class OutputTiling(ABC):
         return self.spec.out_w
 
     @cached_property
-    def footprint(self) -> InputFootprint:
-        """What the convolution reads."""
-        return InputFootprint.of(self.spec)
+    def footprint(self) -> tuple[AxisFootprint, AxisFootprint]:
+        """What the convolution reads along (y, x)."""
+        return input_footprint(self.spec)
 
     @cached_property
     def lanes(self) -> int:
@@ -55,11 +59,10 @@ class OutputTiling(ABC):
 
         One where the taps skip columns throughout (a 1x1 kernel with stride 2): only what is read is copied.
         """
-        footprint, columns = self.footprint, self.row_pixels
-        if footprint.step[1] > 1:
+        (_, x), columns = self.footprint, self.row_pixels
+        if x.step > 1:
             return 1
-        step = columns * footprint.stride[1] if columns < self.spec.out_w else 4
-        span = footprint.columns(columns)
+        step, span = columns * x.stride if columns < self.spec.out_w else 4, x.span(columns)
         return next(lanes for lanes in (4, 2, 1) if self.spec.w % lanes == 0 and step % lanes == 0 and span >= lanes)
 
     @cached_property
@@ -70,7 +73,7 @@ class OutputTiling(ABC):
     @cached_property
     def copies(self) -> int:
         """Copies of a row of a tile's input."""
-        return -(-(self.lead + self.footprint.columns(self.row_pixels)) // self.lanes)
+        return -(-(self.lead + self.footprint[1].span(self.row_pixels)) // self.lanes)
 
     @property
     def width(self) -> int:
@@ -83,12 +86,11 @@ class OutputTiling(ABC):
         return -(self.spec.padding[1] + self.lead) // self.lanes
 
 
+@dataclass(frozen=True)
 class PixelTiling(OutputTiling):
-    """Tiles of `pixels` outputs each, over the ends of rows or images; which ones, the methods say."""
+    """Tiles of `pixels` outputs each, over the ends of rows or images."""
 
     pixels: int
-    # Whether the pixels of a warp may lie on several rows.
-    wraps: ClassVar[bool]
 
     @abstractmethod
     def source(self, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:

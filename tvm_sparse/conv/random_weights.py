@@ -18,11 +18,6 @@ def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> 
     """
     shape = spec.weight_shape
     values = np.random.default_rng(seed).standard_normal(shape, np.float32) / math.sqrt(math.prod(shape[1:]))
-    return keep_largest(values, density)
-
-
-def keep_largest(values: np.ndarray, density: float) -> np.ndarray:
-    """`values`, all but the round(density * size) of largest magnitude set to zero: magnitude pruning, in place."""
     zeros = values.size - round(density * values.size)
     values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
     return values

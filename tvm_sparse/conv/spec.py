@@ -102,14 +102,12 @@ class ConvSpec:
     @property
     def out_h(self) -> int:
         """Height of the output."""
-        top, _, bottom, _ = self.padding
-        return (self.h + top + bottom - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
+        return (self.padded_shape[2] - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
 
     @property
     def out_w(self) -> int:
         """Width of the output."""
-        _, left, _, right = self.padding
-        return (self.w + left + right - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
+        return (self.padded_shape[3] - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:

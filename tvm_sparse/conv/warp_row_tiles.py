@@ -9,30 +9,24 @@ rows, over the end of an image too.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from tvm import tirx
 
 from tvm_sparse.conv.output_tiling import PixelTiling, Place
-from tvm_sparse.conv.spec import ConvSpec
 
 # Columns of a block: a warp.
 COLUMNS = 32
 
 
-@dataclass(frozen=True)
 class WarpRowTiles(PixelTiling):
     """Tiles of 32 columns and as many rows as give `pixels` outputs."""
 
-    spec: ConvSpec
-    pixels: int
     wraps = False
 
     @property
     def variant(self) -> str:
-        """See `OutputTiling`."""
         return f"strip{self.pixels}"
 
     @property
@@ -43,31 +37,28 @@ class WarpRowTiles(PixelTiling):
     @property
     def fits(self) -> bool:
         """Whether bands and columns come out even, and blocks begin where copies do."""
-        spec, read = self.spec, self.footprint
+        spec = self.spec
         even = self.pixels % COLUMNS == 0 and spec.out_h % self.band == 0 and spec.n * spec.out_w % COLUMNS == 0
-        plain = read.stride == (1, 1) and read.step == (1, 1)
+        plain = all(axis.stride == axis.step == 1 for axis in self.footprint)
         return even and plain and spec.out_w % self.lanes == 0 and spec.out_w > COLUMNS
 
     @property
     def count(self) -> int:
-        """See `OutputTiling`."""
         return self.spec.pixels // self.pixels
 
     @property
     def input_rows(self) -> int:
-        """See `OutputTiling`."""
-        return self.band + self.footprint.halo[0]
+        return self.band + self.footprint[0].halo
 
     @cached_property
     def copies(self) -> int:
-        """Copies of a row of a tile's input, where it goes over the end of an image."""
+        # As many as where a tile goes over the end of an image.
         width = self.spec.out_w
         first = np.arange(self.spec.n * width // COLUMNS) * COLUMNS
         start, end = (at // width * self._pitch + at % width for at in (first, first + COLUMNS - 1))
         return int(self._last_copy((end - start).max())) + 1
 
     def source(self, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
-        """See `PixelTiling`."""
         y, first = self._start(tile)
         start, end = (self._stacked(at) for at in (first, first + COLUMNS - 1))
         stacked, pitch = tirx.floordiv(start, self.lanes) + copy, self._pitch // self.lanes
@@ -77,13 +68,11 @@ class WarpRowTiles(PixelTiling):
         return tirx.floordiv(stacked, pitch), y + row - self.spec.padding[0], column
 
     def first_tap(self, tile: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """See `PixelTiling`."""
         _, first = self._start(tile)
         column = self._stacked(first + tirx.floormod(pixel, COLUMNS)) - self._stacked(first)
         return tirx.floordiv(pixel, COLUMNS), column + self.lead
 
     def place(self, tile: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
-        """See `PixelTiling`; no pixel lies behind the last one."""
         y, first = self._start(tile)
         at = first + tirx.floormod(pixel, COLUMNS)
         return tirx.floordiv(at, self.spec.out_w), y + tirx.floordiv(pixel, COLUMNS), tirx.floormod(at, self.spec.out_w)
@@ -104,7 +93,7 @@ class WarpRowTiles(PixelTiling):
     def _pitch(self) -> int:
         """Floats from one image to the next in a line of padded images, which share the padding between them."""
         left, width = self.spec.padding[1], self.spec.w
-        right = self.spec.out_w + self.footprint.halo[1] - left - width
+        right = self.spec.out_w + self.footprint[1].halo - left - width
         return -(-(width + max(left, right)) // self.lanes) * self.lanes
 
     def _stacked(self, column: tirx.Expr) -> tirx.Expr:
@@ -113,4 +102,4 @@ class WarpRowTiles(PixelTiling):
 
     def _last_copy(self, pixels: tirx.Expr | np.integer) -> tirx.Expr | np.integer:
         """The last copy that a tile needs whose last pixel lies so far behind its first one."""
-        return (pixels + self.lead + self.footprint.halo[1]) // self.lanes
+        return (pixels + self.lead + self.footprint[1].halo) // self.lanes

@@ -16,7 +16,6 @@ A tile has so many pixels that the tiles are a multiple of the multiprocessors; 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 
@@ -24,10 +23,10 @@ from tvm_sparse.conv.conv2d_npq import NpqTiles, conv2d_npq
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RING, STRAIGHT
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
-from tvm_sparse.scheduling.cuda.tile_plan import row_stride
 from tvm_sparse.scheduling.space import Space, divisors, sample
 
 # Threads of a block, each with one pixel, that tiles are chosen near; at most.
@@ -39,29 +38,6 @@ SHARE = 66
 WARP = 32
 # Beyond this width of maps an NPQ tile's halo is many more rows than a spatial tile's.
 MAX_WIDTH = 128
-
-
-@dataclass(frozen=True)
-class NpqPlan:
-    """A tiling, and the distance of rows in shared memory modulo the 32 banks."""
-
-    tiles: PixelTiling
-    row_stride: int
-
-    @classmethod
-    def of(cls, tiles: PixelTiling) -> NpqPlan:
-        """Rows lie so that a warp that wraps to the next row meets no bank conflict."""
-        return cls(tiles, row_stride(tiles) if tiles.wraps else tiles.width % 32)
-
-    @property
-    def channel(self) -> int:
-        """Floats of shared memory of one input channel."""
-        width = self.tiles.width
-        return self.tiles.input_rows * (width + (self.row_stride - width) % 32)
-
-    def nest(self, channels: int) -> tuple[int, ...]:
-        """Extents of the copies of a k-tile, each of `tiles.lanes` floats."""
-        return channels, self.tiles.input_rows, self.tiles.copies
 
 
 def npq_tilings(spec: ConvSpec) -> list[NpqTiles]:
@@ -81,28 +57,32 @@ def npq_tilings(spec: ConvSpec) -> list[NpqTiles]:
     return found
 
 
+def channel_floats(tiles: PixelTiling) -> int:
+    """Shared memory of one input channel of a tile."""
+    return tiles.input_rows * row_floats(tiles, row_stride(tiles))
+
+
 def run_kernel(
-    spec: ConvSpec,
-    plan: NpqPlan,
+    tiles: PixelTiling,
     folding: Fold,
     sizes: Sequence[int],
     order: int = STRAIGHT,
     parts: int = 1,
     release: int = AT_EXIT,
 ) -> GpuKernel:
-    """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
+    """What decisions make of a tiling: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
     filters, channels, depth, resident = sizes
     return GpuKernel.of(
-        spec,
+        tiles.spec,
         folding.pattern,
-        threads=plan.tiles.pixels,
+        threads=tiles.pixels,
         filters=filters,
         pixels=1,
-        blocks=plan.tiles.count,
+        blocks=tiles.count,
         channels=channels,
-        chunk_bytes=4 * channels * plan.channel,
-        nest=plan.nest(channels),
-        lanes=plan.tiles.lanes,
+        chunk_bytes=4 * channels * channel_floats(tiles),
+        nest=(channels, tiles.input_rows, tiles.copies),
+        lanes=tiles.lanes,
         depth=depth,
         resident=resident,
         order=order,
@@ -111,11 +91,12 @@ def run_kernel(
     )
 
 
-def run_space(name: str, spec: ConvSpec, plan: NpqPlan, folding: Fold) -> Space | None:
+def run_space(name: str, tiles: PixelTiling, folding: Fold) -> Space | None:
     """The space of one tiling, or None where one channel exceeds shared memory."""
+    spec = tiles.spec
     candidates = (
         divisors(spec.k // spec.groups, ACCUMULATORS),
-        divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
+        divisors(spec.weight_shape[1], folding.shared_limit // (4 * channel_floats(tiles))),
         DEPTHS,
         list(ORDERS),
         [1, 2, 3, 4],
@@ -124,16 +105,16 @@ def run_space(name: str, spec: ConvSpec, plan: NpqPlan, folding: Fold) -> Space 
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         filters, channels, depth, order, resident, release = values
-        return run_kernel(spec, plan, folding, (filters, channels, depth, resident), order=order, release=release)
+        return run_kernel(tiles, folding, (filters, channels, depth, resident), order=order, release=release)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
-        return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
+        return lambda sch: _schedule(sch, tiles, list(zip(candidates, values, strict=True)))
 
-    func, variant = conv2d_npq(plan.tiles), plan.tiles.variant
+    func, variant = conv2d_npq(tiles), tiles.variant
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
-def _schedule(sch: Schedule, plan: NpqPlan, choices: list[tuple[list[int], int]]) -> None:
+def _schedule(sch: Schedule, tiles: PixelTiling, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
     per_thread, per_chunk, depth, order, blocks, release = (sample(sch, *choice) for choice in choices)
@@ -144,7 +125,7 @@ def _schedule(sch: Schedule, plan: NpqPlan, choices: list[tuple[list[int], int]]
     for loop, axis in ((tile, "blockIdx.x"), (k_outer, "blockIdx.y"), (pixel, "threadIdx.x")):
         sch.bind(loop, axis)
     sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, plan.row_stride)
+    stage_input(sch, pack, c_outer, row_stride(tiles))
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, ORDER, order)

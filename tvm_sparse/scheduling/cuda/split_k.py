@@ -25,10 +25,12 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
+from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_ONCE, FOLD, PARTS, RELEASE, RING
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.npq_tiles import NpqPlan, npq_tilings, run_kernel
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings, run_kernel
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.space import Space, divisors, sample
@@ -55,15 +57,16 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_
     tilings = sorted(npq_tilings(spec), key=lambda each: abs(each.pixels - THREADS))
     if not has_clusters(target) or spec.pixels > MAX_SPLIT_PIXELS or not tilings:
         return []
-    found = (split_space(name, spec, NpqPlan.of(tilings[0]), parts, folding) for parts in sizes)
+    found = (split_space(name, tilings[0], parts, folding) for parts in sizes)
     offered = islice((each for each in found if each is not None), OFFERED)
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, spec: ConvSpec, plan: NpqPlan, parts: int, folding: Fold) -> Space | None:
+def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> Space | None:
     """The space of one number of parts and one tiling, or None where it does not fit."""
+    spec = tiles.spec
     filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
-    channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel))
+    channels = divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * channel_floats(tiles)))
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
     # Blocks of a cluster start together: there is no telling where these find room.
@@ -72,16 +75,16 @@ def split_space(name: str, spec: ConvSpec, plan: NpqPlan, parts: int, folding: F
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         *sizes, release = values
-        return run_kernel(spec, plan, folding, sizes, parts=parts, release=release)
+        return run_kernel(tiles, folding, sizes, parts=parts, release=release)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
-        return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))
+        return lambda sch: _schedule(sch, tiles, parts, list(zip(candidates, values, strict=True)))
 
-    func, variant = conv2d_split_k(plan.tiles, parts), f"split{parts}-{plan.tiles.variant}"
+    func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
     return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
 
 
-def _schedule(sch: Schedule, plan: NpqPlan, parts: int, choices: list[tuple[list[int], int]]) -> None:
+def _schedule(sch: Schedule, tiles: PixelTiling, parts: int, choices: list[tuple[list[int], int]]) -> None:
     conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
     sch.set_scope(conv, 0, "local")
     sch.set_scope(total, 0, "local")
@@ -92,7 +95,7 @@ def _schedule(sch: Schedule, plan: NpqPlan, parts: int, choices: list[tuple[list
     sch.reorder(tile, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
     _bind(sch, [tile, k_outer, part, pixel])
     sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
-    stage_input(sch, pack, c_outer, plan.row_stride)
+    stage_input(sch, pack, c_outer, row_stride(tiles))
     sch.annotate(c_inner, FOLD, blocks)
     sch.annotate(c_outer, RING, depth)
     sch.annotate(c_outer, RELEASE, release)

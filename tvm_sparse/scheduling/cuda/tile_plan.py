@@ -7,15 +7,13 @@ built in vain.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
-from tvm_sparse.conv.input_footprint import InputFootprint
-from tvm_sparse.conv.output_tiling import OutputTiling
+from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.cost_model import LEVEL_2_BYTES
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
@@ -92,45 +90,18 @@ class Structure:
 
     def shared_bytes(self, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
         """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
-        width = self.tiles.width
-        stride = width + (self.row_stride - width) % 32
-        weights = MAX_WEIGHTS if self.stages_weights else 0
-        return 4 * (buffers or self.buffers) * images * channels * self._input_rows(rows) * stride + weights
+        *outer, _ = self.nest(rows, images, channels)
+        row = row_floats(self.tiles, self.row_stride)
+        return 4 * (buffers or self.buffers) * math.prod(outer) * row + (MAX_WEIGHTS if self.stages_weights else 0)
 
     def nest(self, rows: int, images: int, channels: int) -> tuple[int, ...]:
         """Extents of the copies of a k-tile, each of `tiles.lanes` floats."""
-        return images, channels, self._input_rows(rows), self.tiles.copies
-
-    def _input_rows(self, rows: int) -> int:
-        """Rows of input that so many rows of threads read."""
-        return self.tiles.footprint.rows(rows * self.pixels)
+        return images, channels, self.tiles.footprint[0].span(rows * self.pixels), self.tiles.copies
 
     @property
     def row_stride(self) -> int:
-        """See `row_stride`."""
+        """The distance of rows in shared memory, modulo the 32 banks."""
         return row_stride(self.tiles, self.pixels, self.beside)
-
-
-def row_stride(tiling: OutputTiling, pixels: int = 1, beside: int = 1) -> int:
-    """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
-    down, right = tiling.footprint.stride
-    return _row_stride(tiling.row_pixels // beside, pixels * down, right, beside, tiling.width, tiling.lanes)
-
-
-@cache
-def _row_stride(columns: int, down: int, right: int, beside: int, width: int, lanes: int) -> int:
-    # A warp loads 32 floats at a time: so many threads all that they load at once.
-    threads = 32 // beside
-
-    def conflicts(stride: int) -> int:
-        total = 0
-        for first in range(0, 256, threads):
-            places = {divmod(thread, columns) for thread in range(first, first + threads)}
-            starts = [row * down * stride + column * beside * right for row, column in places]
-            total += max(Counter((start + i) % 32 for start in starts for i in range(beside)).values())
-        return total
-
-    return min(range(0, 32, lanes), key=lambda stride: (conflicts(stride), (stride - width) % 32))
 
 
 @dataclass(frozen=True)
@@ -159,9 +130,8 @@ def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[SpatialTiles]:
         return _best_rows(Structure(tiles, pixels, "ring", beside=beside))[0]
 
     widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
-    found = [
-        sorted((SpatialTiles(spec, rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in widths
-    ]
+    heights = _heights(spec, pixels)
+    found = [sorted((SpatialTiles(spec, rows, columns) for rows in heights), key=cost) for columns in widths]
     best = [tiles for tiles, *_ in found]
     if len(found) == 1:
         best += [tiles for tiles in found[0][1:2] if cost(tiles) < 1.08 * cost(best[0])]
@@ -178,7 +148,7 @@ def serves(structure: Structure) -> bool:
 
 def _divides(spec: ConvSpec, columns: int, beside: int) -> bool:
     """Whether threads of a tile may have so many outputs side by side; only what they read side by side is a gain."""
-    return columns % beside == 0 and (beside == 1 or InputFootprint.of(spec).stride[1] == 1)
+    return columns % beside == 0 and (beside == 1 or input_footprint(spec)[1].stride == 1)
 
 
 def torn(structure: Structure) -> bool:
@@ -215,13 +185,13 @@ def _widths(spec: ConvSpec, beside: int) -> list[int]:
 def _best_rows(structure: Structure) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
     tiles, pixels, columns = structure.tiles, structure.pixels, structure.columns
-    spec, read = tiles.spec, tiles.footprint
+    spec, (y, x) = tiles.spec, tiles.footprint
     waste = tiles.rows / spec.out_h * tiles.columns * tiles.side_by_side / spec.out_w * (1 + torn(structure))
 
     def cost(rows: int) -> float:
         threads = rows * columns
         idle = -threads % 32 / threads
-        copied = tiles.width * read.rows(rows * pixels) / (tiles.columns * rows * pixels * math.prod(read.stride))
+        copied = tiles.width * y.span(rows * pixels) / (tiles.columns * rows * pixels * (y.stride * x.stride))
         size = max(threads / THREADS, THREADS / threads)
         return waste * (1 + idle) * (1 + 0.25 * copied) * (1 + 0.1 * (size - 1))
 
