@@ -14,9 +14,10 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, epilogue, new_buffer, padded, require_int32, stretch, whole
+from tvm_sparse.scheduling.csr import csr_function, new_buffer, require_int32, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 
 NAME = "csr_cuda"

@@ -1,6 +1,6 @@
-"""Dense convolution for CUDA: the structure of `cuda_tiles` with the weight as an argument, staged like the input.
+"""Dense convolution for CUDA: the structure of `spatial_tiles` with the weight as an argument, staged like the input.
 
-What a layer falls to that is not sparse enough, and the rival to beat where there is no cuDNN.
+What a layer falls to that is not sparse enough, and the baseline to beat where there is no cuDNN.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tvm_sparse.scheduling.space import Space
 
 NAME = "dense_cuda"
 TARGET = "cuda"
-# Multiply-adds between two barriers.
-CHUNK = 512
+# Multiply-adds of a k-tile, between two barriers.
+K_TILE = 512
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[Space]:
@@ -27,6 +27,6 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[S
             # A thread that keeps several rows reads each weight once for all of them.
             if pixels <= spec.out_h and (mode != "direct" or not found):
                 structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, pixels))
-                plans = (plan(spec, structure, CHUNK) for structure in structures)
-                found += [TileSpace(NAME, spec, each, fold=False) for each in plans if each is not None][:1]
+                plans = (plan(structure, K_TILE) for structure in structures)
+                found += [TileSpace(NAME, each, fold=False) for each in plans if each is not None][:1]
     return found

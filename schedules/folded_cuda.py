@@ -2,8 +2,8 @@
 
 One non-zero costs one ``FFMA R, R, imm32, R`` a pixel: 16 bytes of code, no weight load and no index. The kernel is
 bound by its instructions, so the decisions that set their number, output channels and pixels a thread and input
-channels a chunk, matter most (`cuda_tiles`, `cuda_runs`). Where
-a small batch of small maps makes too few thread blocks, these share the input channels (`cuda_split`).
+channels a k-tile, matter most (`spatial_tiles`, `npq_tiles`). Where a small batch of small maps makes too few thread
+blocks, these share the input channels (`split_k`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import islice
 
 from tvm.target import Target
 
-from tvm_sparse.conv.conv2d_npq import Runs
-from tvm_sparse.conv.conv2d_tiles import Tiles
+from tvm_sparse.conv.conv2d_npq import NpqTiles
+from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.warp_row_tiles import Strips
-from tvm_sparse.scheduling.cuda.npq_tiles import MAX_LENGTH, NpqSpace, lengths, run_plan
+from tvm_sparse.conv.warp_row_tiles import WarpRowTiles
+from tvm_sparse.scheduling.cuda.npq_tiles import MAX_PIXELS, NpqSpace, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
@@ -33,16 +33,16 @@ TARGET = "cuda"
 # Multiply-adds a kernel may hold, non-zeros times pixels of a thread. Each takes a compiler half a millisecond to a
 # whole one: with the tiles of output channels side by side, about a minute on 8 cores.
 MAX_MULTIPLY_ADDS = 400_000
-# The same where there is no ring, so that one compiler has all of it.
+# The same where there is no multistage pipeline, so that one compiler has all of it.
 MAX_WHOLE = 120_000
-# Multiply-adds of a chunk where there is no ring.
-CHUNK = 200
+# Multiply-adds of a k-tile where there is no multistage pipeline.
+K_TILE = 200
 # Offered to the search: pixels of a thread below each other, and how many widths of tiles for them.
 TILINGS = ((1, 2), (2, 1))
 # Pixels of a thread side by side, where filters are so wide or wider.
 BESIDE = ((2, 3), (4, 5))
-# Runs of pixels offered to the search, and pixels of strips, most promising first.
-RUNS, STRIPS = 4, (256, 224, 320, 288, 192)
+# NPQ tilings offered to the search, and pixels of warp-row tiles, most promising first.
+NPQ_TILINGS, WARP_ROW_PIXELS = 4, (256, 224, 320, 288, 192)
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -59,26 +59,26 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     found: list[Space] = []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
-            tiled = (_tiled(spec, Structure(tiles, pixels, "multistage"), folding) for tiles in layouts(spec, pixels))
+            tiled = (_tiled(Structure(tiles, pixels, "multistage"), folding) for tiles in layouts(spec, pixels))
             found += islice(_fitting(tiled), count)
-    across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
-    first = (_tiled(spec, Structure(tiles, 1, "multistage", across=True), folding) for tiles in islice(across, 1))
-    found += _fitting(first)
-    runs = (NpqSpace(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
-    found += sorted(_fitting(runs), key=_estimate_us)[:RUNS]
+    across = (tiles for tiles in layouts(spec, 1) if side_by_side(tiles))
+    found += _fitting(_tiled(Structure(tiles, 1, "multistage", across=True), folding) for tiles in islice(across, 1))
+    npq = (NpqSpace(NAME, tiles, folding) for tiles in npq_tilings(spec))
+    found += sorted(_fitting(npq), key=_estimate_us)[:NPQ_TILINGS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
-    strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
-    found += _fitting(NpqSpace(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])
+    warp_rows = (tiles for tiles in (WarpRowTiles(spec, each) for each in WARP_ROW_PIXELS) if tiles.fits)
+    if spec.out_w % 32:
+        found += _fitting(NpqSpace(NAME, tiles, folding) for tiles in islice(warp_rows, 1))
     found += split_spaces(NAME, spec, folding, target, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
-        # Small blocks with large windows: too many copies a thread for a ring.
-        plans = (
-            plan(spec, Structure(tiles, 1, "single"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)
-        )
-        found += [TileSpace(NAME, spec, each, fold=True) for each in plans if each is not None][:1]
+        # Small blocks with large windows: too many copies a thread for a multistage pipeline.
+        plans = (plan(Structure(tiles, 1, "single"), K_TILE / max(pattern.density, 0.01)) for tiles in layouts(spec, 1))
+        found += [TileSpace(NAME, each, fold=True) for each in plans if each is not None][:1]
     if not found:
         if pattern.nnz > MAX_WHOLE:
-            raise NotApplicable(f"{pattern.nnz} non-zeros need a ring of copies, and none fits a multiprocessor")
+            raise NotApplicable(
+                f"{pattern.nnz} non-zeros need a multistage pipeline of copies, and none fits a multiprocessor"
+            )
         raise NotApplicable("the input of one row of outputs and one channel exceeds shared memory")
     # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/measurements.md).
     return [*sorted(found, key=_estimate_us), *_beside(spec, folding)]
@@ -88,8 +88,7 @@ def _beside(spec: ConvSpec, folding: Fold) -> list[Space]:
     """Spaces whose threads have several pixels side by side, on maps that still make a warp."""
     offered = (beside for beside, width in BESIDE if spec.s >= width and spec.out_h * spec.out_w >= 32 * beside)
     pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, 1, beside)[:1])
-    tiled = (_tiled(spec, Structure(tiles, 1, "multistage", beside=beside), folding) for beside, tiles in pairs)
-    return list(_fitting(tiled))
+    return list(_fitting(_tiled(Structure(tiles, 1, "multistage", beside=beside), folding) for beside, tiles in pairs))
 
 
 def _fitting(spaces: Iterable[FoldedCudaSpace | None]) -> Iterator[FoldedCudaSpace]:
@@ -101,11 +100,9 @@ def _estimate_us(space: Space) -> float:
     return space.estimate_us or 0.0
 
 
-_STRIP = re.compile(r"warp-rows(\d{1,4})")
-_RUN, _RING = (
-    re.compile(r"(?:split(\d)-)?npq(\d{1,4})"),
-    re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?"),
-)
+_WARP_ROWS = re.compile(r"warp-rows(\d{1,4})")
+_NPQ = re.compile(r"(?:split(\d)-)?npq(\d{1,4})")
+_SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?")
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
@@ -116,29 +113,28 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         return None
     folding = Fold.on(target, pattern)
-    if match := _RING.fullmatch(variant):
+    if match := _SPATIAL.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
-        structure = Structure(
-            Tiles(rows, columns), pixels, "multistage", across=bool(match[5]), beside=int(match[4] or 1)
-        )
-        return _tiled(spec, structure, folding) if serves(spec, structure) else None
-    if match := _STRIP.fullmatch(variant):
-        strips = Strips(int(match[1]))
-        fits = 0 < strips.length <= MAX_LENGTH and strips.serves(spec)
-        return NpqSpace(NAME, spec, run_plan(spec, strips), folding) if fits else None
-    match = _RUN.fullmatch(variant)
-    if match is None or not 0 < int(match[2]) <= MAX_LENGTH:
+        tiles, beside = SpatialTiles(spec, rows, columns), int(match[4] or 1)
+        structure = Structure(tiles, pixels, "multistage", across=bool(match[5]), beside=beside)
+        return _tiled(structure, folding) if serves(structure) else None
+    if match := _WARP_ROWS.fullmatch(variant):
+        warp_rows = WarpRowTiles(spec, int(match[1]))
+        fits = 0 < warp_rows.pixels <= MAX_PIXELS and warp_rows.fits
+        return NpqSpace(NAME, warp_rows, folding) if fits else None
+    match = _NPQ.fullmatch(variant)
+    if match is None or not 0 < int(match[2]) <= MAX_PIXELS:
         return None
-    run = run_plan(spec, Runs(int(match[2])))
+    npq = NpqTiles(spec, int(match[2]))
     if match[1] is None:
-        return NpqSpace(NAME, spec, run, folding)
+        return NpqSpace(NAME, npq, folding)
     parts = int(match[1])
-    return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
+    return split_space(NAME, npq, parts, folding) if parts in SPLITS and has_clusters(target) else None
 
 
-def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> FoldedTileSpace | None:
+def _tiled(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
     """The space of one way to cut the output, or None where there would be too much code."""
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(spec, structure, 0)
-    return None if decisions is None else FoldedTileSpace(NAME, spec, decisions, folding)
+    decisions = plan(structure, 0)
+    return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from random_convolutions import random_weight
 
-from tvm_sparse.cli.bottleneck import Limit, advise, limit_of, traffic_bytes
+from tvm_sparse.cli.bottleneck import Limit, advise, limit_of
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -57,11 +57,6 @@ def test_dead_filters_and_channels():
 
 def test_other_targets_have_no_limit_here():
     assert look(MAP, 0.1, target=resolve_target("cuda"))[0] is None
-
-
-def test_traffic_by_hand():
-    spec = ConvSpec(2, 3, 8, 8, 5, 3, 3, residual=True)
-    assert traffic_bytes(spec) == 4 * (2 * 3 * 64 + 2 * (2 * 5 * 36))
 
 
 def test_a_predicted_time_is_shown(monkeypatch, capsys):

@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
-from tvm_sparse.conv.conv2d_tiles import Tiles, conv2d_tiles
+from tvm_sparse.conv.conv2d_tiles import SpatialTiles, conv2d_tiles
 from tvm_sparse.conv.spec import ConvSpec
 
 TARGET = tvm.target.Target("llvm")
@@ -59,8 +59,8 @@ def test_rows_in_any_layout(data):
 def test_tiles_of_any_size(data):
     choose = choosing(data)
     case = random_case(choose)
-    tiles = Tiles(case.spec.out_h + choose((0, 1, 3)), choose(range(1, case.spec.out_w + 2)))
-    assert is_exact(conv2d_tiles(case.spec, tiles), case), (tiles, case)
+    tiles = SpatialTiles(case.spec, case.spec.out_h + choose((0, 1, 3)), choose(range(1, case.spec.out_w + 2)))
+    assert is_exact(conv2d_tiles(tiles), case), (tiles, case)
 
 
 @pytest.mark.parametrize(

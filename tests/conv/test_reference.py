@@ -1,5 +1,7 @@
 """The float64 reference against torch, and that its bound is neither missed nor loose enough to hide a bug."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,13 @@ def test_agrees_with_torch(case):
     exact = expected(case.spec, arguments, case.weight)
     np.testing.assert_allclose(exact.value, torch_conv2d(case.spec, arguments, case.weight, torch.float64), atol=1e-12)
     assert exact.worst(torch_conv2d(case.spec, arguments, case.weight, torch.float32)) <= 1
+
+
+def test_tensors_give_the_same_as_arrays():
+    arguments, weight = arguments_and_weight()
+    zeros = partial(torch.zeros, dtype=torch.float64)
+    found = conv2d(SPEC, torch.from_numpy(arguments["x"]), torch.from_numpy(weight), zeros)
+    np.testing.assert_allclose(found.numpy(), conv2d(SPEC, arguments["x"], weight), rtol=1e-13)
 
 
 def arguments_and_weight():

@@ -30,6 +30,11 @@ def test_shapes_are_those_of_torch(spec):
     assert spec.dense_flops == spec.sparse_flops(torch.zeros(spec.weight_shape).numel())
 
 
+def test_traffic_by_hand():
+    spec = ConvSpec(2, 3, 8, 8, 5, 3, 3, residual=True)
+    assert spec.traffic_bytes == 4 * (2 * 3 * 64 + 2 * (2 * 5 * 36))
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(specs())
 def test_json_gives_the_same_spec_back(spec):

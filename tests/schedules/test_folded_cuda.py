@@ -26,14 +26,15 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda import nvcc
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.conv2d_npq import Runs
-from tvm_sparse.conv.conv2d_tiles import Tiles
+from tvm_sparse.conv.conv2d_npq import NpqTiles
+from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import DependentLaunch
-from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.thread_layout import spread
 from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
@@ -154,19 +155,19 @@ def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: 
 def test_many_runs_are_whole_warps() -> None:
     """Memory is written 32 bytes at a time: neither a warp's outputs nor a tile's begin or end amid them."""
     large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
-    assert all(runs.length % 32 == 0 for runs in lengths(large)) and len(lengths(large)) > 3
+    assert all(tiles.pixels % 32 == 0 for tiles in npq_tilings(large)) and len(npq_tilings(large)) > 3
     assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
-    rings = [Structure(Tiles(112, columns), 1, "multistage") for columns in (28, 56, 112)]
-    assert [torn(large, ring) for ring in rings] == [True, False, False]
+    structures = [Structure(SpatialTiles(large, 112, columns), 1, "multistage") for columns in (28, 56, 112)]
+    assert [torn(each) for each in structures] == [True, False, False]
     small, few = replace(large, n=1), replace(large, c=4, k=16)
-    assert not torn(small, rings[0])
+    assert not torn(Structure(SpatialTiles(small, 112, 28), 1, "multistage"))
     offered = folded_cuda.spaces(few, SparsityPattern.of(sparse_weight(few)), CUDA)
     assert sum("-across" in each.variant for each in offered) == 1
 
 
 def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     """Also where TVM resolves the divisions that say which row of its run a pixel reads."""
-    spec, runs = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), Runs(16)
+    spec = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec)
     each = find_space("folded_cuda:npq16", spec, SparsityPattern.of(weight), CUDA)
     default = each.defaults[0]
@@ -174,7 +175,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(apply_decisions(each, weight).func, CUDA)[1]
     ample = spread_bytes(math.prod(launch.grid)) if launch_at == DependentLaunch.AT_ONCE else 0
-    assert launch.shared == max(ample, 4 * buffers * channels * run_plan(spec, runs).channel)
+    assert launch.shared == max(ample, 4 * buffers * channels * channel_floats(NpqTiles(spec, 16)))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
@@ -301,12 +302,12 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
     choose = random.Random(seed).choice
     spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
     structure = Structure(choose(layouts(spec, 2)), 2, choose(("async", "plain")), choose((False, True)))
-    decisions = plan(spec, structure, 1000)
+    decisions = plan(structure, 1000)
     if decisions is None:
         return
     rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
     assert structure.tiles.columns * rows * images <= MAX_THREADS
-    assert structure.shared_bytes(spec, rows, images, channels) <= MAX_SHARED
+    assert structure.shared_bytes(rows, images, channels) <= MAX_SHARED
     for choice in (decisions.filters, decisions.rows, decisions.images, decisions.channels, decisions.blocks):
         assert choice.default in choice.candidates
 
@@ -314,7 +315,7 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
 def test_rows_in_shared_memory_do_not_conflict() -> None:
     """A warp that wraps to the next row of outputs reads 32 different banks."""
     spec = ConvSpec(1, 8, 56, 56, 8, 3, 3, padding=(1, 1, 1, 1))
-    stride = Structure(Tiles(56, 56), 1, "async").row_stride(spec)
+    stride = row_stride(SpatialTiles(spec, 56, 56))
     banks = {(divmod(thread, 56)[0] * stride + divmod(thread, 56)[1]) % 32 for thread in range(32, 64)}
     assert len(banks) == 32
 
@@ -346,13 +347,11 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
     weight = np.where(sparse_weight(spec, 0.4), 3, 0).astype(np.float32)
     case = Case(spec, weight, 5, integers=True)
-    structure = Structure(Tiles(14, 60), 2, mode, stages_weights=not fold)
-    decisions = plan(spec, structure, 100)
+    structure = Structure(SpatialTiles(spec, 14, 60), 2, mode, stages_weights=not fold)
+    decisions = plan(structure, 100)
     assert decisions is not None
     folding = Fold(SparsityPattern.of(weight), MAX_SHARED)
-    tiled = (
-        FoldedTileSpace("test", spec, decisions, folding) if fold else TileSpace("test", spec, decisions, fold=False)
-    )
+    tiled = FoldedTileSpace("test", decisions, folding) if fold else TileSpace("test", decisions, fold=False)
     kernel = apply_decisions(tiled, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     np.testing.assert_array_equal(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import shutil
@@ -20,14 +19,14 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.cluster_reduction import join_parts_pass
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.conv2d_npq import Runs
+from tvm_sparse.conv.conv2d_npq import NpqTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
 from tvm_sparse.scheduling.annotations import PARTS
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import refused
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold
 from tvm_sparse.scheduling.cuda.split_k import split_space
@@ -48,10 +47,10 @@ def weight_of(spec: ConvSpec, density: float = 0.2) -> np.ndarray:
     return random_weight(spec, density, "unstructured", 0, integers=False)
 
 
-def split(spec: ConvSpec, weight: np.ndarray, parts: int, runs: Runs | None = None) -> Space:
-    """The space of `parts` parts and the first length of runs."""
+def split(spec: ConvSpec, weight: np.ndarray, parts: int) -> Space:
+    """The space of `parts` parts and the first NPQ tiling."""
     folding = Fold(SparsityPattern.of(weight), SHARED)
-    found = split_space("folded_cuda", spec, run_plan(spec, runs or lengths(spec)[0]), parts, folding)
+    found = split_space("folded_cuda", npq_tilings(spec)[0], parts, folding)
     assert found is not None
     return found
 
@@ -90,13 +89,13 @@ def test_clusters_need_compute_capability_9(arch: str, expected: bool) -> None:
 def test_a_split_space_is_refused_where_it_does_not_fit() -> None:
     """Parts divide the input channels of a group and the output channels of a tile; partial sums fit."""
     folding = Fold(SparsityPattern.of(weight_of(SPEC)), SHARED)
-    plan = run_plan(SPEC, lengths(SPEC)[0])
-    assert split_space("folded_cuda", SPEC, plan, 2, folding) is not None
+    tiles = npq_tilings(SPEC)[0]
+    assert split_space("folded_cuda", tiles, 2, folding) is not None
     odd_channels, odd_filters = replace(SPEC, c=15), replace(SPEC, k=25)
     for spec in (odd_channels, odd_filters):
-        assert split_space("folded_cuda", spec, run_plan(spec, lengths(spec)[0]), 2, folding) is None
+        assert split_space("folded_cuda", npq_tilings(spec)[0], 2, folding) is None
     # One channel is more than shared memory holds.
-    assert split_space("folded_cuda", SPEC, plan, 2, replace(folding, shared_limit=4 * plan.channel - 4)) is None
+    assert split_space("folded_cuda", tiles, 2, replace(folding, shared_limit=4 * channel_floats(tiles) - 4)) is None
 
 
 def test_the_counts_of_a_part() -> None:
@@ -128,9 +127,10 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     assert len(re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", code)) == np.count_nonzero(weight)
     assert code.count("__syncthreads()") == SPEC.k // filters * SPEC.c // channels
     # The partial sums do not lie where other threads may still read the last chunk.
-    plan = run_plan(SPEC, lengths(SPEC)[0])
-    ring = (min(depth, SPEC.c // parts // channels) * channels - 1) * plan.channel + math.prod(plan.nest) * plan.lanes
-    assert launch.shared >= 4 * (ring + filters * plan.runs.length)
+    tiles = npq_tilings(SPEC)[0]
+    staged = (min(depth, SPEC.c // parts // channels) * channels - 1) * channel_floats(tiles)
+    staged += tiles.input_rows * tiles.width
+    assert launch.shared >= 4 * (staged + filters * tiles.pixels)
     assert (code.count("tvm_sparse_arrive();"), code.count("tvm_sparse_wait();")) == (2, 2)
     assert code.count("tvm_sparse_part(") == filters
     parameters = re.search(r"main_kernel\(([^)]*)\)", code).group(1)
@@ -138,7 +138,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
 
 
 def split_case(choose: random.Random) -> tuple[Case, Space]:
-    """A random convolution with a random length of runs and number of parts that serve it."""
+    """A random convolution with a random NPQ tiling and number of parts that serve it."""
     while True:
         case, parts = random_case(choose.choice), choose.choice((2, 4, 8))
         groups, r, s = case.spec.groups, case.spec.r, case.spec.s
@@ -147,9 +147,9 @@ def split_case(choose: random.Random) -> tuple[Case, Space]:
             continue
         spec = replace(case.spec, c=channels * groups, k=filters * groups)
         weight = random_weight(spec, choose.choice((0.1, 0.4, 1.0)), "unstructured", case.seed, case.integers)
-        pixels = spec.n * spec.out_h * spec.out_w
-        plan = run_plan(spec, Runs(choose.choice(sorted({min(pixels, 512), -(-pixels // 2), min(pixels, 37)}))))
-        found = split_space("folded_cuda", spec, plan, parts, Fold(SparsityPattern.of(weight), SHARED))
+        sizes = sorted({min(spec.pixels, 512), -(-spec.pixels // 2), min(spec.pixels, 37)})
+        tiles = NpqTiles(spec, choose.choice(sizes))
+        found = split_space("folded_cuda", tiles, parts, Fold(SparsityPattern.of(weight), SHARED))
         if found is not None:
             return replace(case, spec=spec, weight=weight), found
 
@@ -157,7 +157,7 @@ def split_case(choose: random.Random) -> tuple[Case, Space]:
 @needs_compiler
 @pytest.mark.parametrize("seed", range(12))
 def test_emulated_split_kernels_match_the_reference(seed: int, tmp_path: Path) -> None:
-    """Any stride, padding, dilation, groups, size, epilogue, number of parts, length of runs and decisions."""
+    """Any stride, padding, dilation, groups, size, epilogue, number of parts, size of tiles and decisions."""
     choose = random.Random(f"{seed} split")
     case, found = split_case(choose)
     verify(case, random_kernel(found, case.weight, choose.choice), tmp_path)

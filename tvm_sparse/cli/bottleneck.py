@@ -60,7 +60,7 @@ def limit_of(
         return _limit_on_gpu(spec, pattern, estimate_us)
     if target.kind.name != "llvm":
         return None
-    flop_per_byte = spec.sparse_flops(pattern.nnz) / traffic_bytes(spec)
+    flop_per_byte = spec.sparse_flops(pattern.nnz) / spec.traffic_bytes
     waste = min(layout.waste(spec) for layout in layouts(spec, vector_lanes(target)))
     if pattern.nnz == 0:
         return Limit("memory", "all its weights are zero, so it only writes its output")
@@ -86,12 +86,6 @@ def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, estimate_us: float) 
     if floor_us > estimate_us / 2:
         return Limit("memory", f"{times}; moving input and output alone takes {floor_us:.3g} us", estimate_us)
     return Limit("instructions", f"{times}; one instruction for each non-zero and 32 pixels", estimate_us)
-
-
-def traffic_bytes(spec: ConvSpec) -> int:
-    """Bytes that a kernel must move: input, output and residual, once each."""
-    n, k, height, width = spec.output_shape
-    return 4 * (spec.n * spec.c * spec.h * spec.w + n * k * height * width * (2 if spec.residual else 1))
 
 
 def advise(spec: ConvSpec, pattern: SparsityPattern, limit: Limit | None) -> list[str]:

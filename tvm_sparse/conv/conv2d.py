@@ -1,25 +1,45 @@
-"""ConvSpec -> TE -> PrimFunc: the dense form of a convolution, before scheduling and folding.
+"""The dense form of a convolution, before scheduling and folding: ConvSpec -> TE -> PrimFunc.
 
-Three computes of the same function, all with stages named ``pack``, ``conv`` and ``out``:
-
-`conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input.
-
-`conv2d_tiles` suits thread blocks. The padded input is cut into tiles of columns that overlap, each of them aligned, so
-that shared memory is filled by wide copies; rows and columns are rounded up to whole tiles.
-
-`conv2d_rows` suits CPU vectors. The padded input is first split by stride phase and its rows laid end to end, so
-that for any stride and dilation one filter tap of a whole group of output rows is one contiguous run of floats:
-full vectors on maps of 7x7 as on maps of 224x224, no strided loads. Columns between rows are computed and dropped.
+`conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input; beside it is what its other forms
+(`conv2d_rows`, `conv2d_tiles`, `conv2d_npq`, `conv2d_split_k`) share with it. All compute the same function, in stages
+named ``pack``, ``conv`` and ``out``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import tvm_ffi
 from tvm import te, tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+from tvm.tirx import BufferRegion
 
 from tvm_sparse.conv.spec import ConvSpec
 
 # Name of the weight's argument in every PrimFunc made here.
 WEIGHT = "weight"
+
+
+def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
+    """The textbook form; arguments x, weight, [bias], [residual], y as `ConvSpec` shapes them."""
+    arguments = arguments_of(spec)
+    x = packed = arguments["x"]
+    if any(spec.padding):
+        packed = te.compute(spec.padded_shape, lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
+    c, r, s = reduce_axes(spec)
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    conv = te.compute(
+        spec.output_shape,
+        lambda n, k, y, x_: te.sum(
+            packed[n, channel_of(spec, k, c), y * st_h + r * dil_h, x_ * st_w + s * dil_w]
+            * arguments[WEIGHT][k, c, r, s],
+            axis=[c, r, s],
+        ),
+        name="conv",
+    )
+    out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")
+    return prim_func(arguments, out)
 
 
 def arguments_of(spec: ConvSpec) -> dict[str, te.Tensor]:
@@ -35,24 +55,38 @@ def arguments_of(spec: ConvSpec) -> dict[str, te.Tensor]:
     return arguments
 
 
-def _padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
+def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
+    """The function ``main`` of the arguments and the output."""
+    return te.create_prim_func([*arguments.values(), out]).with_attr("global_symbol", "main")
+
+
+def padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
     """Element (y, x_) of the zero-padded input, zero also beyond the bottom and right padding."""
     top, left = spec.padding[0], spec.padding[1]
-    conditions = []
-    if top:
-        conditions.append(y >= top)
+    conditions = [y >= top] if top else []
     conditions.append(y < top + spec.h)
-    if left:
-        conditions.append(x_ >= left)
+    conditions += [x_ >= left] if left else []
     conditions.append(x_ < left + spec.w)
     return tirx.if_then_else(tirx.all(*conditions), x[n, c, y - top, x_ - left], tirx.const(0.0, spec.dtype))
 
 
-def epilogue(spec: ConvSpec, arguments: dict[str, te.Tensor], value: tirx.Expr, index: tuple) -> tirx.Expr:
+def reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
+    """The axes (c, r, s) that a convolution sums over."""
+    _, channels, r, s = spec.weight_shape
+    return [te.reduce_axis((0, extent), name) for extent, name in ((channels, "c"), (r, "r"), (s, "s"))]
+
+
+def channel_of(spec: ConvSpec, k: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
+    """Input channel that filter k reads at its c-th channel."""
+    return tirx.floordiv(k, spec.k // spec.groups) * spec.weight_shape[1] + c
+
+
+def epilogue(spec: ConvSpec, arguments: Mapping[str, te.Tensor], value: tirx.Expr, index: Sequence) -> tirx.Expr:
+    """`value` with bias, residual and ReLU, as stored to output element `index` = (n, k, y, x)."""
     if spec.bias:
         value = value + arguments["bias"][index[1]]
     if spec.residual:
-        value = value + arguments["residual"][index]
+        value = value + arguments["residual"][tuple(index)]
     return relu(value, spec.dtype) if spec.relu else value
 
 
@@ -62,43 +96,23 @@ def relu(value: tirx.Expr, dtype: str) -> tirx.Expr:
     return tirx.Select(value < zero, zero, value)
 
 
-def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
-    return te.create_prim_func([*arguments.values(), out]).with_attr("global_symbol", "main")
+def reading_all_of(func: tirx.PrimFunc, reader: str, stage: str, axes: int) -> tirx.PrimFunc:
+    """`func`, its block `reader` declared to read the last `axes` axes of `stage` whole.
 
+    Scheduling computes of a stage only what its readers declare to read.
+    """
 
-def reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
-    _, channels, r, s = spec.weight_shape
-    return [te.reduce_axis((0, extent), name) for extent, name in ((channels, "c"), (r, "r"), (s, "s"))]
+    def region(read: BufferRegion) -> BufferRegion:
+        whole = [Range(0, extent) for extent in read.source.ty.shape[-axes:]]
+        return BufferRegion(read.source, [*read.region[:-axes], *whole])
 
+    def block(node: SBlock) -> SBlock:
+        found = [i for i, read in enumerate(node.reads) if read.source.name == stage]
+        if node.name_hint != reader or not found:
+            return node
+        reads = [region(read) if i in found else read for i, read in enumerate(node.reads)]
+        rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
+        return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": found})
 
-def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
-    """The textbook form; arguments x, weight, [bias], [residual], y as `ConvSpec` shapes them."""
-    arguments = arguments_of(spec)
-    top, left, bottom, right = spec.padding
-    x = arguments["x"]
-    packed = x
-    if any(spec.padding):
-        packed = te.compute(
-            (spec.n, spec.c, spec.h + top + bottom, spec.w + left + right),
-            lambda n, c, y, x_: _padded(spec, x, n, c, y, x_),
-            name="pack",
-        )
-    c, r, s = reduce_axes(spec)
-    channels, filters = spec.weight_shape[1], spec.k // spec.groups
-    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
-    conv = te.compute(
-        spec.output_shape,
-        lambda n, k, y, x_: te.sum(
-            packed[n, channel_of(k, filters, channels, c), y * st_h + r * dil_h, x_ * st_w + s * dil_w]
-            * arguments[WEIGHT][k, c, r, s],
-            axis=[c, r, s],
-        ),
-        name="conv",
-    )
-    out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")
-    return prim_func(arguments, out)
-
-
-def channel_of(k: tirx.Expr, filters: int, channels: int, c: tirx.Expr) -> tirx.Expr:
-    """Input channel that filter k reads at its c-th channel."""
-    return tirx.floordiv(k, filters) * channels + c
+    body = tvm_ffi.structural_map(func.body, (SBlock, block), order="post")
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)

@@ -1,22 +1,24 @@
-"""TE compute with flattened rows, for CPU vectors."""
+"""TE compute with flattened rows, for CPU vectors.
+
+The padded input is first split by stride phase and its rows laid end to end, so that for any stride and dilation one
+filter tap of a whole group of output rows is consecutive floats: full vectors on maps of 7x7 as on maps of 224x224, no
+strided loads. Columns between rows are computed and dropped.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import te, tirx
-from tvm.ir import Range
-from tvm.s_tir import SBlock
-from tvm.tirx import BufferRegion
 
 from tvm_sparse.conv.conv2d import (
     WEIGHT,
-    _padded,
     arguments_of,
     channel_of,
     epilogue,
+    padded,
     prim_func,
+    reading_all_of,
     reduce_axes,
 )
 from tvm_sparse.conv.spec import ConvSpec
@@ -74,13 +76,12 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
     phases = (min(st_h, (spec.r - 1) * dil_h + 1), min(st_w, (spec.s - 1) * dil_w + 1))
     packed = te.compute(
         (spec.n, spec.c, *phases, -(-layout.length(spec) // stride), stride),
-        lambda n, c, ph_y, ph_x, row, column: _padded(
+        lambda n, c, ph_y, ph_x, row, column: padded(
             spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
         ),
         name="pack",
     )
     c, r, s = reduce_axes(spec)
-    channels, filters = spec.weight_shape[1], spec.k // spec.groups
 
     def conv_at(n: tirx.Expr, k: tirx.Expr, group: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         tap = tirx.floordiv(r * dil_h, st_h) * stride + tirx.floordiv(s * dil_w, st_w)
@@ -88,7 +89,7 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         # Row and column of a flat position: flattening the buffer cancels the division, so vectors run over rows' ends.
         flat = group * group_step + vector * layout.lanes + lane + tap
         position = (tirx.floordiv(flat, stride), tirx.floormod(flat, stride))
-        channel = channel_of(k, filters, channels, c)
+        channel = channel_of(spec, k, c)
         index = (n, channel, *position) if direct else (n, channel, *phase, *position)
         source = arguments["x"] if direct else packed
         return te.sum(source[index] * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
@@ -101,26 +102,6 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         return epilogue(spec, arguments, value, (n, k, y, x))
 
     func = prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
-    return _read_whole_vectors(func, layout.lanes)
-
-
-def _read_whole_vectors(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
-    """`func`, its block ``out`` declared to read all lanes of ``conv``.
-
-    Scheduling computes of a stage only what its readers declare. Where rows end within a vector (14 pixels of 16), it
-    would make vectors of the pixels alone: they cannot be joined to wider ones and run several times slower.
-    """
-
-    def block(node: SBlock) -> SBlock:
-        whole = [i for i, read in enumerate(node.reads) if read.source.name == "conv"]
-        if node.name_hint != "out" or not whole:
-            return node
-        reads = [
-            BufferRegion(read.source, [*read.region[:-1], Range(0, lanes)]) if i in whole else read
-            for i, read in enumerate(node.reads)
-        ]
-        rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
-        return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": whole})
-
-    body = tvm_ffi.structural_map(func.body, (SBlock, block), order="post")
-    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    # Where rows end within a vector (14 pixels of 16), scheduling would make vectors of the pixels alone: they cannot
+    # be joined to wider ones and run several times slower.
+    return reading_all_of(func, "out", "conv", axes=1)

@@ -7,33 +7,36 @@ these. ResNet-50 has three such layers, whose whole input is four times what the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cache
+from typing import NamedTuple
 
 from tvm_sparse.conv.spec import ConvSpec
 
 
-@dataclass(frozen=True)
-class Lattice:
-    """Rows and columns that are read are multiples of `step`; `stride` and `dilation` count them. All are (h, w)."""
+class AxisFootprint(NamedTuple):
+    """Places that are read along an axis are multiples of `step`, 1 where neighbours are read; all else counts steps.
 
-    step: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
+    `halo` is how far the last tap of a window lies from the first.
+    """
+
+    step: int
+    stride: int
+    dilation: int
+    halo: int
+
+    @classmethod
+    def of(cls, stride: int, dilation: int, taps: int, outputs: int) -> AxisFootprint:
+        """The footprint along one axis."""
+        # A single output, or a single tap, has no distance to others; what it would be does not matter.
+        step = math.gcd(stride if outputs > 1 else 0, dilation if taps > 1 else 0) or 1
+        dilation = max(dilation // step, 1)
+        return cls(step, max(stride // step, 1), dilation, (taps - 1) * dilation)
+
+    def span(self, outputs: int) -> int:
+        """Places that so many outputs read, from the first to the last."""
+        return (outputs - 1) * self.stride + self.halo + 1
 
 
-@cache
-def lattice(spec: ConvSpec) -> Lattice:
-    """The lattice of a convolution; the step is 1 where neighbours are read."""
-    axes = [
-        _axis(*each)
-        for each in zip(spec.stride, spec.dilation, (spec.r, spec.s), (spec.out_h, spec.out_w), strict=True)
-    ]
-    (step_h, stride_h, dilation_h), (step_w, stride_w, dilation_w) = axes
-    return Lattice((step_h, step_w), (stride_h, stride_w), (dilation_h, dilation_w))
-
-
-def _axis(stride: int, dilation: int, taps: int, outputs: int) -> tuple[int, int, int]:
-    # A single output, or a single tap, has no distance to others; what it would be does not matter.
-    step = math.gcd(stride if outputs > 1 else 0, dilation if taps > 1 else 0) or 1
-    return step, max(stride // step, 1), max(dilation // step, 1)
+def input_footprint(spec: ConvSpec) -> tuple[AxisFootprint, AxisFootprint]:
+    """The footprints of a convolution along rows and columns (y, x)."""
+    y, x = map(AxisFootprint.of, spec.stride, spec.dilation, (spec.r, spec.s), (spec.out_h, spec.out_w))
+    return y, x

@@ -1,11 +1,26 @@
-"""Random weight of a pattern or a density."""
+"""Random weights: of a density, or like another in its pattern."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+
+
+def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> np.ndarray:
+    """Normal random weight (K, C / groups, R, S) float32, of which the largest round(density * size) are kept.
+
+    Before that, outputs of normal inputs have variance 1.
+    """
+    shape = spec.weight_shape
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32) / math.sqrt(math.prod(shape[1:]))
+    zeros = values.size - round(density * values.size)
+    values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
+    return values
 
 
 def weight_like(spec: ConvSpec, pattern: SparsityPattern) -> np.ndarray:

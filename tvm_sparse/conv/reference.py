@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import VerificationError
 
+# A NumPy array or a torch tensor.
+Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
 FLOAT32_ROUNDOFF = 2.0**-24
 # Images of a large batch that differ, where a kernel is verified on all of it.
@@ -21,28 +25,25 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 AGREEMENT = 1e-3
 
 
-def conv2d(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The convolution of `x` (N, C, H, W) and `weight` (K, C / groups, R, S) in float64, no epilogue."""
-    top, left, bottom, right = spec.padding
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    weight = weight.astype(np.float64)
-    cg, kg = spec.c // spec.groups, spec.k // spec.groups
+def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, ...]], Array] = np.zeros) -> Array:
+    """The convolution of `x` (N, C, H, W) and `weight` (K, C / groups, R, S) in float64, no epilogue.
+
+    `zeros` makes a float64 array of a shape: NumPy's, or a torch tensor where `x` and `weight` are, on their device.
+    """
+    top, left, _, _ = spec.padding
+    padded, filters = zeros(spec.padded_shape), zeros(spec.weight_shape)
+    padded[:, :, top : top + spec.h, left : left + spec.w] = x
+    filters[:] = weight
+    groups, channels, kernels = spec.groups, spec.weight_shape[1], spec.k // spec.groups
+    out = zeros((spec.n, groups, kernels, spec.out_h * spec.out_w))
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
-    out = np.zeros(spec.output_shape)
-    for g in range(spec.groups):
-        channels = padded[:, g * cg : (g + 1) * cg]
-        filters = weight[g * kg : (g + 1) * kg]
-        for r in range(spec.r):
-            for s in range(spec.s):
-                window = channels[
-                    :,
-                    :,
-                    r * dil_h : r * dil_h + (spec.out_h - 1) * st_h + 1 : st_h,
-                    s * dil_w : s * dil_w + (spec.out_w - 1) * st_w + 1 : st_w,
-                ]
-                tap = np.tensordot(filters[:, :, r, s], window, axes=([1], [1]))
-                out[:, g * kg : (g + 1) * kg] += tap.transpose(1, 0, 2, 3)
-    return out
+    for r in range(spec.r):
+        rows = slice(r * dil_h, r * dil_h + (spec.out_h - 1) * st_h + 1, st_h)
+        for s in range(spec.s):
+            columns = slice(s * dil_w, s * dil_w + (spec.out_w - 1) * st_w + 1, st_w)
+            window = padded[:, :, rows, columns].reshape(spec.n, groups, channels, -1)
+            out += filters[:, :, r, s].reshape(groups, kernels, channels) @ window
+    return out.reshape(spec.output_shape)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ def digest(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class SparsityPattern:
-    """Summary of the zeros of a weight (K, C / groups, R, S).
+    """Summary of the zeros of a weight (K, C / groups, R, S): `nnz` of its `size` elements are not zero.
 
     `structure` is found from the mask, never declared: ``dense`` (no zeros), ``empty`` (only zeros),
     ``vector<V>`` (blocks of V output channels share their non-zero positions), ``<N>:<M>`` (at most N
-    non-zeros in every M input channels) or ``unstructured``.
+    non-zeros in every M input channels) or ``unstructured``. Dead filters and input channels have only zeros. The
+    digests identify the positions of the non-zeros, and these with their values.
     """
 
     size: int

@@ -88,27 +88,26 @@ class ConvSpec:
             raise ModelError(
                 where, "the kernel is larger than the padded input", f"output {self.out_h}x{self.out_w}", "1x1 or more"
             )
-        for name, shape in (("padded input", self._padded_shape), ("output", self.output_shape)):
+        for name, shape in (("padded input", self.padded_shape), ("output", self.output_shape)):
             if math.prod(shape) > MAX_ELEMENTS:
                 found, allowed = f"{math.prod(shape)} elements", f"up to {MAX_ELEMENTS}"
                 raise ModelError(where, f"the {name} is too large", found, allowed, "use a smaller input or batch")
 
     @property
-    def _padded_shape(self) -> tuple[int, int, int, int]:
+    def padded_shape(self) -> tuple[int, int, int, int]:
+        """(N, C, H + top + bottom, W + left + right)."""
         top, left, bottom, right = self.padding
         return (self.n, self.c, self.h + top + bottom, self.w + left + right)
 
     @property
     def out_h(self) -> int:
         """Height of the output."""
-        top, _, bottom, _ = self.padding
-        return (self.h + top + bottom - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
+        return (self.padded_shape[2] - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
 
     @property
     def out_w(self) -> int:
         """Width of the output."""
-        _, left, _, right = self.padding
-        return (self.w + left + right - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
+        return (self.padded_shape[3] - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
@@ -126,14 +125,24 @@ class ConvSpec:
         return (self.n, self.k, self.out_h, self.out_w)
 
     @property
+    def pixels(self) -> int:
+        """Pixels of all outputs, N * OH * OW: the rows of the matrix product that a convolution is (implicit GEMM)."""
+        return self.n * self.out_h * self.out_w
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes that a kernel must move: input, output and residual, once each."""
+        outputs = math.prod(self.output_shape) * (2 if self.residual else 1)
+        return 4 * (math.prod(self.input_shape) + outputs)
+
+    @property
     def dense_flops(self) -> int:
         """Floating-point operations of the dense convolution, 2 per multiply-add."""
-        _, cg, r, s = self.weight_shape
-        return 2 * cg * r * s * self.n * self.k * self.out_h * self.out_w
+        return self.sparse_flops(math.prod(self.weight_shape))
 
     def sparse_flops(self, nnz: int) -> int:
         """Floating-point operations for `nnz` non-zero weights, 2 per multiply-add."""
-        return 2 * nnz * self.n * self.out_h * self.out_w
+        return 2 * nnz * self.pixels
 
     @property
     def key(self) -> str:

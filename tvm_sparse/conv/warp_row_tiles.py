@@ -1,4 +1,4 @@
-"""Runs of a few rows: thread blocks of 32 columns whose width need not divide that of the maps.
+"""Warp-row tiles: thread blocks of a few rows of 32 columns whose width need not divide that of the maps.
 
 A warp on one row of 32 pixels reads and writes memory in whole lines; tiles of 16 of a map's 112 columns do so in
 halves of lines and stage 1.7 floats a pixel, and 32 does not divide 112. But two maps side by side are seven times 32
@@ -9,107 +9,97 @@ rows, over the end of an image too.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from tvm import tirx
 
-from tvm_sparse.conv.conv2d_npq import Place, Runs, first_copy
-from tvm_sparse.conv.input_footprint import lattice
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.output_tiling import PixelTiling, Place
 
 # Columns of a block: a warp.
 COLUMNS = 32
 
 
-@dataclass(frozen=True)
-class Strips(Runs):
-    """How `runs.conv2d_runs` cuts the output into blocks of 32 columns and as many rows as give `length` pixels."""
+class WarpRowTiles(PixelTiling):
+    """Tiles of 32 columns and as many rows as give `pixels` outputs."""
 
-    @property
-    def wraps(self) -> bool:
-        """No: a warp has one row."""
-        return False
+    wraps = False
 
     @property
     def variant(self) -> str:
-        """Its name."""
-        return f"warp-rows{self.length}"
+        return f"warp-rows{self.pixels}"
 
     @property
     def band(self) -> int:
-        """Rows of a block."""
-        return self.length // COLUMNS
+        """Rows of outputs of a tile."""
+        return self.pixels // COLUMNS
 
-    def serves(self, spec: ConvSpec) -> bool:
+    @property
+    def fits(self) -> bool:
         """Whether bands and columns come out even, and blocks begin where copies do."""
-        lanes, read = self.whole(spec).lanes(spec), lattice(spec)
-        even = self.length % COLUMNS == 0 and spec.out_h % self.band == 0 and spec.n * spec.out_w % COLUMNS == 0
-        plain = read.stride == (1, 1) and read.step == (1, 1)
-        return even and plain and spec.out_w % lanes == 0 and spec.out_w > COLUMNS
+        spec = self.spec
+        even = self.pixels % COLUMNS == 0 and spec.out_h % self.band == 0 and spec.n * spec.out_w % COLUMNS == 0
+        plain = all(axis.stride == axis.step == 1 for axis in self.footprint)
+        return even and plain and spec.out_w % self.lanes == 0 and spec.out_w > COLUMNS
 
-    def count(self, spec: ConvSpec) -> int:
-        """Blocks in all."""
-        return spec.n * spec.out_h * spec.out_w // self.length
+    @property
+    def count(self) -> int:
+        return self.spec.pixels // self.pixels
 
-    def rows(self, spec: ConvSpec) -> int:
-        """Rows of the input that a block needs."""
-        return self.band + (spec.r - 1) * lattice(spec).dilation[0]
+    @property
+    def input_rows(self) -> int:
+        return self.band + self.footprint[0].halo
 
-    def copies(self, spec: ConvSpec) -> int:
-        """Copies of a row of a block's input, where it goes over the end of an image."""
-        first = np.arange(spec.n * spec.out_w // COLUMNS) * COLUMNS
-        start, end = (at // spec.out_w * self.pitch(spec) + at % spec.out_w for at in (first, first + COLUMNS - 1))
-        return int(self._last_copy(spec, (end - start).max())) + 1
+    @cached_property
+    def copies(self) -> int:
+        # As many as where a tile goes over the end of an image.
+        width = self.spec.out_w
+        first = np.arange(self.spec.n * width // COLUMNS) * COLUMNS
+        start, end = (at // width * self._pitch + at % width for at in (first, first + COLUMNS - 1))
+        return int(self._last_copy((end - start).max())) + 1
 
-    def pitch(self, spec: ConvSpec) -> int:
-        """Floats from one image to the next in a line of padded images, which share the padding between them."""
-        lanes, (_, left, _, _) = self.whole(spec).lanes(spec), spec.padding
-        right = spec.out_w + (spec.s - 1) * lattice(spec).dilation[1] - left - spec.w
-        return -(-(spec.w + max(left, right)) // lanes) * lanes
-
-    def source(self, spec: ConvSpec, run: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
-        """See `Runs`."""
-        lanes, (y, first) = self.whole(spec).lanes(spec), self._start(spec, run)
-        start, end = (self._stacked(spec, at) for at in (first, first + COLUMNS - 1))
-        stacked, pitch = tirx.floordiv(start, lanes) + copy, self.pitch(spec) // lanes
-        column = tirx.floormod(stacked, pitch) + first_copy(self, spec)
+    def source(self, tile: tirx.Expr, row: tirx.Expr, copy: tirx.Expr) -> Place:
+        y, first = self._start(tile)
+        start, end = (self._stacked(at) for at in (first, first + COLUMNS - 1))
+        stacked, pitch = tirx.floordiv(start, self.lanes) + copy, self._pitch // self.lanes
+        column = tirx.floormod(stacked, pitch) + self.first_copy
         # Only blocks over the end of an image need all copies; what others do not need is not read.
-        column = tirx.Select(copy <= self._last_copy(spec, end - start), column, -1)
-        return tirx.floordiv(stacked, pitch), y + row - spec.padding[0], column
+        column = tirx.Select(copy <= self._last_copy(end - start), column, -1)
+        return tirx.floordiv(stacked, pitch), y + row - self.spec.padding[0], column
 
-    def staged(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """See `Runs`."""
-        _, first = self._start(spec, run)
-        column = self._stacked(spec, first + tirx.floormod(pixel, COLUMNS)) - self._stacked(spec, first)
-        return tirx.floordiv(pixel, COLUMNS), column + self.whole(spec).lead(spec)
+    def first_tap(self, tile: tirx.Expr, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        _, first = self._start(tile)
+        column = self._stacked(first + tirx.floormod(pixel, COLUMNS)) - self._stacked(first)
+        return tirx.floordiv(pixel, COLUMNS), column + self.lead
 
-    def place(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
-        """See `Runs`; no pixel lies behind the last one."""
-        y, first = self._start(spec, run)
+    def place(self, tile: tirx.Expr, pixel: tirx.Expr, bounded: bool = False) -> Place:
+        y, first = self._start(tile)
         at = first + tirx.floormod(pixel, COLUMNS)
-        return tirx.floordiv(at, spec.out_w), y + tirx.floordiv(pixel, COLUMNS), tirx.floormod(at, spec.out_w)
+        return tirx.floordiv(at, self.spec.out_w), y + tirx.floordiv(pixel, COLUMNS), tirx.floormod(at, self.spec.out_w)
 
-    def exists(self, spec: ConvSpec, run: tirx.Expr, pixel: tirx.Expr) -> None:
-        """See `Runs`: all pixels do."""
+    def _start(self, tile: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """(first row, first column of the line) of a tile.
 
-    def _start(self, spec: ConvSpec, run: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """(first row, first column of the line) of a block.
-
-        Blocks go through the columns of as few images as come out even, then through their bands.
+        Tiles go through the columns of as few images as come out even, then through their bands.
         """
-        images = COLUMNS // math.gcd(COLUMNS, spec.out_w)
-        images = images if spec.n % images == 0 else spec.n
-        across, bands = images * spec.out_w // COLUMNS, spec.out_h // self.band
-        group = tirx.floordiv(run, across * bands)
-        column = (group * across + tirx.floormod(run, across)) * COLUMNS
-        return tirx.floormod(tirx.floordiv(run, across), bands) * self.band, column
+        images = COLUMNS // math.gcd(COLUMNS, self.spec.out_w)
+        images = images if self.spec.n % images == 0 else self.spec.n
+        across, bands = images * self.spec.out_w // COLUMNS, self.spec.out_h // self.band
+        group = tirx.floordiv(tile, across * bands)
+        column = (group * across + tirx.floormod(tile, across)) * COLUMNS
+        return tirx.floormod(tirx.floordiv(tile, across), bands) * self.band, column
 
-    def _stacked(self, spec: ConvSpec, column: tirx.Expr) -> tirx.Expr:
+    @cached_property
+    def _pitch(self) -> int:
+        """Floats from one image to the next in a line of padded images, which share the padding between them."""
+        left, width = self.spec.padding[1], self.spec.w
+        right = self.spec.out_w + self.footprint[1].halo - left - width
+        return -(-(width + max(left, right)) // self.lanes) * self.lanes
+
+    def _stacked(self, column: tirx.Expr) -> tirx.Expr:
         """Where the input of a column of the line begins in the line of padded images."""
-        return tirx.floordiv(column, spec.out_w) * self.pitch(spec) + tirx.floormod(column, spec.out_w)
+        return tirx.floordiv(column, self.spec.out_w) * self._pitch + tirx.floormod(column, self.spec.out_w)
 
-    def _last_copy(self, spec: ConvSpec, pixels: tirx.Expr | np.integer) -> tirx.Expr | np.integer:
-        """The last copy that a block needs whose last pixel lies so far behind its first one."""
-        tiles = self.whole(spec)
-        return (pixels + tiles.lead(spec) + (spec.s - 1) * lattice(spec).dilation[1]) // tiles.lanes(spec)
+    def _last_copy(self, pixels: tirx.Expr | np.integer) -> tirx.Expr | np.integer:
+        """The last copy that a tile needs whose last pixel lies so far behind its first one."""
+        return (pixels + self.lead + self.footprint[1].halo) // self.lanes

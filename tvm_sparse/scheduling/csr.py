@@ -14,7 +14,6 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.conv2d import relu
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.space import NotApplicable
 
@@ -78,22 +77,6 @@ def whole(buffer: tirx.Var, *first: tirx.Expr) -> object:
     """The region of `buffer` with `first` as its first indices, for ``T.reads``."""
     rest = tuple(slice(0, int(extent)) for extent in buffer.shape[len(first) :])
     return buffer[first + rest]
-
-
-def padded(spec: ConvSpec, x: tirx.Var, n: tirx.Expr, c: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
-    """Element (row, column) of the zero-padded input, zero also below and right of it."""
-    y, x_ = row - spec.padding[0], column - spec.padding[1]
-    inside = tirx.all(y >= 0, y < spec.h, x_ >= 0, x_ < spec.w)
-    return tirx.if_then_else(inside, x[n, c, y, x_], tirx.const(0.0, spec.dtype))
-
-
-def epilogue(spec: ConvSpec, arguments: dict[str, tirx.Var], value: tirx.Expr, index: list) -> tirx.Expr:
-    """`value` with bias, residual and ReLU, as stored to output element `index`."""
-    if spec.bias:
-        value = value + arguments["bias"][index[1]]
-    if spec.residual:
-        value = value + arguments["residual"][tuple(index)]
-    return relu(value, spec.dtype) if spec.relu else value
 
 
 def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:

@@ -339,16 +339,11 @@ def floor_us(spec: ConvSpec, pattern: SparsityPattern, writes: int = 1) -> float
     """What no exact kernel undercuts: flops of the non-zeros, or bytes of input and, `writes` times, output."""
     n, _, height, width = spec.output_shape
     flops = 2 * pattern.nnz * n * height * width
-    traffic = _traffic_bytes(spec) + (writes - 1) * 4 * math.prod(spec.output_shape)
+    traffic = spec.traffic_bytes + (writes - 1) * 4 * math.prod(spec.output_shape)
     return max(flops / FLOPS_S, traffic / BANDWIDTH_BYTES_S) * 1e6
 
 
 def cudnn_us(spec: ConvSpec) -> float:
     """About what cuDNN takes on an H200 where it may use TF32; within a factor of two on most of Table 2."""
-    busy = max(spec.dense_flops / _CUDNN_FLOPS_S, _traffic_bytes(spec) / _CUDNN_BYTES_S)
+    busy = max(spec.dense_flops / _CUDNN_FLOPS_S, spec.traffic_bytes / _CUDNN_BYTES_S)
     return busy * 1e6 + _CUDNN_US
-
-
-def _traffic_bytes(spec: ConvSpec) -> int:
-    elements = math.prod(spec.input_shape) + math.prod(spec.output_shape) * (2 if spec.residual else 1)
-    return 4 * elements

@@ -6,18 +6,17 @@ Outermost first::
       threadIdx.z, y, x over images, rows and columns of the tile; a thread has `pixels` rows one below the other, and
       `beside` columns side by side
         registers = 0
-        for each chunk of `channels` input channels
-          copy the chunk's input tile, zeros for padding included, to shared memory
+        for each k-tile of `channels` input channels
+          copy the k-tile's input, zeros for padding included, to shared memory
           multiply-adds, straight-line where folded
         store with bias, residual and ReLU
 
-In mode "multistage" copies run ahead of the arithmetic and the k-tiles are straight-line code
-(`codegen.cuda.multistage_pipeline`), in mode "async" they run two k-tiles ahead in a loop (``cp.async``, three
-buffers), in mode "single" they take turns; in mode "direct" nothing is copied, for kernels so large that not one
-channel fits. blockIdx.y varies slowest, so that blocks that run together
-execute the same code. Tiles of columns are the fastest where the structure says "across": 1.5% less time for operator 9
-at batch 64, but 4 to 11% more at batch 1. The distance of rows in shared memory is the one with the fewest bank
-conflicts.
+In mode "multistage" copies run ahead of the arithmetic and the k-tiles are straight-line code (`multistage_pipeline`),
+in mode "async" they run two k-tiles ahead in a loop (``cp.async``, three buffers), in mode "single" they take turns; in
+mode "direct" nothing is copied, for kernels so large that not one channel fits. blockIdx.y varies slowest, so that
+blocks that run together execute the same code. Tiles of columns are the fastest where the structure says "across": 1.5%
+less time for operator 9 at batch 64, but 4 to 11% more at batch 1. The distance of rows in shared memory is the one
+with the fewest bank conflicts.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD, ORDER, RELEASE, RING, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, torn
+from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
 
@@ -45,7 +43,7 @@ from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
 class Fold:
     """What a folded space knows beyond its plan: the weight's pattern, and what the GPU allows.
 
-    That is the shared memory of a multiprocessor, and when the next kernel may start (`overlap`).
+    That is the shared memory of a multiprocessor, and when the next kernel may start (`dependent_launch`).
     """
 
     pattern: SparsityPattern
@@ -63,16 +61,17 @@ class Fold:
 class TileSpace(HandMadeSpace):
     """The space of one plan without our pipeline: dense with the weight as an argument, or folded in mode "single"."""
 
-    def __init__(self, name: str, spec: ConvSpec, plan: Plan, fold: bool):
-        super().__init__(name, plan.structure.variant, conv2d_tiles(spec, plan.structure.tiles), fold)
-        self.spec, self.plan = spec, plan
+    def __init__(self, name: str, plan: Plan, fold: bool):
+        structure = plan.structure
+        super().__init__(name, structure.variant, conv2d_tiles(structure.tiles), fold)
+        self.plan = plan
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         """See `HandMadeSpace`."""
         names = ("filters", "rows", "images", "channels")
         tile = [choose.one_of(name, *getattr(self.plan, name)) for name in names]
         marks = {FOLD: choose.one_of("blocks_per_sm", *self.plan.blocks)} if self.fold else {}
-        _schedule(sch, self.plan, self.spec, tile, marks)
+        _schedule(sch, self.plan.structure, tile, marks)
 
 
 class TileDecisions(NamedTuple):
@@ -91,8 +90,8 @@ class TileDecisions(NamedTuple):
 class FoldedTileSpace(FoldedCudaSpace):
     """The folded space of one plan, whose mode is "multistage"."""
 
-    def __init__(self, name: str, spec: ConvSpec, plan: Plan, folding: Fold):
-        self.spec, self.plan, self.folding = spec, plan, folding
+    def __init__(self, name: str, plan: Plan, folding: Fold):
+        self.structure, self.folding = plan.structure, folding
         candidates = TileDecisions(
             filters=plan.filters.candidates,
             rows=plan.rows.candidates,
@@ -103,43 +102,42 @@ class FoldedTileSpace(FoldedCudaSpace):
             blocks_per_sm=[1, 2, 3, 4],
             dependent_launch=list(folding.launches),
         )
-        func = conv2d_tiles(spec, plan.structure.tiles)
-        super().__init__(name, plan.structure.variant, func, candidates, folding.shared_limit)
+        func = conv2d_tiles(self.structure.tiles)
+        super().__init__(name, self.structure.variant, func, candidates, folding.shared_limit)
 
     def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
         """See `FoldedCudaSpace`."""
         *tile, stages, order, blocks, launch = decisions
-        _schedule(sch, self.plan, self.spec, tile, {RING: stages, ORDER: order, FOLD: blocks, RELEASE: launch})
+        _schedule(sch, self.structure, tile, {RING: stages, ORDER: order, FOLD: blocks, RELEASE: launch})
 
     def kernel(self, decisions: TileDecisions) -> GpuKernel:
         """See `FoldedCudaSpace`."""
-        spec, plan, folding = self.spec, self.plan, self.folding
-        structure = plan.structure
-        filters, rows, images, channels, depth, order, resident, launch = decisions
+        structure, folding = self.structure, self.folding
+        filters, rows, images, channels, depth, order, resident, release = decisions
         height = structure.thread_rows // rows
         return GpuKernel.of(
-            spec,
+            structure.tiles.spec,
             folding.pattern,
             threads=rows * images * structure.columns,
             filters=filters,
             pixels=structure.pixels,
             beside=structure.beside,
-            blocks=spec.n // images * structure.tiles.count(spec) * height,
+            blocks=structure.tiles.count // images * height,
             channels=channels,
-            chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
-            nest=structure.nest(spec, rows, images, channels),
-            lanes=structure.tiles.lanes(spec),
+            chunk_bytes=structure.shared_bytes(rows, images, channels, 1),
+            nest=structure.nest(rows, images, channels),
+            lanes=structure.tiles.lanes,
             depth=depth,
             resident=resident,
             order=order,
-            release=launch,
-            torn=torn(spec, structure),
+            release=release,
+            torn=torn(structure),
         )
 
 
-def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, tile: Sequence[Any], marks: dict[str, Any]) -> None:
+def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: dict[str, Any]) -> None:
     """Schedule with the first four decisions; `marks` are annotations of the k-tile loop, `FOLD` of the one inside."""
-    structure = plan.structure
+    spec = structure.tiles.spec
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
     filters, rows, images, channels = tile
@@ -161,7 +159,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, tile: Sequence[Any], ma
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
-        loops = stage_input(sch, pack, c_outer, structure.row_stride(spec))
+        loops = stage_input(sch, pack, c_outer, structure.row_stride)
         if structure.mode != "multistage":
             _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
             _bind_threads(sch, bound)
@@ -189,14 +187,14 @@ def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
         sch.bind(loop, axis)
 
 
-def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -> list[LoopRV]:
-    """Copy a chunk of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
+def stage_input(sch: Schedule, pack: SBlockRV, k_tile: LoopRV, row_stride: int) -> list[LoopRV]:
+    """Copy a k-tile of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
 
     The last axes of `pack` are rows, copies and the lanes of a copy. Unbound, the loops are laid over the threads as
-    rings are made (`tvm_sparse.spread`).
+    the multistage pipeline is made (`thread_layout`).
     """
     sch.set_scope(pack, 0, "shared.dyn")
-    sch.compute_at(pack, chunk, preserve_unit_loops=True)
+    sch.compute_at(pack, k_tile, preserve_unit_loops=True)
     outside = len(sch.get_loops(pack)) - len(sch.get(pack).iter_vars)
     *loops, lane = sch.get_loops(pack)[outside:]
     sch.vectorize(lane)
@@ -204,12 +202,12 @@ def stage_input(sch: Schedule, pack: SBlockRV, chunk: LoopRV, row_stride: int) -
     return loops
 
 
-def _stage_weights(sch: Schedule, conv: SBlockRV, chunk: LoopRV, threads: list, taps: int) -> None:
-    """Let all threads copy a chunk of the weight to shared memory, where output channels lie side by side."""
+def _stage_weights(sch: Schedule, conv: SBlockRV, k_tile: LoopRV, threads: list, taps: int) -> None:
+    """Let all threads copy a k-tile of the weight to shared memory, where output channels lie side by side."""
     # Dynamic like the input: TVM asks for more than 48 KiB by the dynamic part alone, and a static part adds to it.
     weight = sch.cache_read(conv, 1, "shared.dyn")
     sch.transform_layout(weight, ("write", 0), lambda k, c, r, s: (c, r, s, k))
-    sch.compute_at(weight, chunk, preserve_unit_loops=True)
+    sch.compute_at(weight, k_tile, preserve_unit_loops=True)
     if taps == 1:
         # TVM finds no place in shared memory for a buffer of 4 bytes beside others.
         sch.storage_align(weight, 0, axis=-2, factor=2, offset=0)

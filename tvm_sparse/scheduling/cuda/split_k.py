@@ -1,17 +1,18 @@
-"""The structure of folded CUDA kernels whose thread blocks share the input channels of small maps.
+"""The structure of folded CUDA kernels whose thread blocks share the input channels of small maps: split-K clusters.
 
 Outermost first::
 
-    blockIdx.x over runs; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of input channels
-      threadIdx.x over the pixels of the run
+    blockIdx.x over NPQ tiles; blockIdx.y over tiles of `filters` output channels; blockIdx.z over parts of the input
+    channels
+      threadIdx.x over the pixels of the tile
         registers = 0
-        for each chunk of `channels` of the part's input channels, as a ring (`ring`)
-          copy the rows that the run needs, zeros for padding included, to shared memory
+        for each k-tile of `channels` of the part's input channels, in a multistage pipeline (`multistage_pipeline`)
+          copy the rows that the tile needs, zeros for padding included, to shared memory
           straight-line multiply-adds
         keep the partial sums in shared memory
         add up those of all parts for a share of the output channels; store with bias, residual and ReLU
 
-The blocks of all parts are a cluster (`tvm_sparse.cluster`); each adds up as many output channels as any other, so
+The blocks of all parts are a cluster (`cluster_reduction`); each adds up as many output channels as any other, so
 `filters` is a multiple of the number of parts.
 """
 
@@ -23,20 +24,22 @@ from typing import Any, NamedTuple
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.conv.conv2d_split_k import conv2d_split
+from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
+from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD, PARTS, RELEASE, RING, DependentLaunch
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.npq_tiles import RunPlan, lengths, run_kernel, run_plan
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_kernel, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
-from tvm_sparse.scheduling.space import NotApplicable, Space, divisors
+from tvm_sparse.scheduling.space import Space, divisors
 from tvm_sparse.target.gpu import has_clusters
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
 SPLITS, OFFERED = (8, 4, 2), 2
 # Pixels of all images together from which on there are enough thread blocks without sharing.
-MAX_PIXELS = 4096
+MAX_SPLIT_PIXELS = 4096
 # About how many threads a block has.
 THREADS = 224
 # Weights that a part has of each filter, zeros included, at least: with fewer, joining the parts takes longest.
@@ -51,20 +54,28 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_
     `best_us` is the estimate of the best kernel without parts.
     """
     sizes = [each for each in SPLITS if spec.weight_shape[1] // each * spec.r * spec.s >= MIN_WEIGHTS]
-    runs = sorted(lengths(spec), key=lambda each: abs(each.length - THREADS))
-    if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
+    tilings = sorted(npq_tilings(spec), key=lambda each: abs(each.pixels - THREADS))
+    if not has_clusters(target) or spec.pixels > MAX_SPLIT_PIXELS or not tilings:
         return []
-    found = (split_space(name, spec, run_plan(spec, runs[0]), parts, folding) for parts in sizes)
+    found = (split_space(name, tilings[0], parts, folding) for parts in sizes)
     offered = islice((each for each in found if each is not None and each.defaults), OFFERED)
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold) -> SplitKSpace | None:
-    """The space of a number of parts, or None where the channels do not divide between them."""
-    try:
-        return SplitKSpace(name, spec, plan, parts, folding)
-    except NotApplicable:
+def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> SplitKSpace | None:
+    """The space of one number of parts and one tiling, or None where the channels do not divide between the parts."""
+    spec = tiles.spec
+    candidates = SplitKDecisions(
+        [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0],
+        divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * channel_floats(tiles))),
+        DEPTHS,
+        [1, 2, 3, 4],
+        # Blocks of a cluster start together: there is no telling where these find room.
+        [each for each in folding.launches if each != DependentLaunch.AT_ONCE],
+    )
+    if spec.weight_shape[1] % parts or not candidates.filters or not candidates.channels:
         return None
+    return SplitKSpace(name, tiles, parts, candidates, folding)
 
 
 class SplitKDecisions(NamedTuple):
@@ -78,56 +89,40 @@ class SplitKDecisions(NamedTuple):
 
 
 class SplitKSpace(FoldedCudaSpace):
-    """The space of one number of parts and one size of tiles.
+    """See `split_space`."""
 
-    Raises
-    ------
-    NotApplicable
-        The channels do not divide, or one channel exceeds shared memory.
-    """
-
-    def __init__(self, name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: Fold):
-        self.spec, self.plan, self.parts, self.folding = spec, plan, parts, folding
-        candidates = SplitKDecisions(
-            [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0],
-            divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * plan.channel)),
-            DEPTHS,
-            [1, 2, 3, 4],
-            # Blocks of a cluster start together: there is no telling where these find room.
-            [each for each in folding.launches if each != DependentLaunch.AT_ONCE],
-        )
-        if spec.weight_shape[1] % parts or not candidates.filters or not candidates.channels:
-            raise NotApplicable(f"the channels do not divide between {parts} thread blocks")
-        func, variant = conv2d_split(spec, plan.runs, parts), f"split{parts}-{plan.runs.variant}"
+    def __init__(self, name: str, tiles: PixelTiling, parts: int, candidates: SplitKDecisions, folding: Fold):
+        self.tiles, self.parts, self.folding = tiles, parts, folding
+        func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
         super().__init__(name, variant, func, candidates, folding.shared_limit)
 
     def kernel(self, decisions: SplitKDecisions) -> GpuKernel:
         """See `FoldedCudaSpace`."""
         *sizes, release = decisions
-        return run_kernel(self.spec, self.plan, self.folding, sizes, parts=self.parts, release=release)
+        return npq_kernel(self.tiles, self.folding, sizes, parts=self.parts, release=release)
 
     def schedule_with(self, sch: Schedule, decisions: SplitKDecisions) -> None:
         """See `FoldedCudaSpace`."""
         conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
         sch.set_scope(conv, 0, "local")
         sch.set_scope(total, 0, "local")
-        per_thread, per_chunk, depth, blocks, launch = decisions
-        part, run, k, pixel, c, r, s = sch.get_loops(conv)
-        k_outer, k_inner = sch.split(k, [None, per_thread])
-        c_outer, c_inner = sch.split(c, [None, per_chunk])
-        sch.reorder(run, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
-        _bind(sch, [run, k_outer, part, pixel])
+        filters, channels, stages, blocks, launch = decisions
+        part, tile, k, pixel, c, r, s = sch.get_loops(conv)
+        k_outer, k_inner = sch.split(k, [None, filters])
+        c_outer, c_inner = sch.split(c, [None, channels])
+        sch.reorder(tile, k_outer, part, pixel, c_outer, c_inner, r, s, k_inner)
+        _bind(sch, [tile, k_outer, part, pixel])
         sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
-        stage_input(sch, pack, c_outer, self.plan.row_stride)
+        stage_input(sch, pack, c_outer, row_stride(self.tiles))
         sch.annotate(c_inner, FOLD, blocks)
-        sch.annotate(c_outer, RING, depth)
+        sch.annotate(c_outer, RING, stages)
         sch.annotate(c_outer, RELEASE, launch)
 
-        run, k, pixel = sch.get_loops(out)
-        k_outer, rest = sch.split(k, [None, per_thread])
+        tile, k, pixel = sch.get_loops(out)
+        k_outer, rest = sch.split(k, [None, filters])
         k_part, k_share = sch.split(rest, [self.parts, None])
-        sch.reorder(run, k_outer, k_part, pixel, k_share)
-        _bind(sch, [run, k_outer, k_part, pixel])
+        sch.reorder(tile, k_outer, k_part, pixel, k_share)
+        _bind(sch, [tile, k_outer, k_part, pixel])
         sch.compute_at(total, pixel, preserve_unit_loops=True)
         sch.annotate(sch.get_loops(total)[-2], PARTS, self.parts)
         sch.unroll(k_share)

@@ -1,4 +1,4 @@
-"""What may be decided about a kernel of `cuda_tiles`: candidates that all fit the machine, and defaults.
+"""What may be decided about a kernel of `spatial_tiles`: candidates that all fit the machine, and defaults.
 
 Every combination of candidates keeps to the limits of threads and shared memory, so that no candidate of a search is
 built in vain.
@@ -7,14 +7,13 @@ built in vain.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
-from tvm_sparse.conv.conv2d_tiles import Tiles
-from tvm_sparse.conv.input_footprint import lattice
+from tvm_sparse.conv.conv2d_tiles import SpatialTiles
+from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.cost_model import LEVEL_2_BYTES
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
@@ -27,7 +26,7 @@ NARROW = 16
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
 # Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
 BLOCKS, FILTERS = 128, 4
-# Buffers of the ring in mode "async", and the fewest in mode "multistage".
+# Buffers of the multistage pipeline in mode "async", and the fewest in mode "multistage".
 BUFFERS = 3
 
 
@@ -49,10 +48,10 @@ class Structure:
     pixels
         Outputs of a thread, one below the other, for each of its output channels.
     mode
-        "multistage" and "async": copies run ahead of the arithmetic in a ring of buffers; "single": they take turns;
+        "multistage" and "async": copies run ahead of the arithmetic; "single": they take turns;
         "direct": no copies.
     stages_weights
-        Whether the weights of a chunk are copied to shared memory too.
+        Whether the weights of a k-tile are copied to shared memory too.
     across
         Whether blocks go through tiles of columns before tiles of rows.
     beside
@@ -61,7 +60,7 @@ class Structure:
         949 loads of shared memory where twice one output takes 2582.
     """
 
-    tiles: Tiles
+    tiles: SpatialTiles
     pixels: int
     mode: str
     stages_weights: bool = False
@@ -72,7 +71,7 @@ class Structure:
     def variant(self) -> str:
         """Its name."""
         order, beside = "-across" if self.across else "", f"x{self.beside}" if self.beside > 1 else ""
-        return f"{self.mode}-{self.tiles.rows}x{self.tiles.columns}-pixels{self.pixels}{beside}{order}"
+        return f"{self.mode}-{self.tiles.variant}-pixels{self.pixels}{beside}{order}"
 
     @property
     def columns(self) -> int:
@@ -86,50 +85,23 @@ class Structure:
 
     @property
     def buffers(self) -> int:
-        """Chunks in shared memory at a time."""
+        """K-tiles in shared memory at a time."""
         return {"multistage": BUFFERS, "async": BUFFERS, "single": 1, "direct": 0}[self.mode]
 
-    def shared_bytes(self, spec: ConvSpec, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
+    def shared_bytes(self, rows: int, images: int, channels: int, buffers: int | None = None) -> int:
         """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
-        width = self.tiles.width(spec)
-        stride = width + (self.row_stride(spec) - width) % 32
-        weights = MAX_WEIGHTS if self.stages_weights else 0
-        return 4 * (buffers or self.buffers) * images * channels * self._height(spec, rows) * stride + weights
+        *outer, _ = self.nest(rows, images, channels)
+        row = row_floats(self.tiles, self.row_stride)
+        return 4 * (buffers or self.buffers) * math.prod(outer) * row + (MAX_WEIGHTS if self.stages_weights else 0)
 
-    def nest(self, spec: ConvSpec, rows: int, images: int, channels: int) -> tuple[int, ...]:
-        """Extents of the copies of a chunk, each of `tiles.lanes` floats."""
-        return images, channels, self._height(spec, rows), self.tiles.width(spec) // self.tiles.lanes(spec)
+    def nest(self, rows: int, images: int, channels: int) -> tuple[int, ...]:
+        """Extents of the copies of a k-tile, each of `tiles.lanes` floats."""
+        return images, channels, self.tiles.footprint[0].span(rows * self.pixels), self.tiles.copies
 
-    def _height(self, spec: ConvSpec, rows: int) -> int:
-        return _height(spec, rows * self.pixels)
-
-    def row_stride(self, spec: ConvSpec) -> int:
-        """The distance of rows, modulo the 32 banks, with which a warp's reads conflict least; whole copies."""
-        return _row_stride(self.tiles, self.pixels, self.beside, spec)
-
-
-def _height(spec: ConvSpec, rows: int) -> int:
-    """Rows of the lattice that so many rows of outputs read."""
-    read = lattice(spec)
-    return (rows - 1) * read.stride[0] + (spec.r - 1) * read.dilation[0] + 1
-
-
-@cache
-def _row_stride(tiles: Tiles, pixels: int, beside: int, spec: ConvSpec) -> int:
-    columns, (st_h, st_w) = tiles.columns // beside, lattice(spec).stride
-    # A warp loads 32 floats at a time: so many threads all that they load at once.
-    lanes = 32 // beside
-
-    def conflicts(stride: int) -> int:
-        total = 0
-        for first in range(0, 256, lanes):
-            places = {divmod(thread, columns) for thread in range(first, first + lanes)}
-            starts = [row * pixels * st_h * stride + column * beside * st_w for row, column in places]
-            total += max(Counter((start + i) % 32 for start in starts for i in range(beside)).values())
-        return total
-
-    width, strides = tiles.width(spec), range(0, 32, tiles.lanes(spec))
-    return min(strides, key=lambda stride: (conflicts(stride), (stride - width) % 32))
+    @property
+    def row_stride(self) -> int:
+        """The distance of rows in shared memory, modulo the 32 banks."""
+        return row_stride(self.tiles, self.pixels, self.beside)
 
 
 @dataclass(frozen=True)
@@ -137,7 +109,7 @@ class Plan:
     """A structure and its decisions.
 
     `filters` are output channels a thread, `rows` and `images` what the threads of a block cover, `channels` input
-    channels a chunk, `blocks` thread blocks that a multiprocessor should hold at once.
+    channels a k-tile, `blocks` thread blocks that a multiprocessor should hold at once.
     """
 
     structure: Structure
@@ -148,26 +120,27 @@ class Plan:
     blocks: Choice
 
 
-def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[Tiles]:
+def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[SpatialTiles]:
     """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads.
 
     For each width of tiles the best number of rows; where there is only one width, the second best too if it is close.
     """
 
-    def cost(tiles: Tiles) -> float:
-        return _best_rows(spec, Structure(tiles, pixels, "multistage", beside=beside))[0]
+    def cost(tiles: SpatialTiles) -> float:
+        return _best_rows(Structure(tiles, pixels, "multistage", beside=beside))[0]
 
     widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
-    found = [sorted((Tiles(rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in widths]
+    heights = _heights(spec, pixels)
+    found = [sorted((SpatialTiles(spec, rows, columns) for rows in heights), key=cost) for columns in widths]
     best = [tiles for tiles, *_ in found]
     if len(found) == 1:
         best += [tiles for tiles in found[0][1:2] if cost(tiles) < 1.08 * cost(best[0])]
     return sorted(best, key=cost)
 
 
-def serves(spec: ConvSpec, structure: Structure) -> bool:
+def serves(structure: Structure) -> bool:
     """Whether tiles cut the output as those of `layouts` do, be they among them or not."""
-    columns, beside = structure.tiles.columns, structure.beside
+    spec, columns, beside = structure.tiles.spec, structure.tiles.columns, structure.beside
     whole = columns == spec.out_w or (columns % 4 == 0 and 0 < columns < spec.out_w)
     fits = structure.tiles.rows in _heights(spec, structure.pixels) and whole and columns <= beside * MAX_THREADS
     return fits and _divides(spec, columns, beside)
@@ -175,21 +148,21 @@ def serves(spec: ConvSpec, structure: Structure) -> bool:
 
 def _divides(spec: ConvSpec, columns: int, beside: int) -> bool:
     """Whether threads of a tile may have so many outputs side by side; only what they read side by side is a gain."""
-    return columns % beside == 0 and (beside == 1 or lattice(spec).stride[1] == 1)
+    return columns % beside == 0 and (beside == 1 or input_footprint(spec)[1].stride == 1)
 
 
-def torn(spec: ConvSpec, structure: Structure) -> bool:
+def torn(structure: Structure) -> bool:
     """Whether the 32 bytes in which memory is written are written in pieces, in an output of more than level 2.
 
     By neighbouring tiles, or by a warp that stores every other column at a time.
     """
-    apart = side_by_side(spec, structure.tiles) and structure.tiles.columns % 8 != 0
-    return apart or (structure.beside > 1 and _is_large(spec))
+    apart = side_by_side(structure.tiles) and structure.tiles.columns % 8 != 0
+    return apart or (structure.beside > 1 and _is_large(structure.tiles.spec))
 
 
-def side_by_side(spec: ConvSpec, tiles: Tiles) -> bool:
+def side_by_side(tiles: SpatialTiles) -> bool:
     """Whether there are several tiles of columns, in an output of more than level 2."""
-    return _is_large(spec) and tiles.count(spec) > 1
+    return _is_large(tiles.spec) and tiles.side_by_side > 1
 
 
 def _is_large(spec: ConvSpec) -> bool:
@@ -209,55 +182,57 @@ def _widths(spec: ConvSpec, beside: int) -> list[int]:
     return sorted(whole | {columns for columns in narrower if NARROW <= columns <= MAX_THREADS * beside})
 
 
-def _best_rows(spec: ConvSpec, structure: Structure) -> tuple[float, int]:
+def _best_rows(structure: Structure) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
-    tiles, pixels, columns, stride = structure.tiles, structure.pixels, structure.columns, lattice(spec).stride
-    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w * (1 + torn(spec, structure))
+    tiles, pixels, columns = structure.tiles, structure.pixels, structure.columns
+    spec, (y, x) = tiles.spec, tiles.footprint
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.side_by_side / spec.out_w * (1 + torn(structure))
 
     def cost(rows: int) -> float:
         threads = rows * columns
         idle = -threads % 32 / threads
-        copied = tiles.width(spec) * _height(spec, rows * pixels) / (tiles.columns * rows * pixels * math.prod(stride))
+        copied = tiles.width * y.span(rows * pixels) / (tiles.columns * rows * pixels * (y.stride * x.stride))
         size = max(threads / THREADS, THREADS / threads)
         return waste * (1 + idle) * (1 + 0.25 * copied) * (1 + 0.1 * (size - 1))
 
     return min((cost(rows), rows) for rows in divisors(structure.thread_rows, MAX_THREADS // columns))
 
 
-def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
+def plan(structure: Structure, multiply_adds: float) -> Plan | None:
     """The decisions of one structure, or None where a block of it does not fit into shared memory.
 
-    By default there are about `multiply_adds` weights, zeros included, times pixels in a chunk.
+    By default there are about `multiply_adds` weights, zeros included, times pixels in a k-tile.
     """
+    spec = structure.tiles.spec
     columns, thread_rows, pixels = structure.columns, structure.thread_rows, structure.pixels * structure.beside
     small = columns * thread_rows <= THREADS // 2
     rows = [thread_rows] if small else divisors(thread_rows, MAX_THREADS // columns)
-    rows = [each for each in rows if structure.shared_bytes(spec, each, 1, 1) <= MAX_SHARED]
+    rows = [each for each in rows if structure.shared_bytes(each, 1, 1) <= MAX_SHARED]
     taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
     filters = divisors(spec.k // spec.groups, ACCUMULATORS // pixels)
     filters = [each for each in filters if each * taps <= MAX_WEIGHTS]
     if not rows or not filters:
         return None
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
-    images = [each for each in images if structure.shared_bytes(spec, rows[-1], each, 1) <= MAX_SHARED]
-    # Of a ring's decisions those that do not fit together are refused one by one.
+    images = [each for each in images if structure.shared_bytes(rows[-1], each, 1) <= MAX_SHARED]
+    # Of a multistage pipeline's decisions those that do not fit together are refused one by one.
     largest = (rows[0], images[0]) if structure.mode == "multistage" else (rows[-1], images[-1])
     channels = [
         each
         for each in divisors(spec.weight_shape[1])
-        if structure.shared_bytes(spec, *largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
+        if structure.shared_bytes(*largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
-    rows_default = nearest(rows, _best_rows(spec, structure)[1])
+    rows_default = nearest(rows, _best_rows(structure)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
-    tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
+    tiles = structure.tiles.count // images_default * (thread_rows // rows_default)
     busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
     filters_default = max([nearest(filters, FILTERS), *busy])
-    chunk = multiply_adds / (filters_default * pixels * spec.r * spec.s)
+    k_tile = multiply_adds / (filters_default * pixels * spec.r * spec.s)
     return Plan(
         structure,
         filters=Choice(filters, filters_default),
         rows=Choice(rows, rows_default),
         images=Choice(images, images_default),
-        channels=Choice(channels, nearest(channels, chunk)),
+        channels=Choice(channels, nearest(channels, k_tile)),
         blocks=Choice([1, 2, 3, 4], blocks_default(columns * rows_default * images_default, filters_default * pixels)),
     )
