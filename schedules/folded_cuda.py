@@ -25,7 +25,6 @@ from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, pl
 from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.scheduling.space import NotApplicable, Space
-from tvm_sparse.target.gpu import has_clusters
 
 NAME = "folded_cuda"
 TARGET = "cuda"
@@ -55,22 +54,24 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     folding, found = Fold.on(target, pattern), []
+    gpu = folding.gpu
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
-            tiled = (_tiled(spec, Structure(tiles, pixels, "ring"), folding) for tiles in layouts(spec, pixels))
+            tiled = (_tiled(spec, Structure(tiles, pixels, "ring"), folding) for tiles in layouts(spec, gpu, pixels))
             found += list(islice((each for each in tiled if each is not None), count))
-    across = (tiles for tiles in layouts(spec, 1) if side_by_side(spec, tiles))
+    across = (tiles for tiles in layouts(spec, gpu, 1) if side_by_side(spec, tiles, gpu))
     found += _each(_tiled(spec, Structure(tiles, 1, "ring", across=True), folding) for tiles in islice(across, 1))
-    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec))
+    runs = (run_space(NAME, spec, run_plan(spec, each), folding) for each in lengths(spec, gpu))
     found += sorted(_each(runs), key=lambda each: each.estimate_us or 0)[:RUNS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     strips = [each for each in map(Strips, STRIPS) if each.serves(spec) and spec.out_w % 32]
     found += _each(run_space(NAME, spec, run_plan(spec, strip), folding) for strip in strips[:1])
-    found += split_spaces(NAME, spec, folding, target, best_us)
+    found += split_spaces(NAME, spec, folding, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a ring.
         plans = (
-            plan(spec, Structure(tiles, 1, "plain"), CHUNK / max(pattern.density, 0.01)) for tiles in layouts(spec, 1)
+            plan(spec, Structure(tiles, 1, "plain"), gpu, CHUNK / max(pattern.density, 0.01))
+            for tiles in layouts(spec, gpu, 1)
         )
         found = [plain_tile_space(NAME, spec, each) for each in plans if each is not None][:1]
     if not found:
@@ -84,7 +85,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def _beside(spec: ConvSpec, folding: Fold) -> list[Space]:
     """Spaces whose threads have several pixels side by side, on maps that still make a warp."""
     offered = (beside for beside, width in BESIDE if spec.s >= width and spec.out_h * spec.out_w >= 32 * beside)
-    pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, 1, beside)[:1])
+    pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, folding.gpu, 1, beside)[:1])
     return _each(_tiled(spec, Structure(tiles, 1, "ring", beside=beside), folding) for beside, tiles in pairs)
 
 
@@ -123,12 +124,12 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if match[1] is None:
         return run_space(NAME, spec, run, folding)
     parts = int(match[1])
-    return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and has_clusters(target) else None
+    return split_space(NAME, spec, run, parts, folding) if parts in SPLITS and folding.gpu.has_clusters else None
 
 
 def _tiled(spec: ConvSpec, structure: Structure, folding: Fold) -> Space | None:
     """The space of one way to cut the output, or None where no ring of copies fits."""
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(spec, structure, 0)
+    decisions = plan(spec, structure, folding.gpu, 0)
     return None if decisions is None else folded_tile_space(NAME, spec, decisions, folding)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tvm_sparse.target.gpu import gpu_id
+from tvm_sparse.target.gpu_driver import gpu_id
 
 
 def name(kind: str) -> str:

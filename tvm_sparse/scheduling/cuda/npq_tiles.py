@@ -23,17 +23,16 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_npq import Runs, conv2d_runs
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RING, STRAIGHT
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.cuda.tile_plan import Structure
 from tvm_sparse.scheduling.space import Space, divisors, sample
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block that lengths are chosen near.
 THREADS = (384, 768, 256, 512, 320, 128)
 MAX_LENGTH = 1024
-# Multiprocessors of an H100 or H200, in halves: two tiles of output channels share them.
-SHARE = 66
 # Lengths of many runs are whole warps: otherwise the writes of each warp begin and end amid 32 bytes of DRAM.
 WARP = 32
 # Beyond this width of maps a run's halo is many more rows than a tile's.
@@ -51,8 +50,10 @@ class RunPlan:
     lanes: int
 
 
-def lengths(spec: ConvSpec) -> list[Runs]:
+def lengths(spec: ConvSpec, gpu: GpuInfo) -> list[Runs]:
     """Runs worth a space, most promising first."""
+    # Two tiles of output channels share the multiprocessors.
+    share = gpu.multiprocessors // 2
     pixels = spec.n * spec.out_h * spec.out_w
     if spec.out_w > MAX_WIDTH:
         return []
@@ -61,8 +62,8 @@ def lengths(spec: ConvSpec) -> list[Runs]:
         count = -(-pixels // min(threads, pixels))
         length = -(-pixels // count)
         # Few runs stay as they are: rounded up, blocks of a small batch would have hardly any threads.
-        if count * 2 > SHARE:
-            length = -(-pixels // (-(-count // SHARE) * SHARE) // WARP) * WARP
+        if count * 2 > share:
+            length = -(-pixels // (-(-count // share) * share) // WARP) * WARP
         if Runs(length) not in found and length <= MAX_LENGTH:
             found.append(Runs(length))
     return found
@@ -86,26 +87,12 @@ def run_kernel(
     order: int = STRAIGHT,
     parts: int = 1,
     release: int = AT_EXIT,
-) -> GpuKernel:
-    """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
-    filters, channels, depth, resident = sizes
-    return GpuKernel.of(
-        spec,
-        folding.pattern,
-        threads=plan.runs.length,
-        filters=filters,
-        pixels=1,
-        blocks=plan.runs.count(spec),
-        channels=channels,
-        chunk_bytes=4 * channels * plan.channel,
-        nest=(channels, *plan.nest),
-        lanes=plan.lanes,
-        depth=depth,
-        resident=resident,
-        order=order,
-        parts=parts,
-        release=release,
-    )
+) -> KernelCounts:
+    """What decisions make of a plan: `sizes` are filters, channels, stages and resident blocks."""
+    filters, channels, stages, resident = sizes
+    output = OutputTile(plan.runs.length, filters, 1, plan.runs.count(spec))
+    k_tile = KTile(channels, 4 * channels * plan.channel, (channels, *plan.nest), plan.lanes)
+    return kernel_counts(spec, folding.pattern, output, k_tile, Pipeline(stages, resident, order, release), parts)
 
 
 def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space | None:
@@ -119,7 +106,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         list(folding.releases),
     )
 
-    def kernel(values: Sequence[int]) -> GpuKernel:
+    def kernel(values: Sequence[int]) -> KernelCounts:
         filters, channels, depth, order, resident, release = values
         return run_kernel(spec, plan, folding, (filters, channels, depth, resident), order=order, release=release)
 
@@ -127,7 +114,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         return lambda sch: _schedule(sch, plan, list(zip(candidates, values, strict=True)))
 
     func, variant = conv2d_runs(spec, plan.runs), plan.runs.variant
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.gpu)
 
 
 def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]) -> None:

@@ -13,10 +13,11 @@ from tvm_sparse.scheduling.annotations import (
     LAST_CHUNK,
     PERSISTENT,
 )
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.cost_model import features, time_us
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Space, decided
-from tvm_sparse.target.gpu import MULTIPROCESSORS
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -64,11 +65,11 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
     return ""
 
 
-def refused(kernel: GpuKernel, shared_limit: int) -> str:
+def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
-    tiles, later = kernel.tiles * kernel.parts, max(0, kernel.chunks - kernel.depth + 1)
+    tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
     pieces, most = (
-        tiles * (kernel.chunks + later * kernel.copies),
+        tiles * (kernel.k_tiles + later * kernel.copies),
         max(MAX_PIECES, tiles * kernel.multiply_adds / SHARE),
     )
     if pieces > most:
@@ -76,17 +77,17 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
     if kernel.order == PERSISTENT:
-        reason = cannot_persist(kernel.blocks, kernel.resident, kernel.chunks, kernel.depth, kernel.non_zeros)
+        reason = cannot_persist(gpu, kernel.blocks, kernel.resident, kernel.k_tiles, kernel.stages, kernel.non_zeros)
         if reason:
             return reason
         if kernel.release == LAST_CHUNK:
             return "the chunks of a persistent grid come again and again, none is its last"
     accumulators = kernel.filters * kernel.pixels
-    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
+    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), gpu.shared_bytes)
 
 
 def choose(
-    candidates: Sequence[Sequence[int]], kernel: Callable[[Sequence[int]], GpuKernel], shared_limit: int
+    candidates: Sequence[Sequence[int]], kernel: Callable[[Sequence[int]], KernelCounts], gpu: GpuInfo
 ) -> list[tuple[int, ...]]:
     """Combinations of one of each of `candidates` that fit, those estimated fastest first, `STARTS` at most.
 
@@ -98,13 +99,13 @@ def choose(
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
     for values in itertools.product(*others, releases[:1]):
         each = kernel(values)
-        if each.threads <= MAX_THREADS and not refused(each, shared_limit):
-            kind, estimate = (values[0], each.turned), (each.time_us(), values)
+        if each.threads <= MAX_THREADS and not refused(each, gpu):
+            kind, estimate = (values[0], each.turned), (time_us(each, gpu), values)
             best[kind] = min(best.get(kind, estimate), estimate)
 
     def estimate_us(values: tuple[int, ...]) -> float:
         each = kernel(values)
-        return math.inf if refused(each, shared_limit) else each.time_us()
+        return math.inf if refused(each, gpu) else time_us(each, gpu)
 
     starts = [values for _, values in sorted(best.values())[:STARTS]]
     return [min(((*values[:-1], release) for release in releases), key=estimate_us) for values in starts]
@@ -115,16 +116,16 @@ def folded_space(
     variant: str,
     func: tirx.PrimFunc,
     candidates: Sequence[Sequence[int]],
-    kernel: Callable[[Sequence[int]], GpuKernel],
+    kernel: Callable[[Sequence[int]], KernelCounts],
     scheduler: Callable[[tuple[int, ...]], Callable[[Schedule], None]],
-    shared_limit: int,
+    gpu: GpuInfo,
 ) -> Space | None:
     """The space of one structure, or None where no decisions fit.
 
     Of decisions, one of each of `candidates`, `kernel` gives the counts, and `scheduler` the schedule that samples them
     with these defaults.
     """
-    starts = choose(candidates, kernel, shared_limit)
+    starts = choose(candidates, kernel, gpu)
     if not starts:
         return None
     return Space(
@@ -133,10 +134,10 @@ def folded_space(
         func=func,
         apply=scheduler(starts[0]),
         others=tuple(map(scheduler, starts[1:])),
-        refuse=lambda sch: refused(kernel(decided(sch)), shared_limit),
-        features=lambda sch: kernel(decided(sch)).features(),
-        estimate_us=kernel(starts[0]).time_us(),
-        estimate=lambda sch: kernel(decided(sch)).time_us(),
+        refuse=lambda sch: refused(kernel(decided(sch)), gpu),
+        features=lambda sch: features(kernel(decided(sch)), gpu),
+        estimate_us=time_us(kernel(starts[0]), gpu),
+        estimate=lambda sch: time_us(kernel(decided(sch)), gpu),
     )
 
 
@@ -145,13 +146,13 @@ def is_large(non_zeros: int) -> bool:
     return non_zeros >= SPLIT_NON_ZEROS
 
 
-def cannot_persist(blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
+def cannot_persist(gpu: GpuInfo, blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
     """Why a kernel's blocks cannot go on with other pixels, or "".
 
     It has so many `blocks` for each tile of output channels, of which a multiprocessor should hold `resident` at once,
     and so many `chunks`, copied to a ring of `depth` buffers.
     """
-    if blocks <= MULTIPROCESSORS * resident:
+    if blocks <= gpu.multiprocessors * resident:
         return f"{blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
     if chunks % depth:
         return f"{chunks} chunks do not end where a ring of {depth} does"

@@ -32,30 +32,34 @@ from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RELEASES, RING
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Choice, Plan, torn
 from tvm_sparse.scheduling.space import Space, sample, weight_itself
-from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a folded space knows beyond its plan: the weight's pattern, and what the GPU allows.
-
-    That is the shared memory of a multiprocessor, and when the next kernel may start (`overlap`).
-    """
+    """What a folded space knows beyond its plan: the weight's pattern and the GPU."""
 
     pattern: SparsityPattern
-    shared_limit: int
-    releases: tuple[int, ...] = (AT_EXIT,)
+    gpu: GpuInfo
 
     @classmethod
     def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
-        """What `target` allows."""
-        shared_bytes = shared_memory_bytes(target)
-        can_spread = overlaps(target) and shared_bytes >= SHARED_BYTES
-        return cls(pattern, shared_bytes, RELEASES if can_spread else (AT_EXIT,))
+        """On the card that `target` means."""
+        return cls(pattern, gpu_info(target))
+
+    @property
+    def shared_limit(self) -> int:
+        """Shared memory of a multiprocessor, bytes."""
+        return self.gpu.shared_bytes
+
+    @property
+    def releases(self) -> tuple[int, ...]:
+        """When the next kernel may start."""
+        return RELEASES if self.gpu.has_dependent_launch else (AT_EXIT,)
 
 
 def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
@@ -86,7 +90,7 @@ def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> S
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
     candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4], list(folding.releases))
 
-    def kernel(values: Sequence[int]) -> GpuKernel:
+    def kernel(values: Sequence[int]) -> KernelCounts:
         return _kernel(spec, plan, folding, values)
 
     def scheduler(values: tuple[int, ...]) -> Callable[[Schedule], None]:
@@ -94,7 +98,7 @@ def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> S
         return lambda sch: _schedule(sch, plan, spec, choices)
 
     func, variant = conv2d_tiles(spec, plan.structure.tiles), plan.structure.variant
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.gpu)
 
 
 def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) -> None:
@@ -144,29 +148,25 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
         sch.unroll(loop)
 
 
-def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> GpuKernel:
+def _kernel(spec: ConvSpec, plan: Plan, folding: Fold, values: Sequence[int]) -> KernelCounts:
     """What decisions make of the plan."""
     structure = plan.structure
-    filters, rows, images, channels, depth, order, resident, release = values
-    height = structure.thread_rows // rows
-    return GpuKernel.of(
-        spec,
-        folding.pattern,
+    filters, rows, images, channels, stages, order, resident, release = values
+    output = OutputTile(
         threads=rows * images * structure.columns,
         filters=filters,
         pixels=structure.pixels,
+        blocks=spec.n // images * structure.tiles.count(spec) * (structure.thread_rows // rows),
         beside=structure.beside,
-        blocks=spec.n // images * structure.tiles.count(spec) * height,
-        channels=channels,
-        chunk_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
+        torn=torn(spec, structure, folding.gpu),
+    )
+    k_tile = KTile(
+        channels,
+        shared_bytes=structure.shared_bytes(spec, rows, images, channels, 1),
         nest=structure.nest(spec, rows, images, channels),
         lanes=structure.tiles.lanes(spec),
-        depth=depth,
-        resident=resident,
-        order=order,
-        release=release,
-        torn=torn(spec, structure),
     )
+    return kernel_counts(spec, folding.pattern, output, k_tile, Pipeline(stages, resident, order, release))
 
 
 def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:

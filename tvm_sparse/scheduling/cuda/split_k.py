@@ -21,17 +21,15 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from tvm.s_tir import Schedule
-from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_ONCE, FOLD, PARTS, RELEASE, RING
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.npq_tiles import RunPlan, lengths, run_kernel, run_plan
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.space import Space, divisors, sample
-from tvm_sparse.target.gpu import has_clusters
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
 SPLITS, OFFERED = (8, 4, 2), 2
@@ -45,14 +43,14 @@ MIN_WEIGHTS = 32
 WORTH = 1.2
 
 
-def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_us: float) -> list[Space]:
-    """Spaces of a small map; none where they are not worth it, or where `target` has no clusters.
+def split_spaces(name: str, spec: ConvSpec, folding: Fold, best_us: float) -> list[Space]:
+    """Spaces of a small map; none where they are not worth it, or where the GPU has no clusters.
 
     `best_us` is the estimate of the best kernel without parts.
     """
     sizes = [each for each in SPLITS if spec.weight_shape[1] // each * spec.r * spec.s >= MIN_WEIGHTS]
-    runs = sorted(lengths(spec), key=lambda each: abs(each.length - THREADS))
-    if not has_clusters(target) or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
+    runs = sorted(lengths(spec, folding.gpu), key=lambda each: abs(each.length - THREADS))
+    if not folding.gpu.has_clusters or spec.n * spec.out_h * spec.out_w > MAX_PIXELS or not runs:
         return []
     found = (split_space(name, spec, run_plan(spec, runs[0]), parts, folding) for parts in sizes)
     offered = islice((each for each in found if each is not None), OFFERED)
@@ -69,7 +67,7 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     releases = [each for each in folding.releases if each != AT_ONCE]
     candidates = (filters, channels, DEPTHS, [1, 2, 3, 4], releases)
 
-    def kernel(values: Sequence[int]) -> GpuKernel:
+    def kernel(values: Sequence[int]) -> KernelCounts:
         *sizes, release = values
         return run_kernel(spec, plan, folding, sizes, parts=parts, release=release)
 
@@ -77,7 +75,7 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
         return lambda sch: _schedule(sch, plan, parts, list(zip(candidates, values, strict=True)))
 
     func, variant = conv2d_split(spec, plan.runs, parts), f"split{parts}-run{plan.runs.length}"
-    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.shared_limit)
+    return folded_space(name, variant, func, candidates, kernel, scheduler, folding.gpu)
 
 
 def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list[int], int]]) -> None:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from tvm_sparse.conv.conv2d_tiles import Tiles
 from tvm_sparse.conv.input_footprint import lattice
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.cost_model import LEVEL_2_BYTES
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block at most, and about how many the defaults aim at.
 MAX_THREADS, THREADS = 512, 256
@@ -25,8 +25,8 @@ MAX_THREADS, THREADS = 512, 256
 NARROW = 16
 # Bytes of shared memory that a block has on every architecture with asynchronous copies, and the staged weights' share.
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
-# Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
-BLOCKS, FILTERS = 128, 4
+# Fewer output channels a thread make more blocks, which keep a GPU busy, down to about `FILTERS`.
+FILTERS = 4
 # Buffers of the ring in mode "async", and the fewest in mode "ring".
 BUFFERS = 3
 
@@ -148,14 +148,14 @@ class Plan:
     blocks: Choice
 
 
-def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[Tiles]:
+def layouts(spec: ConvSpec, gpu: GpuInfo, pixels: int, beside: int = 1) -> list[Tiles]:
     """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads.
 
     For each width of tiles the best number of rows; where there is only one width, the second best too if it is close.
     """
 
     def cost(tiles: Tiles) -> float:
-        return _best_rows(spec, Structure(tiles, pixels, "ring", beside=beside))[0]
+        return _best_rows(spec, Structure(tiles, pixels, "ring", beside=beside), gpu)[0]
 
     widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
     found = [sorted((Tiles(rows, columns) for rows in _heights(spec, pixels)), key=cost) for columns in widths]
@@ -178,22 +178,22 @@ def _divides(spec: ConvSpec, columns: int, beside: int) -> bool:
     return columns % beside == 0 and (beside == 1 or lattice(spec).stride[1] == 1)
 
 
-def torn(spec: ConvSpec, structure: Structure) -> bool:
+def torn(spec: ConvSpec, structure: Structure, gpu: GpuInfo) -> bool:
     """Whether the 32 bytes in which memory is written are written in pieces, in an output of more than level 2.
 
     By neighbouring tiles, or by a warp that stores every other column at a time.
     """
-    apart = side_by_side(spec, structure.tiles) and structure.tiles.columns % 8 != 0
-    return apart or (structure.beside > 1 and _is_large(spec))
+    apart = side_by_side(spec, structure.tiles, gpu) and structure.tiles.columns % 8 != 0
+    return apart or (structure.beside > 1 and _is_large(spec, gpu))
 
 
-def side_by_side(spec: ConvSpec, tiles: Tiles) -> bool:
+def side_by_side(spec: ConvSpec, tiles: Tiles, gpu: GpuInfo) -> bool:
     """Whether there are several tiles of columns, in an output of more than level 2."""
-    return _is_large(spec) and tiles.count(spec) > 1
+    return _is_large(spec, gpu) and tiles.count(spec) > 1
 
 
-def _is_large(spec: ConvSpec) -> bool:
-    return 4 * math.prod(spec.output_shape) > LEVEL_2_BYTES
+def _is_large(spec: ConvSpec, gpu: GpuInfo) -> bool:
+    return 4 * math.prod(spec.output_shape) > gpu.level_2_bytes
 
 
 def _heights(spec: ConvSpec, pixels: int) -> range:
@@ -209,10 +209,10 @@ def _widths(spec: ConvSpec, beside: int) -> list[int]:
     return sorted(whole | {columns for columns in narrower if NARROW <= columns <= MAX_THREADS * beside})
 
 
-def _best_rows(spec: ConvSpec, structure: Structure) -> tuple[float, int]:
+def _best_rows(spec: ConvSpec, structure: Structure, gpu: GpuInfo) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
     tiles, pixels, columns, stride = structure.tiles, structure.pixels, structure.columns, lattice(spec).stride
-    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w * (1 + torn(spec, structure))
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.count(spec) / spec.out_w * (1 + torn(spec, structure, gpu))
 
     def cost(rows: int) -> float:
         threads = rows * columns
@@ -224,7 +224,7 @@ def _best_rows(spec: ConvSpec, structure: Structure) -> tuple[float, int]:
     return min((cost(rows), rows) for rows in divisors(structure.thread_rows, MAX_THREADS // columns))
 
 
-def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | None:
+def plan(spec: ConvSpec, structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | None:
     """The decisions of one structure, or None where a block of it does not fit into shared memory.
 
     By default there are about `multiply_adds` weights, zeros included, times pixels in a chunk.
@@ -247,10 +247,10 @@ def plan(spec: ConvSpec, structure: Structure, multiply_adds: float) -> Plan | N
         for each in divisors(spec.weight_shape[1])
         if structure.shared_bytes(spec, *largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
-    rows_default = nearest(rows, _best_rows(spec, structure)[1])
+    rows_default = nearest(rows, _best_rows(spec, structure, gpu)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
     tiles = spec.n // images_default * structure.tiles.count(spec) * (thread_rows // rows_default)
-    busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
+    busy = [each for each in filters if tiles * (spec.k // each) >= gpu.cluster_multiprocessors]
     filters_default = max([nearest(filters, FILTERS), *busy])
     chunk = multiply_adds / (filters_default * pixels * spec.r * spec.s)
     return Plan(
