@@ -61,6 +61,8 @@ class Space:
         What the cost model is told of a schedule; None: TVM's features of the loop nest, which know nothing of folding.
     estimate_us, estimate
         Estimated time of the default decisions, and of a schedule; None where nothing estimates it.
+    counts
+        What the estimate is made from, of a schedule; None where nothing estimates it.
     others
         Like `apply`, with other defaults that a search should try first.
     """
@@ -76,6 +78,7 @@ class Space:
     features: Callable[[Schedule], Sequence[float]] | None = None
     estimate_us: float | None = None
     estimate: Callable[[Schedule], float] | None = None
+    counts: Callable[[Schedule], Any] | None = None
     others: tuple[Callable[[Schedule], None], ...] = ()
 
     @property

@@ -138,6 +138,7 @@ def folded_space(
         features=lambda sch: features(kernel(decided(sch)), gpu),
         estimate_us=time_us(kernel(starts[0]), gpu),
         estimate=lambda sch: time_us(kernel(decided(sch)), gpu),
+        counts=lambda sch: kernel(decided(sch)),
     )
 
 
