@@ -19,16 +19,17 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, new_buffer, require_int32, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
+from tvm_sparse.target.gpu import gpu_info
 
 NAME = "csr_cuda"
 TARGET = "cuda"
 # Outputs of a thread: more share the read of value and offset, fewer make more threads.
 PIXELS = (4, 8, 2, 1)
-# Threads that keep a large GPU busy.
-THREADS = 132 * 1024
+# Threads that keep a multiprocessor busy.
+THREADS = 1024
 
 
-def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some.
 
     Raises
@@ -39,8 +40,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     height, width = _padded_size(spec)
     require_int32(spec.n * spec.c * height * width, int(np.prod(spec.output_shape)))
     fitting = [pixels for pixels in PIXELS if pixels <= spec.out_h]
-    outputs = int(np.prod(spec.output_shape))
-    fitting.sort(key=lambda pixels: outputs / pixels < THREADS)
+    outputs, busy = int(np.prod(spec.output_shape)), THREADS * gpu_info(target).multiprocessors
+    fitting.sort(key=lambda pixels: outputs / pixels < busy)
     return [CsrPixelsSpace(spec, pattern.nnz, pixels) for pixels in fitting]
 
 

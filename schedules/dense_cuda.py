@@ -12,6 +12,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.spatial_tiles import TileSpace
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.space import Space
+from tvm_sparse.target.gpu import gpu_info
 
 NAME = "dense_cuda"
 TARGET = "cuda"
@@ -19,14 +20,15 @@ TARGET = "cuda"
 K_TILE = 512
 
 
-def spaces(spec: ConvSpec, _pattern: SparsityPattern, _target: Target) -> list[Space]:
+def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
     found: list[Space] = []
+    gpu = gpu_info(target)
     for mode in ("async", "single", "direct"):
         for pixels in (4, 2, 1):
             # A thread that keeps several rows reads each weight once for all of them.
             if pixels <= spec.out_h and (mode != "direct" or not found):
-                structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, pixels))
-                plans = (plan(structure, K_TILE) for structure in structures)
+                structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, gpu, pixels))
+                plans = (plan(structure, gpu, K_TILE) for structure in structures)
                 found += [TileSpace(NAME, each, fold=False) for each in plans if each is not None][:1]
     return found

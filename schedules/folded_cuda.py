@@ -26,7 +26,6 @@ from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, Tile
 from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.scheduling.space import NotApplicable, Space
-from tvm_sparse.target.gpu import has_clusters
 
 NAME = "folded_cuda"
 TARGET = "cuda"
@@ -56,23 +55,27 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     folding = Fold.on(target, pattern)
+    gpu = folding.gpu
     found: list[Space] = []
     for pixels, count in TILINGS:
         if pixels <= spec.out_h:
-            tiled = (_tiled(Structure(tiles, pixels, "multistage"), folding) for tiles in layouts(spec, pixels))
+            tiled = (_tiled(Structure(tiles, pixels, "multistage"), folding) for tiles in layouts(spec, gpu, pixels))
             found += islice(_fitting(tiled), count)
-    across = (tiles for tiles in layouts(spec, 1) if side_by_side(tiles))
+    across = (tiles for tiles in layouts(spec, gpu, 1) if side_by_side(tiles, gpu))
     found += _fitting(_tiled(Structure(tiles, 1, "multistage", across=True), folding) for tiles in islice(across, 1))
-    npq = (NpqSpace(NAME, tiles, folding) for tiles in npq_tilings(spec))
+    npq = (NpqSpace(NAME, tiles, folding) for tiles in npq_tilings(spec, gpu))
     found += sorted(_fitting(npq), key=_estimate_us)[:NPQ_TILINGS]
     best_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=math.inf)
     warp_rows = (tiles for tiles in (WarpRowTiles(spec, each) for each in WARP_ROW_PIXELS) if tiles.fits)
     if spec.out_w % 32:
         found += _fitting(NpqSpace(NAME, tiles, folding) for tiles in islice(warp_rows, 1))
-    found += split_spaces(NAME, spec, folding, target, best_us)
+    found += split_spaces(NAME, spec, folding, best_us)
     if not found and pattern.nnz <= MAX_WHOLE:
         # Small blocks with large windows: too many copies a thread for a multistage pipeline.
-        plans = (plan(Structure(tiles, 1, "single"), K_TILE / max(pattern.density, 0.01)) for tiles in layouts(spec, 1))
+        plans = (
+            plan(Structure(tiles, 1, "single"), gpu, K_TILE / max(pattern.density, 0.01))
+            for tiles in layouts(spec, gpu, 1)
+        )
         found += [TileSpace(NAME, each, fold=True) for each in plans if each is not None][:1]
     if not found:
         if pattern.nnz > MAX_WHOLE:
@@ -87,7 +90,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def _beside(spec: ConvSpec, folding: Fold) -> list[Space]:
     """Spaces whose threads have several pixels side by side, on maps that still make a warp."""
     offered = (beside for beside, width in BESIDE if spec.s >= width and spec.out_h * spec.out_w >= 32 * beside)
-    pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, 1, beside)[:1])
+    pairs = ((beside, tiles) for beside in offered for tiles in layouts(spec, folding.gpu, 1, beside)[:1])
     return list(_fitting(_tiled(Structure(tiles, 1, "multistage", beside=beside), folding) for beside, tiles in pairs))
 
 
@@ -129,12 +132,12 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if match[1] is None:
         return NpqSpace(NAME, npq, folding)
     parts = int(match[1])
-    return split_space(NAME, npq, parts, folding) if parts in SPLITS and has_clusters(target) else None
+    return split_space(NAME, npq, parts, folding) if parts in SPLITS and folding.gpu.has_clusters else None
 
 
 def _tiled(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
     """The space of one way to cut the output, or None where there would be too much code."""
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(structure, 0)
+    decisions = plan(structure, folding.gpu, 0)
     return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)

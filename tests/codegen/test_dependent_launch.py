@@ -20,7 +20,7 @@ from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.schedules import find_space, make_kernel
 from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, STRAIGHT, TURNED, DependentLaunch, Order
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
-from tvm_sparse.target.gpu import MULTIPROCESSORS, SHARED_BYTES, overlaps, spread_bytes
+from tvm_sparse.target.gpu import CARDS, GpuInfo, gpu_info
 from tvm_sparse.target.resolve import resolve_target
 
 HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))
@@ -68,25 +68,26 @@ def test_the_next_kernel_is_released_where_the_decision_says(release: int, order
         assert [each.count("__syncthreads();") for each in (before, *after)] == [CHUNKS, CHUNKS, 0]
         assert all("out_ptr[" in each for each in after)
     blocks = math.prod(launch.grid)
-    assert (launch.shared >= spread_bytes(blocks)) == (release == AT_ONCE)
+    assert (launch.shared >= gpu_info(HOPPER).spread_bytes(blocks)) == (release == AT_ONCE)
 
 
-@pytest.mark.parametrize("blocks", [1, MULTIPROCESSORS, MULTIPROCESSORS + 1, 1000, 10**6])
-def test_a_multiprocessor_holds_its_share_of_the_blocks(blocks: int) -> None:
+@pytest.mark.parametrize("gpu", [each for each in CARDS if each.has_dependent_launch], ids=lambda each: each.name)
+def test_a_multiprocessor_holds_its_share_of_the_blocks(gpu: GpuInfo) -> None:
     """And not one more; what a block takes beyond what it asks for is counted."""
-    share = math.ceil(blocks / MULTIPROCESSORS)
-    taken = spread_bytes(blocks) + 1024
-    assert (share + 1) * taken > SHARED_BYTES
-    assert share * taken <= SHARED_BYTES or share > 32
+    for blocks in (1, gpu.multiprocessors, gpu.multiprocessors + 1, 1000, 10**6):
+        share = math.ceil(blocks / gpu.multiprocessors)
+        taken = gpu.spread_bytes(blocks) + gpu.reserved_bytes
+        assert (share + 1) * taken > gpu.shared_bytes
+        assert share * taken <= gpu.shared_bytes or share > gpu.blocks
 
 
 def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
-    """GPUs before compute capability 9.0, and those with less shared memory than blocks are spread by."""
-    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", [AT_EXIT]), ("sm_90a", list(DependentLaunch))):
+    """On GPUs before compute capability 9.0."""
+    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", list(DependentLaunch)), ("sm_90a", list(DependentLaunch))):
         target = Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
         each = find_space("folded_cuda", SPEC, SparsityPattern.of(weight()), target)
         assert list(each.choices["dependent_launch"].values) == expected
-    assert not overlaps(resolve_target("llvm"))
+    assert not gpu_info(resolve_target("llvm")).has_dependent_launch
 
 
 @pytest.mark.gpu

@@ -40,9 +40,10 @@ from tvm_sparse.scheduling.cuda.thread_layout import spread
 from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
-from tvm_sparse.target.gpu import spread_bytes
+from tvm_sparse.target.gpu import gpu_info
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
+GPU = gpu_info(CUDA)
 SPEC = ConvSpec(2, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 SCHEDULES = ("folded_cuda", "csr_cuda", "dense_cuda")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
@@ -155,12 +156,12 @@ def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: 
 def test_many_runs_are_whole_warps() -> None:
     """Memory is written 32 bytes at a time: neither a warp's outputs nor a tile's begin or end amid them."""
     large = ConvSpec(64, 64, 112, 112, 128, 3, 3, padding=(1, 1, 1, 1))
-    assert all(tiles.pixels % 32 == 0 for tiles in npq_tilings(large)) and len(npq_tilings(large)) > 3
-    assert {tiles.columns for tiles in layouts(large, 1)[:3]} == {16, 56, 112}
+    assert all(tiles.pixels % 32 == 0 for tiles in npq_tilings(large, GPU)) and len(npq_tilings(large, GPU)) > 3
+    assert {tiles.columns for tiles in layouts(large, GPU, 1)[:3]} == {16, 56, 112}
     structures = [Structure(SpatialTiles(large, 112, columns), 1, "multistage") for columns in (28, 56, 112)]
-    assert [torn(each) for each in structures] == [True, False, False]
+    assert [torn(each, GPU) for each in structures] == [True, False, False]
     small, few = replace(large, n=1), replace(large, c=4, k=16)
-    assert not torn(Structure(SpatialTiles(small, 112, 28), 1, "multistage"))
+    assert not torn(Structure(SpatialTiles(small, 112, 28), 1, "multistage"), GPU)
     offered = folded_cuda.spaces(few, SparsityPattern.of(sparse_weight(few)), CUDA)
     assert sum("-across" in each.variant for each in offered) == 1
 
@@ -174,7 +175,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     channels, depth, launch_at = default.channels, default.pipeline_stages, default.dependent_launch
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(apply_decisions(each, weight).func, CUDA)[1]
-    ample = spread_bytes(math.prod(launch.grid)) if launch_at == DependentLaunch.AT_ONCE else 0
+    ample = GPU.spread_bytes(math.prod(launch.grid)) if launch_at == DependentLaunch.AT_ONCE else 0
     assert launch.shared == max(ample, 4 * buffers * channels * channel_floats(NpqTiles(spec, 16)))
 
 
@@ -301,8 +302,8 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
     """Threads and shared memory of the largest candidates together are within what a block may have."""
     choose = random.Random(seed).choice
     spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
-    structure = Structure(choose(layouts(spec, 2)), 2, choose(("async", "plain")), choose((False, True)))
-    decisions = plan(structure, 1000)
+    structure = Structure(choose(layouts(spec, GPU, 2)), 2, choose(("async", "single")), choose((False, True)))
+    decisions = plan(structure, GPU, 1000)
     if decisions is None:
         return
     rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
@@ -348,9 +349,9 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     weight = np.where(sparse_weight(spec, 0.4), 3, 0).astype(np.float32)
     case = Case(spec, weight, 5, integers=True)
     structure = Structure(SpatialTiles(spec, 14, 60), 2, mode, stages_weights=not fold)
-    decisions = plan(structure, 100)
+    decisions = plan(structure, GPU, 100)
     assert decisions is not None
-    folding = Fold(SparsityPattern.of(weight), MAX_SHARED)
+    folding = Fold(SparsityPattern.of(weight), replace(GPU, shared_bytes=MAX_SHARED))
     tiled = FoldedTileSpace("test", decisions, folding) if fold else TileSpace("test", decisions, fold=False)
     kernel = apply_decisions(tiled, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]

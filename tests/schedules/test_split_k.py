@@ -25,17 +25,18 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
 from tvm_sparse.scheduling.annotations import PARTS
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.cost_model import features, time_us
+from tvm_sparse.scheduling.cuda.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import refused
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold
 from tvm_sparse.scheduling.cuda.split_k import split_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Space
-from tvm_sparse.target.gpu import has_clusters, shared_memory_bytes
+from tvm_sparse.target.gpu import gpu_info
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
-SHARED = shared_memory_bytes(CUDA)
+GPU = gpu_info(CUDA)
 SPEC = ConvSpec(1, 16, 14, 14, 24, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
 # The middle of ResNet-50 at batch 1.
 SMALL = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
@@ -49,8 +50,8 @@ def weight_of(spec: ConvSpec, density: float = 0.2) -> np.ndarray:
 
 def split(spec: ConvSpec, weight: np.ndarray, parts: int) -> Space:
     """The space of `parts` parts and the first NPQ tiling."""
-    folding = Fold(SparsityPattern.of(weight), SHARED)
-    found = split_space("folded_cuda", npq_tilings(spec)[0], parts, folding)
+    folding = Fold(SparsityPattern.of(weight), GPU)
+    found = split_space("folded_cuda", npq_tilings(spec, GPU)[0], parts, folding)
     assert found is not None
     return found
 
@@ -83,36 +84,37 @@ def test_split_spaces_are_offered_where_there_are_few_thread_blocks() -> None:
 @pytest.mark.parametrize(("arch", "expected"), [("sm_89", False), ("sm_90", True), ("sm_90a", True), ("sm_120", True)])
 def test_clusters_need_compute_capability_9(arch: str, expected: bool) -> None:
     """With and without the suffix of an architecture."""
-    assert has_clusters(Target({"kind": "cuda", "arch": arch})) == expected
+    assert gpu_info(Target({"kind": "cuda", "arch": arch})).has_clusters == expected
 
 
 def test_a_split_space_is_refused_where_it_does_not_fit() -> None:
     """Parts divide the input channels of a group and the output channels of a tile; partial sums fit."""
-    folding = Fold(SparsityPattern.of(weight_of(SPEC)), SHARED)
-    tiles = npq_tilings(SPEC)[0]
+    folding = Fold(SparsityPattern.of(weight_of(SPEC)), GPU)
+    tiles = npq_tilings(SPEC, GPU)[0]
     assert split_space("folded_cuda", tiles, 2, folding) is not None
     odd_channels, odd_filters = replace(SPEC, c=15), replace(SPEC, k=25)
     for spec in (odd_channels, odd_filters):
-        assert split_space("folded_cuda", npq_tilings(spec)[0], 2, folding) is None
+        assert split_space("folded_cuda", npq_tilings(spec, GPU)[0], 2, folding) is None
     # One channel is more than shared memory holds.
-    assert split_space("folded_cuda", tiles, 2, replace(folding, shared_limit=4 * channel_floats(tiles) - 4)) is None
+    small = replace(GPU, shared_bytes=4 * channel_floats(tiles) - 4)
+    space = split_space("folded_cuda", tiles, 2, replace(folding, gpu=small))
+    assert space is None or not space.defaults
 
 
 def test_the_counts_of_a_part() -> None:
     """A part has its share of multiply-adds, copies and chunks; its sums take shared memory; small grids gain by it."""
     pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
-    counts = {"threads": 196, "pixels": 1, "blocks": 1, "channels": 8, "chunk_bytes": 8 * 16 * 46 * 4}
-    counts |= {"nest": (8, 16, 8), "lanes": 2, "depth": 4, "resident": 1}
-    whole = GpuKernel.of(SMALL, pattern, filters=4, **counts)
-    part = GpuKernel.of(SMALL, pattern, filters=16, parts=4, **counts)
-    assert part.blocks * part.tiles * part.parts == whole.blocks * whole.tiles
+    output, k_tile = OutputTile(196, 4, 1, 1), KTile(8, 8 * 16 * 46 * 4, (8, 16, 8), 2)
+    whole = kernel_counts(SMALL, pattern, output, k_tile, Pipeline(4, 1))
+    part = kernel_counts(SMALL, pattern, output._replace(filters=16), k_tile, Pipeline(4, 1), splits=4)
+    assert part.blocks * part.tiles * part.splits == whole.blocks * whole.tiles
     assert part.multiply_adds == pytest.approx(whole.multiply_adds)
-    assert (part.chunks, part.copied_bytes) == (whole.chunks / 4, whole.copied_bytes / 4)
+    assert (part.k_tiles, part.copied_bytes) == (whole.k_tiles / 4, whole.copied_bytes / 4)
     assert part.shared_bytes == whole.shared_bytes + 4 * 16 * 196
-    assert part.time_us() < whole.time_us() / 1.2
-    assert len(part.features()) == len(whole.features())
-    assert "copies" in refused(replace(part, copies=1000), SHARED)
-    assert "13 addresses of a thread's copies" in refused(replace(part, addresses=13), SHARED)
+    assert time_us(part, GPU) < time_us(whole, GPU) / 1.2
+    assert len(features(part, GPU)) == len(features(whole, GPU))
+    assert "copies" in refused(replace(part, copies=1000), GPU)
+    assert "13 addresses of a thread's copies" in refused(replace(part, addresses=13), GPU)
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
@@ -127,7 +129,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     assert len(re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", code)) == np.count_nonzero(weight)
     assert code.count("__syncthreads()") == SPEC.k // filters * SPEC.c // channels
     # The partial sums do not lie where other threads may still read the last chunk.
-    tiles = npq_tilings(SPEC)[0]
+    tiles = npq_tilings(SPEC, GPU)[0]
     staged = (min(depth, SPEC.c // parts // channels) * channels - 1) * channel_floats(tiles)
     staged += tiles.input_rows * tiles.width
     assert launch.shared >= 4 * (staged + filters * tiles.pixels)
@@ -149,8 +151,8 @@ def split_case(choose: random.Random) -> tuple[Case, Space]:
         weight = random_weight(spec, choose.choice((0.1, 0.4, 1.0)), "unstructured", case.seed, case.integers)
         sizes = sorted({min(spec.pixels, 512), -(-spec.pixels // 2), min(spec.pixels, 37)})
         tiles = NpqTiles(spec, choose.choice(sizes))
-        found = split_space("folded_cuda", tiles, parts, Fold(SparsityPattern.of(weight), SHARED))
-        if found is not None:
+        found = split_space("folded_cuda", tiles, parts, Fold(SparsityPattern.of(weight), GPU))
+        if found is not None and found.defaults:
             return replace(case, spec=spec, weight=weight), found
 
 

@@ -8,15 +8,17 @@ from tvm.target import Target
 
 from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.record import FINGERPRINT_KEYS
+from tvm_sparse.target import cpu, gpu_driver
 from tvm_sparse.target.cpu import available_cores, host_cpu
 from tvm_sparse.target.fingerprint import fingerprint_of
-from tvm_sparse.target.gpu import gpu_property
+from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target, target_json, thread_count
 
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """Makes `nvidia-smi` print a text, or none exist; what was asked of it before is forgotten."""
+    """Makes `nvidia-smi` print a text, or none exist, and CUDA say nothing; what was asked before is forgotten."""
+    monkeypatch.setattr(gpu_driver, "_device_0", lambda: None)
 
     def pretend(answer):
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -39,7 +41,7 @@ def test_a_cpu_target_is_this_machine_s(text):
 
 
 @pytest.mark.parametrize(
-    ("flags", "cpu"),
+    ("flags", "name"),
     [
         ("", "znver4"),
         ("fpu sse4_1 avx avx2 fma avx512f", "x86-64-v3"),
@@ -47,11 +49,11 @@ def test_a_cpu_target_is_this_machine_s(text):
         ("fpu sse4_1", "x86-64-v2"),
     ],
 )
-def test_what_a_virtual_machine_hides_is_not_used(monkeypatch, flags, cpu):
+def test_what_a_virtual_machine_hides_is_not_used(monkeypatch, flags, name):
     """A Zen 4, of which a guest sees these flags; without any, LLVM is believed."""
     monkeypatch.setattr("tvm.target.codegen.llvm_get_system_cpu", lambda: "znver4")
-    monkeypatch.setattr("tvm_sparse.target.cpu.cpu_info", lambda key: flags)
-    assert host_cpu() == cpu
+    monkeypatch.setattr(cpu, "cpu_info", lambda key: flags)
+    assert host_cpu() == name
 
 
 def test_what_is_given_is_kept():
@@ -62,7 +64,13 @@ def test_what_is_given_is_kept():
 
 @pytest.mark.parametrize(
     ("answer", "arch"),
-    [(None, "sm_90"), ("echo 8.6", "sm_86"), ("echo 9.0; echo 8.0", "sm_90"), ("exit 9", "sm_90"), ("true", "sm_90")],
+    [
+        (None, "sm_90"),
+        ("echo 0, 8.6", "sm_86"),
+        ("echo 0, 9.0; echo 1, 8.0", "sm_90"),
+        ("exit 9", "sm_90"),
+        ("true", "sm_90"),
+    ],
 )
 def test_a_cuda_target_is_this_machine_s_or_the_default(gpu, answer, arch):
     gpu(answer)

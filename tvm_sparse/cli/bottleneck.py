@@ -17,6 +17,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import folded_cpu
 from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
 from tvm_sparse.scheduling.cuda import cost_model
+from tvm_sparse.scheduling.cuda.cost_model_fit import fitted_on
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Operations for each byte of input and output; with fewer, moving these takes longer than computing.
 BALANCE_FLOP_PER_BYTE = 2.5
@@ -57,7 +59,7 @@ def limit_of(
         Estimated time of the best schedule's default decisions, where a space gives one.
     """
     if target.kind.name == "cuda" and estimate_us is not None:
-        return _limit_on_gpu(spec, pattern, estimate_us)
+        return _limit_on_gpu(spec, pattern, gpu_info(target), estimate_us)
     if target.kind.name != "llvm":
         return None
     flop_per_byte = spec.sparse_flops(pattern.nnz) / spec.traffic_bytes
@@ -76,10 +78,12 @@ def limit_of(
     return Limit("arithmetic", "one multiply-add for each non-zero and vector of pixels")
 
 
-def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, estimate_us: float) -> Limit:
-    """The estimate beside the roof and beside cuDNN's, all for an H200."""
-    floor_us, rival_us = cost_model.floor_us(spec, pattern), cost_model.cudnn_us(spec)
-    ratio = f"about {rival_us / estimate_us:.2g}x cuDNN with TF32, if this were an H200"
+def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, estimate_us: float) -> Limit:
+    """The estimate beside the roof and beside cuDNN's, for the card that the target means."""
+    floor_us, rival_us = cost_model.floor_us(spec, pattern, gpu), cost_model.cudnn_us(spec, gpu)
+    fitted = fitted_on(gpu)
+    basis = f"an {fitted}" if fitted == gpu.name else f"{gpu.name}, from what was measured on an {fitted}"
+    ratio = f"about {rival_us / estimate_us:.2g}x cuDNN with TF32, for {basis}"
     times = f"an exact kernel is predicted to take {estimate_us:.3g} us, {ratio}"
     if estimate_us < FEW_US:
         return Limit("launch", f"{times}; starting the kernel is most of that", estimate_us)

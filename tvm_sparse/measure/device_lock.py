@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tvm_sparse.errors import UsageError
-from tvm_sparse.target.gpu import gpu_id
+from tvm_sparse.target.gpu_driver import gpu_id
 
 
 def name(kind: str) -> str:

@@ -7,13 +7,8 @@ import platform
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tvm_sparse.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
-
 
 # Environment variable: compilers that the build of one kernel runs side by side; all cores where it is not set.
 COMPILERS = "TVM_SPARSE_COMPILERS"

@@ -6,11 +6,12 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from tvm_sparse.target.cpu import cpu_name
+from tvm_sparse.target.gpu_driver import gpu_property
+from tvm_sparse.target.resolve import thread_count
+
 if TYPE_CHECKING:
     from tvm.target import Target
-from tvm_sparse.target.cpu import cpu_name
-from tvm_sparse.target.gpu import gpu_property
-from tvm_sparse.target.resolve import thread_count
 
 
 def fingerprint_of(target: Target) -> dict[str, str]:

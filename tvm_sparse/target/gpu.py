@@ -1,78 +1,178 @@
-"""Nvidia-smi, compute capability, SMs, registers, shared memory, clusters, PDL: every device."""
+"""Every fact about a GPU, looked up by target.
+
+A target alone says which card is meant: its architecture, and where that has several cards its attribute ``model``. So
+a kernel is made the same on every machine, and a tuning log, which keeps the target, suffices to make it again.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 from tvm.target import Target
 
-if TYPE_CHECKING:
-    from tvm.target import Target
-
-# Shared memory of a multiprocessor by compute capability, KiB (CUDA programming guide, compute capabilities).
-_SHARED_KIB = {80: 164, 86: 100, 87: 164, 89: 100, 90: 228, 100: 228, 120: 100}
-# The card: multiprocessors, their clock, bytes of DRAM and flops a second.
-MULTIPROCESSORS, CLOCK_HZ = 132, 1.9e9
-# Shared memory of a multiprocessor and what the driver takes of each block's, bytes (compute capability 9.0 and 10.0).
-SHARED_BYTES, RESERVED_BYTES, UNIT_BYTES = 228 * 1024, 1024, 128
+# Ends the attribute ``model`` of a target: how many multiprocessors its card has, or its part of a card.
+_COUNT = re.compile(r"(?P<name>.*), (?P<count>[1-9]\d{0,3}) multiprocessors")
 
 
-def shared_memory_bytes(target: Target) -> int:
-    """Shared memory that all blocks of a multiprocessor have together; that of the smallest where it is not known."""
-    return 1024 * _SHARED_KIB.get(compute_capability(target), min(_SHARED_KIB.values()))
+@dataclass(frozen=True)
+class GpuInfo:
+    """One card.
+
+    Limits of a multiprocessor are those of the CUDA programming guide, table "Technical specifications per compute
+    capability"; rates, clocks, caches and multiprocessors are data-sheet values where nothing else is said.
+
+    Parameters
+    ----------
+    name, compute_capability
+        The name as the driver tells it, without what only some of its variants have; 90 for sm_90.
+    multiprocessors, clock_hz
+        Their number, and their clock while they compute.
+    flops_s, tf32_flops_s
+        Of float32, two for a multiply-add, and of the tensor cores in TF32, dense.
+    dram_bytes_s, level_2_bytes
+        What kernels reach of the bandwidth of DRAM; size of the level-2 cache.
+    shared_bytes, block_shared_bytes
+        Shared memory that all blocks of a multiprocessor have together, and one block at most.
+    warps, blocks
+        That a multiprocessor holds at once.
+    quarter_registers, thread_registers
+        32-bit registers of one of a multiprocessor's four parts, and of a thread at most.
+    reserved_bytes, shared_unit_bytes
+        What the driver takes of each block's shared memory, and the unit in which that is given out.
+    instruction_cache_bytes
+        Code up to the first size comes from a multiprocessor's own cache, up to the second from the one that it shares;
+        measured on an H200 and assumed of the others.
+    copy_bytes_cycle
+        Into a multiprocessor's shared memory in a cycle, at most.
+    """
+
+    name: str
+    compute_capability: int
+    multiprocessors: int
+    clock_hz: float
+    flops_s: float
+    tf32_flops_s: float
+    dram_bytes_s: float
+    level_2_bytes: float
+    shared_bytes: int
+    block_shared_bytes: int
+    warps: int
+    blocks: int
+    quarter_registers: int = 16384
+    thread_registers: int = 255
+    reserved_bytes: int = 1024
+    shared_unit_bytes: int = 128
+    instruction_cache_bytes: tuple[int, int] = (32 * 1024, 160 * 1024)
+    copy_bytes_cycle: float = 64.0
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether thread blocks run in clusters (CUDA programming guide, "Thread Block Clusters")."""
+        return self.compute_capability >= 90
+
+    @property
+    def has_dependent_launch(self) -> bool:
+        """Whether kernels may start early (CUDA programming guide, "Programmatic Dependent Launch")."""
+        return self.compute_capability >= 90
+
+    @property
+    def cluster_multiprocessors(self) -> int:
+        """Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them."""
+        return self.multiprocessors // 8 * 8
+
+    def spread_bytes(self, blocks: int) -> int:
+        """Shared memory of a block with which a multiprocessor holds its share of so many blocks, and no more."""
+        share, unit = -(-blocks // self.multiprocessors), self.shared_unit_bytes
+        too_many = self.shared_bytes // (share + 1) // unit * unit + unit
+        return max(0, too_many - self.reserved_bytes)
 
 
-def has_clusters(target: Target) -> bool:
-    """Whether a GPU runs clusters of thread blocks: compute capability 9.0 or later."""
-    return compute_capability(target) >= 90
+def _architecture(shared_kib: int, warps: int, blocks: int) -> dict[str, Any]:
+    """Limits of a multiprocessor; a block may have all of its shared memory but what the driver takes."""
+    return {
+        "shared_bytes": shared_kib * 1024,
+        "block_shared_bytes": (shared_kib - 1) * 1024,
+        "warps": warps,
+        "blocks": blocks,
+    }
 
 
-def gpu_arch() -> str | None:
-    capability = gpu_property("compute_cap")
-    return f"sm_{capability.replace('.', '')}" if capability else None
+_SM_80, _SM_87, _SM_90 = _architecture(164, 64, 32), _architecture(164, 48, 16), _architecture(228, 64, 32)
+_SM_86, _SM_89 = _architecture(100, 48, 16), _architecture(100, 48, 24)
+# Of the bandwidth on the data sheet, what kernels reach: 4.3 of 4.8 TB/s on an H200.
+_REACHED = 0.9
+# The first of an architecture is meant where a target does not say which. In the order of their fields: name, compute
+# capability, multiprocessors, clock, flops, TF32 flops, DRAM, level 2.
+CARDS = (
+    # NVIDIA A100 and A30 data sheets; boost clocks.
+    GpuInfo("NVIDIA A100", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 2.039e12, 40e6, **_SM_80),
+    GpuInfo("NVIDIA A100-SXM4-40GB", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 1.555e12, 40e6, **_SM_80),
+    GpuInfo("NVIDIA A30", 80, 56, 1.44e9, 10.3e12, 82e12, _REACHED * 933e9, 24e6, **_SM_80),
+    # NVIDIA Ampere GA102 white paper; NVIDIA A40 and A10 data sheets.
+    GpuInfo("NVIDIA GeForce RTX 3090", 86, 82, 1.695e9, 35.6e12, 35.6e12, _REACHED * 936e9, 6e6, **_SM_86),
+    GpuInfo("NVIDIA RTX A6000", 86, 84, 1.8e9, 38.7e12, 77.4e12, _REACHED * 768e9, 6e6, **_SM_86),
+    GpuInfo("NVIDIA A40", 86, 84, 1.74e9, 37.4e12, 74.8e12, _REACHED * 696e9, 6e6, **_SM_86),
+    GpuInfo("NVIDIA A10", 86, 72, 1.695e9, 31.2e12, 62.5e12, _REACHED * 600e9, 6e6, **_SM_86),
+    GpuInfo("NVIDIA A10G", 86, 80, 1.71e9, 35e12, 70e12, _REACHED * 600e9, 6e6, **_SM_86),
+    # Jetson AGX Orin technical brief.
+    GpuInfo("Orin", 87, 16, 1.3e9, 5.3e12, 21e12, _REACHED * 205e9, 4e6, **_SM_87),
+    # NVIDIA Ada GPU architecture white paper; NVIDIA L4 and L40S data sheets.
+    GpuInfo("NVIDIA GeForce RTX 4090", 89, 128, 2.52e9, 82.6e12, 82.6e12, _REACHED * 1008e9, 72e6, **_SM_89),
+    GpuInfo("NVIDIA L4", 89, 58, 2.04e9, 30.3e12, 60e12, _REACHED * 300e9, 48e6, **_SM_89),
+    GpuInfo("NVIDIA L40S", 89, 142, 2.52e9, 91.6e12, 183e12, _REACHED * 864e9, 96e6, **_SM_89),
+    # NVIDIA H200 and H100 data sheets; clock and DRAM of the H200 as measured.
+    GpuInfo("NVIDIA H200", 90, 132, 1.9e9, 67e12, 495e12, 4.3e12, 50e6, **_SM_90),
+    GpuInfo("NVIDIA H100", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 3.35e12, 50e6, **_SM_90),
+    GpuInfo("NVIDIA H100 PCIe", 90, 114, 1.755e9, 51e12, 378e12, _REACHED * 2.0e12, 50e6, **_SM_90),
+    GpuInfo("NVIDIA H100 NVL", 90, 132, 1.785e9, 60e12, 418e12, _REACHED * 3.9e12, 50e6, **_SM_90),
+    GpuInfo("NVIDIA GH200", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 4.0e12, 50e6, **_SM_90),
+    # NVIDIA DGX B200 data sheet, divided by its 8 GPUs; level 2 as the driver tells it.
+    GpuInfo("NVIDIA B200", 100, 148, 1.965e9, 75e12, 1100e12, _REACHED * 8.0e12, 126e6, **_SM_90),
+    # NVIDIA RTX Blackwell GPU architecture and RTX PRO 6000 white papers.
+    GpuInfo("NVIDIA GeForce RTX 5090", 120, 170, 2.407e9, 104.8e12, 104.8e12, _REACHED * 1792e9, 96e6, **_SM_89),
+    GpuInfo("NVIDIA RTX PRO 6000", 120, 188, 2.6e9, 125e12, 251e12, _REACHED * 1792e9, 128e6, **_SM_89),
+)
+
+
+def gpu_info(target: Target) -> GpuInfo:
+    """The card that a CUDA target means: that of its attribute ``model``, or else its architecture's first in `CARDS`.
+
+    Of an architecture without cards the one before it is taken, and the smallest where there is none.
+    """
+    return card(compute_capability(target), str(target.attrs["model"]) if "model" in target.attrs else "")
+
+
+@cache
+def card(capability: int, model: str = "") -> GpuInfo:
+    """The card of `gpu_info`; where `model` ends like "80 multiprocessors", it has so many, and rates in proportion."""
+    known = {each.compute_capability for each in CARDS if each.compute_capability <= capability}
+    nearest = max((each for each in known if each // 10 == capability // 10), default=86)
+    cards = [each for each in CARDS if each.compute_capability == nearest]
+    match = _COUNT.fullmatch(model)
+    words = _words(match["name"] if match else model)
+    named = [each for each in cards if words[: len(_words(each.name))] == _words(each.name)]
+    found = replace(max(named, key=lambda each: len(each.name), default=cards[0]), compute_capability=capability)
+    count = int(match["count"]) if match else found.multiprocessors
+    if count == found.multiprocessors:
+        return found
+    part = count / found.multiprocessors
+    flops_s, tf32_flops_s = part * found.flops_s, part * found.tf32_flops_s
+    return replace(found, name=model, multiprocessors=count, flops_s=flops_s, tf32_flops_s=tf32_flops_s)
+
+
+def _words(name: str) -> list[str]:
+    return re.split("[ -]", name)
 
 
 def compute_capability(target: Target) -> int:
     """Of a CUDA target, 90 for ``sm_90a``; 0 where its architecture is not known."""
-    arch = str(target.attrs["arch"]) if "arch" in target.attrs else ""
+    return capability_of(str(target.attrs["arch"])) if "arch" in target.attrs else 0
+
+
+def capability_of(arch: str) -> int:
+    """Of ``sm_90a`` 90; 0 where it is no architecture."""
     number = arch.removeprefix("sm_").rstrip("af")
     return int(number) if number.isdigit() else 0
-
-
-def gpu_id() -> str:
-    """The UUID of the GPU that this process uses; what CUDA_VISIBLE_DEVICES says where the driver does not tell."""
-    return gpu_property("uuid") or f"gpu-{_visible_gpu() or 0}"
-
-
-def _visible_gpu() -> str:
-    """The first of CUDA_VISIBLE_DEVICES, which CUDA calls device 0; empty where it is not set."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-
-
-@lru_cache(maxsize=4)
-def gpu_property(field: str) -> str | None:
-    """One property of the first GPU; None where there is none. Asks the driver's tool, so no CUDA context is made."""
-    try:
-        command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
-        if _visible_gpu():
-            command.append(f"--id={_visible_gpu()}")
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = answer.stdout.strip().splitlines()
-    return lines[0].strip() if answer.returncode == 0 and lines else None
-
-
-def overlaps(target: Target) -> bool:
-    """Whether the kernels of a target start early."""
-    return target.kind.name == "cuda" and compute_capability(target) >= 90
-
-
-def spread_bytes(blocks: int) -> int:
-    """Shared memory with which a multiprocessor holds its share of so many thread blocks, and no more."""
-    share = -(-blocks // MULTIPROCESSORS)
-    too_many = SHARED_BYTES // (share + 1) // UNIT_BYTES * UNIT_BYTES + UNIT_BYTES
-    return max(0, too_many - RESERVED_BYTES)

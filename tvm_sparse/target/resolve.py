@@ -1,4 +1,4 @@
-"""The machine: targets, and the fingerprint under which measurements are comparable."""
+"""Text or JSON to a TVM target, and back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.errors import UsageError
+from tvm_sparse.target.cpu import available_cores, host_cpu
+from tvm_sparse.target.gpu import capability_of, card
+from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
 
 if TYPE_CHECKING:
     from tvm.target import Target
-
-from tvm_sparse.target.cpu import available_cores, host_cpu
-from tvm_sparse.target.gpu import gpu_arch
 
 # The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
 DEFAULT_CUDA_ARCH = "sm_90"
@@ -23,7 +23,8 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
 
     A TVM target is returned as it is.
 
-    Missing parts are filled in from this machine: processor, number of cores, GPU architecture and its limits.
+    Missing parts are filled in from this machine: processor, number of cores, GPU. A target that names a GPU's
+    architecture is complete: it means that architecture's first card, or the one that its attribute ``model`` names.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
         defaults: dict[str, Any] = _host_config()
     elif kind == "cuda":
         defaults = {
-            "arch": gpu_arch() or DEFAULT_CUDA_ARCH,
+            **({} if "arch" in config else _gpu_config()),
             "max_threads_per_block": 1024,
             "max_shared_memory_per_block": 49152,
             "host": _host_config(),
@@ -76,6 +77,15 @@ def thread_count(target: Target) -> int:
 @lru_cache(maxsize=1)
 def _host_config() -> dict[str, Any]:
     return {"kind": "llvm", "mcpu": host_cpu(), "num-cores": available_cores()}
+
+
+def _gpu_config() -> dict[str, Any]:
+    """Architecture and, where it is not that architecture's first card, model of this machine's GPU."""
+    arch, model = gpu_arch(), gpu_model()
+    if arch is None:
+        return {"arch": DEFAULT_CUDA_ARCH}
+    capability = capability_of(arch)
+    return {"arch": arch} if card(capability, model) == card(capability) else {"arch": arch, "model": model}
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from tvm_sparse.benchmarks.report.cells import NOTHING, Table, kib
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Document
 from tvm_sparse.benchmarks.timing import Quartiles
 from tvm_sparse.scheduling.cuda.cost_model import cudnn_us
+from tvm_sparse.target.gpu import capability_of, card
 
 
 def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
@@ -44,7 +45,9 @@ def predictions(document: Document, shown: float) -> Table:
         if own is None or baseline is None or own.predicted_us is None or key in right:
             continue
         measured = [Quartiles.of(each.cold_us).median for each in (own, baseline)]
-        predicted = [own.predicted_us, cudnn_us(case.spec)]
+        device = document.runs[0].device
+        gpu = card(capability_of(device.arch), device.name)
+        predicted = [own.predicted_us, cudnn_us(case.spec, gpu)]
         ratios = [times[1] / times[0] for times in (predicted, measured)]
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)
         if density == shown:

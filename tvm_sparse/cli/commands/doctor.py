@@ -23,7 +23,7 @@ from tvm_sparse.cli import tables
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
-from tvm_sparse.target.gpu import gpu_property
+from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target, target_json
 from tvm_sparse.version import __version__
 

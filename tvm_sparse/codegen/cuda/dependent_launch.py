@@ -23,9 +23,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
 
-from tvm_sparse.target.gpu import (
-    overlaps,
-)
+from tvm_sparse.target.gpu import gpu_info
 
 # Begins every kernel; `pieces` knows it by name.
 WAIT = "tvm_sparse_after_earlier"
@@ -50,7 +48,7 @@ def wait_for_earlier_pass() -> tvm.transform.Pass:
 
     @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.WaitForEarlier")
     def wait(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
-        if _LAUNCH not in func.attrs or not overlaps(func.attrs["target"]):
+        if _LAUNCH not in func.attrs or not gpu_info(func.attrs["target"]).has_dependent_launch:
             return func
         tags = [str(tag) for tag in func.attrs[_LAUNCH]]
         tags.insert(len(tags) - (tags[-1] == _DYNAMIC), _LAUNCHED_EARLY)

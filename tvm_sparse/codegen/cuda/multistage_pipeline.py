@@ -65,7 +65,7 @@ from tvm_sparse.scheduling.annotations import (
     WEIGHT_ATTRIBUTE,
 )
 from tvm_sparse.scheduling.cuda.occupancy import cannot_persist, is_large
-from tvm_sparse.target.gpu import MULTIPROCESSORS, spread_bytes
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # The thread axes that select code: over tiles of output channels, and over parts of the input channels.
 SELECTING = ("blockIdx.y", PART_AXIS)
@@ -88,7 +88,7 @@ def make_rings_pass() -> tvm.transform.Pass:
         name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
         if len(loops) > 1:
             raise BuildError(name, "more than one loop of chunks", len(loops), "1", "report this schedule")
-        body = _Kernel(name, func.body, loops[0], _non_zeros(func)).rewritten()
+        body = _Kernel(name, func.body, loops[0], _non_zeros(func), gpu_info(func.attrs["target"])).rewritten()
         return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
     return make
@@ -102,8 +102,8 @@ def _non_zeros(func: tirx.PrimFunc) -> int:
 class _Kernel:
     """The body of one kernel around its chunk loop."""
 
-    def __init__(self, name: str, body: Stmt, loop: For, non_zeros: int):
-        self.name, self.body, self.loop, self.large = name, body, loop, is_large(non_zeros)
+    def __init__(self, name: str, body: Stmt, loop: For, non_zeros: int, gpu: GpuInfo):
+        self.name, self.body, self.loop, self.large, self.gpu = name, body, loop, is_large(non_zeros), gpu
         self.axes = Nest.of(body).axes
         depth, count = int(loop.annotations[RING]), int(loop.extent)
         # Where there are fewer chunks than buffers, each has its own.
@@ -113,15 +113,15 @@ class _Kernel:
         self.release = int(loop.annotations.get(RELEASE, AT_EXIT))
         resident = self._resident()
         # Thread blocks of a persistent grid.
-        self.held = MULTIPROCESSORS * resident
+        self.held = gpu.multiprocessors * resident
         few = self.order == TURNED and count <= self.ahead
         blocks = self.axes["blockIdx.x"][1]
-        if few or (self.order == PERSISTENT and cannot_persist(blocks, resident, count, depth, non_zeros)):
+        if few or (self.order == PERSISTENT and cannot_persist(gpu, blocks, resident, count, depth, non_zeros)):
             self.order = STRAIGHT
         # Thread blocks in all, and those of a persistent grid, which do the work of all.
         work = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS)
         self.grid = work // blocks * self.held if self.order == PERSISTENT else work
-        self.chunk = self._chunk(work <= MULTIPROCESSORS)
+        self.chunk = self._chunk(work <= gpu.multiprocessors)
 
     def _resident(self) -> int:
         """Thread blocks that a multiprocessor should hold at once."""
@@ -148,7 +148,7 @@ class _Kernel:
 
     def rewritten(self) -> Stmt:
         """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
-        least_bytes = spread_bytes(self.grid) if self.release == AT_ONCE else 0
+        least_bytes = self.gpu.spread_bytes(self.grid) if self.release == AT_ONCE else 0
         grown = _grown(self.chunk.copies.buffer, self.buffers, least_bytes)
         body = self._at_threads(self.body)
 

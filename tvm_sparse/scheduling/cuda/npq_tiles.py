@@ -25,33 +25,34 @@ from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, RELEASE, RING, STRAIGHT, Order
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.space import divisors
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block, each with one pixel, that tiles are chosen near; at most.
 THREADS = (384, 768, 256, 512, 320, 128)
 MAX_PIXELS = 1024
-# Multiprocessors of an H100 or H200, in halves: two tiles of output channels share them.
-SHARE = 66
 # Of many tiles each is whole warps: otherwise the writes of each warp begin and end amid 32 bytes of DRAM.
 WARP = 32
 # Beyond this width of maps an NPQ tile's halo is many more rows than a spatial tile's.
 MAX_WIDTH = 128
 
 
-def npq_tilings(spec: ConvSpec) -> list[NpqTiles]:
+def npq_tilings(spec: ConvSpec, gpu: GpuInfo) -> list[NpqTiles]:
     """Tilings worth a space, most promising first."""
     if spec.out_w > MAX_WIDTH:
         return []
+    # Two tiles of output channels share the multiprocessors.
+    share = gpu.multiprocessors // 2
     found: list[NpqTiles] = []
     for threads in THREADS:
         count = -(-spec.pixels // min(threads, spec.pixels))
         pixels = -(-spec.pixels // count)
         # Few tiles stay as they are: rounded up, blocks of a small batch would have hardly any threads.
-        if count * 2 > SHARE:
-            pixels = -(-spec.pixels // (-(-count // SHARE) * SHARE) // WARP) * WARP
+        if count * 2 > share:
+            pixels = -(-spec.pixels // (-(-count // share) * share) // WARP) * WARP
         tiles = NpqTiles(spec, pixels)
         if tiles not in found and pixels <= MAX_PIXELS:
             found.append(tiles)
@@ -63,33 +64,21 @@ def channel_floats(tiles: PixelTiling) -> int:
     return tiles.input_rows * row_floats(tiles, row_stride(tiles))
 
 
-def npq_kernel(
+def npq_counts(
     tiles: PixelTiling,
     folding: Fold,
     sizes: Sequence[int],
     order: int = STRAIGHT,
-    parts: int = 1,
-    release: int = AT_EXIT,
-) -> GpuKernel:
-    """What decisions make of a tiling: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
-    filters, channels, depth, resident = sizes
-    return GpuKernel.of(
-        tiles.spec,
-        folding.pattern,
-        threads=tiles.pixels,
-        filters=filters,
-        pixels=1,
-        blocks=tiles.count,
-        channels=channels,
-        chunk_bytes=4 * channels * channel_floats(tiles),
-        nest=(channels, tiles.input_rows, tiles.copies),
-        lanes=tiles.lanes,
-        depth=depth,
-        resident=resident,
-        order=order,
-        parts=parts,
-        release=release,
-    )
+    splits: int = 1,
+    launch: int = AT_EXIT,
+) -> KernelCounts:
+    """What decisions make of a tiling: `sizes` are filters, channels, stages and resident blocks."""
+    filters, channels, stages, resident = sizes
+    output = OutputTile(tiles.pixels, filters, 1, tiles.count)
+    nest = (channels, tiles.input_rows, tiles.copies)
+    k_tile = KTile(channels, 4 * channels * channel_floats(tiles), nest, tiles.lanes)
+    pipeline = Pipeline(stages, resident, order, launch)
+    return kernel_counts(tiles.spec, folding.pattern, output, k_tile, pipeline, splits)
 
 
 class NpqDecisions(NamedTuple):
@@ -110,18 +99,18 @@ class NpqSpace(FoldedCudaSpace):
         self.tiles, self.folding, spec = tiles, folding, tiles.spec
         candidates = NpqDecisions(
             divisors(spec.k // spec.groups, ACCUMULATORS),
-            divisors(spec.weight_shape[1], folding.shared_limit // (4 * channel_floats(tiles))),
+            divisors(spec.weight_shape[1], folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
             DEPTHS,
             list(Order),
             [1, 2, 3, 4],
-            list(folding.launches),
+            folding.launches,
         )
-        super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding.shared_limit)
+        super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding.gpu)
 
-    def kernel(self, decisions: NpqDecisions) -> GpuKernel:
+    def counts(self, decisions: NpqDecisions) -> KernelCounts:
         """See `FoldedCudaSpace`."""
-        filters, channels, depth, order, resident, release = decisions
-        return npq_kernel(self.tiles, self.folding, (filters, channels, depth, resident), order=order, release=release)
+        filters, channels, stages, order, resident, launch = decisions
+        return npq_counts(self.tiles, self.folding, (filters, channels, stages, resident), order=order, launch=launch)
 
     def schedule_with(self, sch: Schedule, decisions: NpqDecisions) -> None:
         """See `FoldedCudaSpace`."""

@@ -17,10 +17,11 @@ from tvm_sparse.scheduling.annotations import (
     LAST_CHUNK,
     PERSISTENT,
 )
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.cost_model import features, time_us
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
-from tvm_sparse.target.gpu import MULTIPROCESSORS
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -68,11 +69,11 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
     return ""
 
 
-def refused(kernel: GpuKernel, shared_limit: int) -> str:
+def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
-    tiles, later = kernel.tiles * kernel.parts, max(0, kernel.chunks - kernel.depth + 1)
+    tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
     pieces, most = (
-        tiles * (kernel.chunks + later * kernel.copies),
+        tiles * (kernel.k_tiles + later * kernel.copies),
         max(MAX_PIECES, tiles * kernel.multiply_adds / SHARE),
     )
     if pieces > most:
@@ -80,13 +81,13 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
     if kernel.order == PERSISTENT:
-        reason = cannot_persist(kernel.blocks, kernel.resident, kernel.chunks, kernel.depth, kernel.non_zeros)
+        reason = cannot_persist(gpu, kernel.blocks, kernel.resident, kernel.k_tiles, kernel.stages, kernel.non_zeros)
         if reason:
             return reason
         if kernel.release == LAST_CHUNK:
             return "the chunks of a persistent grid come again and again, none is its last"
     accumulators = kernel.filters * kernel.pixels
-    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
+    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), gpu.shared_bytes)
 
 
 class FoldedCudaSpace(HandMadeSpace):
@@ -96,19 +97,19 @@ class FoldedCudaSpace(HandMadeSpace):
     ----------
     candidates
         A NamedTuple of decisions, each a list of candidates; the last are `DependentLaunch`.
-    shared_limit
-        Shared memory of a multiprocessor, bytes.
+    gpu
+        What has to hold the kernel, and is to run it.
     """
 
     has_features = True
 
-    def __init__(self, name: str, variant: str, func: tirx.PrimFunc, candidates: Any, shared_limit: int):
+    def __init__(self, name: str, variant: str, func: tirx.PrimFunc, candidates: Any, gpu: GpuInfo):
         super().__init__(name, variant, func)
-        self.candidates, self.shared_limit = candidates, shared_limit
+        self.candidates, self.gpu = candidates, gpu
 
     @abstractmethod
-    def kernel(self, decisions: Any) -> GpuKernel:
-        """The counts of the kernel that `decisions`, a tuple like `candidates`, make."""
+    def counts(self, decisions: Any) -> KernelCounts:
+        """Those of the kernel that `decisions`, a tuple like `candidates`, make."""
 
     @abstractmethod
     def schedule_with(self, sch: Schedule, decisions: Any) -> None:
@@ -147,14 +148,14 @@ class FoldedCudaSpace(HandMadeSpace):
         *others, launches = self.candidates
         best: dict[tuple[int, int], tuple[float, Any]] = {}
         for values in itertools.product(*others, launches[:1]):
-            each = self.kernel(make(*values))
-            if each.threads <= MAX_THREADS and not refused(each, self.shared_limit):
-                kind, estimate = (values[0], each.turned), (each.time_us(), make(*values))
+            each = self.counts(make(*values))
+            if each.threads <= MAX_THREADS and not refused(each, self.gpu):
+                kind, estimate = (values[0], each.turned), (time_us(each, self.gpu), make(*values))
                 best[kind] = min(best.get(kind, estimate), estimate)
 
         def estimate_us(values: Any) -> float:
-            each = self.kernel(values)
-            return math.inf if refused(each, self.shared_limit) else each.time_us()
+            each = self.counts(values)
+            return math.inf if refused(each, self.gpu) else time_us(each, self.gpu)
 
         starts = [values for _, values in sorted(best.values())[:STARTS]]
         return [min((make(*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
@@ -164,25 +165,26 @@ class FoldedCudaSpace(HandMadeSpace):
             raise BuildError(f"schedule {self.name}", "no decisions fit a multiprocessor", hint="take another schedule")
         return self.defaults[0]
 
-    def _kernel(self, sch: Schedule) -> GpuKernel:
-        return self.kernel(type(self.candidates)(*sampled(sch)))
+    def counts_of(self, sch: Schedule) -> KernelCounts:
+        """What an estimate of a schedule is made from."""
+        return self.counts(type(self.candidates)(*sampled(sch)))
 
     def refusal(self, sch: Schedule) -> str:
         """See `Space`."""
-        return refused(self._kernel(sch), self.shared_limit)
+        return refused(self.counts_of(sch), self.gpu)
 
     def features(self, sch: Schedule) -> Sequence[float]:
         """See `Space`."""
-        return self._kernel(sch).features()
+        return features(self.counts_of(sch), self.gpu)
 
     def estimate(self, sch: Schedule) -> float | None:
         """See `Space`."""
-        return self._kernel(sch).time_us()
+        return time_us(self.counts_of(sch), self.gpu)
 
     @property
     def estimate_us(self) -> float | None:
         """See `Space`."""
-        return self.kernel(self.defaults[0]).time_us() if self.defaults else None
+        return time_us(self.counts(self.defaults[0]), self.gpu) if self.defaults else None
 
 
 def is_large(non_zeros: int) -> bool:
@@ -190,13 +192,13 @@ def is_large(non_zeros: int) -> bool:
     return non_zeros >= SPLIT_NON_ZEROS
 
 
-def cannot_persist(blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
+def cannot_persist(gpu: GpuInfo, blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
     """Why a kernel's blocks cannot go on with other pixels, or "".
 
     It has so many `blocks` for each tile of output channels, of which a multiprocessor should hold `resident` at once,
     and so many `chunks`, copied to a ring of `depth` buffers.
     """
-    if blocks <= MULTIPROCESSORS * resident:
+    if blocks <= gpu.multiprocessors * resident:
         return f"{blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
     if chunks % depth:
         return f"{chunks} chunks do not end where a ring of {depth} does"

@@ -32,30 +32,29 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.scheduling.annotations import FOLD, ORDER, RELEASE, RING, DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
-from tvm_sparse.target.gpu import SHARED_BYTES, overlaps, shared_memory_bytes
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a folded space knows beyond its plan: the weight's pattern, and what the GPU allows.
-
-    That is the shared memory of a multiprocessor, and when the next kernel may start (`dependent_launch`).
-    """
+    """What a folded space knows beyond its plan: the weight's pattern and the GPU."""
 
     pattern: SparsityPattern
-    shared_limit: int
-    launches: tuple[DependentLaunch, ...] = (DependentLaunch.AT_EXIT,)
+    gpu: GpuInfo
 
     @classmethod
     def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
-        """What `target` allows."""
-        shared_bytes = shared_memory_bytes(target)
-        can_spread = overlaps(target) and shared_bytes >= SHARED_BYTES
-        return cls(pattern, shared_bytes, tuple(DependentLaunch) if can_spread else (DependentLaunch.AT_EXIT,))
+        """On the card that `target` means."""
+        return cls(pattern, gpu_info(target))
+
+    @property
+    def launches(self) -> list[DependentLaunch]:
+        """When the next kernel may start."""
+        return list(DependentLaunch) if self.gpu.has_dependent_launch else [DependentLaunch.AT_EXIT]
 
 
 class TileSpace(HandMadeSpace):
@@ -100,39 +99,36 @@ class FoldedTileSpace(FoldedCudaSpace):
             pipeline_stages=DEPTHS,
             order=list(Order),
             blocks_per_sm=[1, 2, 3, 4],
-            dependent_launch=list(folding.launches),
+            dependent_launch=folding.launches,
         )
         func = conv2d_tiles(self.structure.tiles)
-        super().__init__(name, self.structure.variant, func, candidates, folding.shared_limit)
+        super().__init__(name, self.structure.variant, func, candidates, folding.gpu)
 
     def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
         """See `FoldedCudaSpace`."""
         *tile, stages, order, blocks, launch = decisions
         _schedule(sch, self.structure, tile, {RING: stages, ORDER: order, FOLD: blocks, RELEASE: launch})
 
-    def kernel(self, decisions: TileDecisions) -> GpuKernel:
+    def counts(self, decisions: TileDecisions) -> KernelCounts:
         """See `FoldedCudaSpace`."""
-        structure, folding = self.structure, self.folding
-        filters, rows, images, channels, depth, order, resident, release = decisions
-        height = structure.thread_rows // rows
-        return GpuKernel.of(
-            structure.tiles.spec,
-            folding.pattern,
+        structure, gpu = self.structure, self.folding.gpu
+        filters, rows, images, channels, stages, order, resident, launch = decisions
+        output = OutputTile(
             threads=rows * images * structure.columns,
             filters=filters,
             pixels=structure.pixels,
+            blocks=structure.tiles.count // images * (structure.thread_rows // rows),
             beside=structure.beside,
-            blocks=structure.tiles.count // images * height,
-            channels=channels,
-            chunk_bytes=structure.shared_bytes(rows, images, channels, 1),
+            torn=torn(structure, gpu),
+        )
+        k_tile = KTile(
+            channels,
+            shared_bytes=structure.shared_bytes(rows, images, channels, 1),
             nest=structure.nest(rows, images, channels),
             lanes=structure.tiles.lanes,
-            depth=depth,
-            resident=resident,
-            order=order,
-            release=release,
-            torn=torn(structure),
         )
+        pipeline = Pipeline(stages, resident, order, launch)
+        return kernel_counts(structure.tiles.spec, self.folding.pattern, output, k_tile, pipeline)
 
 
 def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: dict[str, Any]) -> None:

@@ -22,19 +22,17 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tvm.s_tir import Schedule
-from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD, PARTS, RELEASE, RING, DependentLaunch
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
-from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
-from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_kernel, npq_tilings
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_counts, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
 from tvm_sparse.scheduling.space import Space, divisors
-from tvm_sparse.target.gpu import has_clusters
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
 SPLITS, OFFERED = (8, 4, 2), 2
@@ -48,14 +46,14 @@ MIN_WEIGHTS = 32
 WORTH = 1.2
 
 
-def split_spaces(name: str, spec: ConvSpec, folding: Fold, target: Target, best_us: float) -> list[Space]:
-    """Spaces of a small map; none where they are not worth it, or where `target` has no clusters.
+def split_spaces(name: str, spec: ConvSpec, folding: Fold, best_us: float) -> list[Space]:
+    """Spaces of a small map; none where they are not worth it, or where the GPU has no clusters.
 
     `best_us` is the estimate of the best kernel without parts.
     """
     sizes = [each for each in SPLITS if spec.weight_shape[1] // each * spec.r * spec.s >= MIN_WEIGHTS]
-    tilings = sorted(npq_tilings(spec), key=lambda each: abs(each.pixels - THREADS))
-    if not has_clusters(target) or spec.pixels > MAX_SPLIT_PIXELS or not tilings:
+    tilings = sorted(npq_tilings(spec, folding.gpu), key=lambda each: abs(each.pixels - THREADS))
+    if not folding.gpu.has_clusters or spec.pixels > MAX_SPLIT_PIXELS or not tilings:
         return []
     found = (split_space(name, tilings[0], parts, folding) for parts in sizes)
     offered = islice((each for each in found if each is not None and each.defaults), OFFERED)
@@ -67,7 +65,7 @@ def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> Spl
     spec = tiles.spec
     candidates = SplitKDecisions(
         [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0],
-        divisors(spec.weight_shape[1] // parts, folding.shared_limit // (4 * channel_floats(tiles))),
+        divisors(spec.weight_shape[1] // parts, folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
         DEPTHS,
         [1, 2, 3, 4],
         # Blocks of a cluster start together: there is no telling where these find room.
@@ -94,12 +92,12 @@ class SplitKSpace(FoldedCudaSpace):
     def __init__(self, name: str, tiles: PixelTiling, parts: int, candidates: SplitKDecisions, folding: Fold):
         self.tiles, self.parts, self.folding = tiles, parts, folding
         func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
-        super().__init__(name, variant, func, candidates, folding.shared_limit)
+        super().__init__(name, variant, func, candidates, folding.gpu)
 
-    def kernel(self, decisions: SplitKDecisions) -> GpuKernel:
+    def counts(self, decisions: SplitKDecisions) -> KernelCounts:
         """See `FoldedCudaSpace`."""
-        *sizes, release = decisions
-        return npq_kernel(self.tiles, self.folding, sizes, parts=self.parts, release=release)
+        *sizes, launch = decisions
+        return npq_counts(self.tiles, self.folding, sizes, splits=self.parts, launch=launch)
 
     def schedule_with(self, sch: Schedule, decisions: SplitKDecisions) -> None:
         """See `FoldedCudaSpace`."""

@@ -14,9 +14,9 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
-from tvm_sparse.scheduling.cuda.cost_model import LEVEL_2_BYTES
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
+from tvm_sparse.target.gpu import GpuInfo
 
 # Threads of a block at most, and about how many the defaults aim at.
 MAX_THREADS, THREADS = 512, 256
@@ -24,8 +24,8 @@ MAX_THREADS, THREADS = 512, 256
 NARROW = 16
 # Bytes of shared memory that a block has on every architecture with asynchronous copies, and the staged weights' share.
 MAX_SHARED, MAX_WEIGHTS = 96 * 1024, 24 * 1024
-# Blocks that keep a large GPU busy; fewer output channels a thread make more blocks, down to about `FILTERS`.
-BLOCKS, FILTERS = 128, 4
+# Fewer output channels a thread make more blocks, which keep a GPU busy, down to about `FILTERS`.
+FILTERS = 4
 # Buffers of the multistage pipeline in mode "async", and the fewest in mode "multistage".
 BUFFERS = 3
 
@@ -120,14 +120,14 @@ class Plan:
     blocks: Choice
 
 
-def layouts(spec: ConvSpec, pixels: int, beside: int = 1) -> list[SpatialTiles]:
+def layouts(spec: ConvSpec, gpu: GpuInfo, pixels: int, beside: int = 1) -> list[SpatialTiles]:
     """Ways to cut the output, most promising first: little waste, and blocks of about `THREADS` threads.
 
     For each width of tiles the best number of rows; where there is only one width, the second best too if it is close.
     """
 
     def cost(tiles: SpatialTiles) -> float:
-        return _best_rows(Structure(tiles, pixels, "multistage", beside=beside))[0]
+        return _best_rows(Structure(tiles, pixels, "multistage", beside=beside), gpu)[0]
 
     widths = [columns for columns in _widths(spec, beside) if _divides(spec, columns, beside)]
     heights = _heights(spec, pixels)
@@ -151,22 +151,22 @@ def _divides(spec: ConvSpec, columns: int, beside: int) -> bool:
     return columns % beside == 0 and (beside == 1 or input_footprint(spec)[1].stride == 1)
 
 
-def torn(structure: Structure) -> bool:
+def torn(structure: Structure, gpu: GpuInfo) -> bool:
     """Whether the 32 bytes in which memory is written are written in pieces, in an output of more than level 2.
 
     By neighbouring tiles, or by a warp that stores every other column at a time.
     """
-    apart = side_by_side(structure.tiles) and structure.tiles.columns % 8 != 0
-    return apart or (structure.beside > 1 and _is_large(structure.tiles.spec))
+    apart = side_by_side(structure.tiles, gpu) and structure.tiles.columns % 8 != 0
+    return apart or (structure.beside > 1 and _is_large(structure.tiles.spec, gpu))
 
 
-def side_by_side(tiles: SpatialTiles) -> bool:
+def side_by_side(tiles: SpatialTiles, gpu: GpuInfo) -> bool:
     """Whether there are several tiles of columns, in an output of more than level 2."""
-    return _is_large(tiles.spec) and tiles.side_by_side > 1
+    return _is_large(tiles.spec, gpu) and tiles.side_by_side > 1
 
 
-def _is_large(spec: ConvSpec) -> bool:
-    return 4 * math.prod(spec.output_shape) > LEVEL_2_BYTES
+def _is_large(spec: ConvSpec, gpu: GpuInfo) -> bool:
+    return 4 * math.prod(spec.output_shape) > gpu.level_2_bytes
 
 
 def _heights(spec: ConvSpec, pixels: int) -> range:
@@ -182,11 +182,11 @@ def _widths(spec: ConvSpec, beside: int) -> list[int]:
     return sorted(whole | {columns for columns in narrower if NARROW <= columns <= MAX_THREADS * beside})
 
 
-def _best_rows(structure: Structure) -> tuple[float, int]:
+def _best_rows(structure: Structure, gpu: GpuInfo) -> tuple[float, int]:
     """(cost, thread rows of a block): pixels computed and copied for each useful one, dearer far from `THREADS`."""
     tiles, pixels, columns = structure.tiles, structure.pixels, structure.columns
     spec, (y, x) = tiles.spec, tiles.footprint
-    waste = tiles.rows / spec.out_h * tiles.columns * tiles.side_by_side / spec.out_w * (1 + torn(structure))
+    waste = tiles.rows / spec.out_h * tiles.columns * tiles.side_by_side / spec.out_w * (1 + torn(structure, gpu))
 
     def cost(rows: int) -> float:
         threads = rows * columns
@@ -198,7 +198,7 @@ def _best_rows(structure: Structure) -> tuple[float, int]:
     return min((cost(rows), rows) for rows in divisors(structure.thread_rows, MAX_THREADS // columns))
 
 
-def plan(structure: Structure, multiply_adds: float) -> Plan | None:
+def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | None:
     """The decisions of one structure, or None where a block of it does not fit into shared memory.
 
     By default there are about `multiply_adds` weights, zeros included, times pixels in a k-tile.
@@ -222,10 +222,10 @@ def plan(structure: Structure, multiply_adds: float) -> Plan | None:
         for each in divisors(spec.weight_shape[1])
         if structure.shared_bytes(*largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
     ]
-    rows_default = nearest(rows, _best_rows(structure)[1])
+    rows_default = nearest(rows, _best_rows(structure, gpu)[1])
     images_default = nearest(images, THREADS / 2 / (columns * rows_default))
     tiles = structure.tiles.count // images_default * (thread_rows // rows_default)
-    busy = [each for each in filters if tiles * (spec.k // each) >= BLOCKS]
+    busy = [each for each in filters if tiles * (spec.k // each) >= gpu.cluster_multiprocessors]
     filters_default = max([nearest(filters, FILTERS), *busy])
     k_tile = multiply_adds / (filters_default * pixels * spec.r * spec.s)
     return Plan(

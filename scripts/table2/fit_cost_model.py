@@ -1,0 +1,139 @@
+"""Fit the constants of the cost model for folded CUDA kernels to tuning logs.
+
+    python scripts/table2/fit_cost_model.py tuning_logs/nvidia-h200/*.jsonl.xz
+    python scripts/table2/fit_cost_model.py --write own.jsonl
+
+Least squares of the logarithm of estimated over measured time, each convolution weighing alike however many of its
+kernels were timed. Shown are errors before and after; only with ``--write`` are the constants kept, for the card whose
+kernels these are. All records have to be of one card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tvm_sparse.errors import TvmSparseError, UsageError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.cuda import cost_model_fit
+from tvm_sparse.scheduling.cuda.cost_model import time_us
+from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, FITTED, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.occupancy import FoldedCudaSpace
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+from tvm_sparse.target.resolve import resolve_target
+
+# A constant is multiplied by one plus or minus a step, which is halved where that helps none of them.
+FIRST_STEP, LAST_STEP = 0.2, 0.005
+MARK = "FITS = {\n"
+
+
+class Sample(NamedTuple):
+    """A timed kernel; `weight` is one divided by the number of kernels of its convolution."""
+
+    counts: KernelCounts
+    gpu: GpuInfo
+    measured_us: float
+    weight: float
+
+
+def counts_of(record: TuningRecord) -> tuple[KernelCounts, GpuInfo] | None:
+    """What the estimate of a record's kernel is made from; None where nothing estimates it."""
+    target = resolve_target(record.target)
+    space = find_space(record.schedule, record.spec, record.pattern, target)
+    if not isinstance(space, FoldedCudaSpace):
+        return None
+    return space.counts_of(space.scheduled(record.chosen)), gpu_info(target)
+
+
+def samples(records: Iterable[TuningRecord]) -> list[Sample]:
+    """Those of folded CUDA kernels that were timed."""
+    timed = [each for each in records if each.status == "ok" and each.schedule.startswith("folded_cuda")]
+    counted = [(each, counts_of(each)) for each in timed]
+    found = [(each, counts) for each, counts in counted if counts is not None]
+    often = Counter(each.spec for each, _ in found)
+    return [Sample(*counts, statistics.median(each.times_us), 1 / often[each.spec]) for each, counts in found]
+
+
+def log_error(fit: Fit, found: Sequence[Sample]) -> float:
+    """Root of the mean squared logarithm of estimated over measured time, each convolution weighing alike."""
+    squares = sum(s.weight * math.log(time_us(s.counts, s.gpu, fit) / s.measured_us) ** 2 for s in found)
+    return math.sqrt(squares / sum(s.weight for s in found))
+
+
+def descend(fit: Fit, error: Callable[[Fit], float]) -> Fit:
+    """`fit` with the constants of `FITTED` changed one after the other as long as the error falls."""
+    best, step = error(fit), FIRST_STEP
+    while step > LAST_STEP:
+        before = best
+        for name in FITTED:
+            for factor in (1 + step, 1 / (1 + step)):
+                tried = replace(fit, **{name: getattr(fit, name) * factor})
+                found = error(tried)
+                if found < best:
+                    fit, best = tried, found
+        if best > before * (1 - 1e-3):
+            step /= 2
+    return replace(fit, **{name: float(f"{getattr(fit, name):.3g}") for name in FITTED})
+
+
+def factors(fit: Fit, found: Sequence[Sample]) -> list[float]:
+    """How many times too long or too short each estimate is, ascending."""
+    ratios = (time_us(each.counts, each.gpu, fit) / each.measured_us for each in found)
+    return sorted(max(ratio, 1 / ratio) for ratio in ratios)
+
+
+def written(text: str, fits: dict[str, Fit]) -> str:
+    """The source `text` of `cost_model_fit` with other constants."""
+    head, _, _ = text.partition(MARK)
+    entries = "".join(
+        f'    "{name}": Fit(\n'
+        + "".join(f"        {key}={value!r},\n" for key, value in asdict(fit).items())
+        + "    ),\n"
+        for name, fit in fits.items()
+    )
+    return f"{head}{MARK}{entries}}}\n"
+
+
+def main() -> int:
+    """Fit, show and, when asked to, write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG")
+    parser.add_argument("--write", action="store_true", help="keep the constants")
+    arguments = parser.parse_args()
+    try:
+        found = samples(record for path in arguments.logs for record in TuningLog(path).records)
+        names = sorted({each.gpu.name for each in found})
+        if len(names) != 1:
+            raise UsageError("logs", "not folded CUDA kernels of one card", ", ".join(names) or "none")
+    except TvmSparseError as error:
+        print(error, file=sys.stderr)
+        return 3
+    before = FITS[fitted_on(found[0].gpu)]
+    after = descend(before, lambda fit: log_error(fit, found))
+    print(f"{len(found)} kernels of {round(sum(each.weight for each in found))} convolutions, {names[0]}")
+    for label, fit in (("before", before), ("after", after)):
+        off = factors(fit, found)
+        at90 = off[math.ceil(0.9 * len(off)) - 1]
+        print(f"{label}: off by {statistics.median(off):.3f} in the median, {at90:.3f} for 90%, ", end="")
+        print(f"log error {log_error(fit, found):.4f}")
+    for name in FITTED:
+        print(f"  {name}: {getattr(before, name):g} -> {getattr(after, name):g}")
+    if arguments.write:
+        path = Path(cost_model_fit.__file__)
+        path.write_text(written(path.read_text(), {**FITS, names[0]: after}))
+        print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

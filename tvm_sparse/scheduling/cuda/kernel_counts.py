@@ -1,0 +1,175 @@
+"""What a folded CUDA kernel consists of, counted from its decisions before it is built."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import AT_EXIT, STRAIGHT, TURNED
+from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
+
+_INSTRUCTION_BYTES = 16
+
+
+class OutputTile(NamedTuple):
+    """What the threads of a block compute.
+
+    Each of `threads` has `filters` output channels, `pixels` outputs of each below each other, and in each row so many
+    `beside` each other. There are `blocks` for one tile of output channels. `torn`: neighbouring blocks write to the
+    same 32 bytes of memory, which are then written twice.
+    """
+
+    threads: int
+    filters: int
+    pixels: int
+    blocks: int
+    beside: int = 1
+    torn: bool = False
+
+
+class KTile(NamedTuple):
+    """So many input `channels`, which take `shared_bytes` of shared memory, gaps between rows included.
+
+    `nest` are the extents of its copies, rows and copies of a row last, each of `lanes` floats.
+    """
+
+    channels: int
+    shared_bytes: int
+    nest: tuple[int, ...]
+    lanes: int
+
+
+class Pipeline(NamedTuple):
+    """How blocks go through their k-tiles, in `stages` buffers; a multiprocessor should hold `resident` blocks."""
+
+    stages: int
+    resident: int
+    order: int = STRAIGHT
+    release: int = AT_EXIT
+
+
+@dataclass(frozen=True)
+class KernelCounts:
+    """Counts of one kernel.
+
+    Parameters
+    ----------
+    threads, filters, pixels
+        Threads of a block; output channels of a thread, and outputs of each.
+    blocks, tiles, splits
+        Thread blocks for one tile of output channels and one split of the input channels, tiles, and splits.
+    channels, k_tiles
+        Input channels of a k-tile, and k-tiles of a block.
+    multiply_adds, loads, floats
+        Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
+    copied_bytes, shared_bytes
+        Copied by a block in all, and its shared memory.
+    copies, addresses
+        Of a thread in one k-tile, and how many of them are not just another channel or image further on.
+    stages, resident, order, release
+        Of its `Pipeline`. Persistent kernels are estimated like straight ones.
+    flops, traffic_bytes
+        Of the convolution: two for a multiply-add of a non-zero; input once and output as often as it is written.
+    """
+
+    threads: int
+    filters: int
+    pixels: int
+    blocks: int
+    tiles: int
+    channels: int
+    k_tiles: int
+    multiply_adds: float
+    loads: float
+    copied_bytes: float
+    copies: int
+    addresses: int
+    shared_bytes: float
+    stages: int
+    resident: int
+    flops: int
+    traffic_bytes: int
+    order: int = STRAIGHT
+    release: int = AT_EXIT
+    splits: int = 1
+    floats: float = 1.0
+
+    @property
+    def turned(self) -> bool:
+        """Whether blocks start at different k-tiles."""
+        return self.order == TURNED
+
+    @property
+    def non_zeros(self) -> int:
+        """Of the weight."""
+        return round(self.multiply_adds * self.tiles * self.splits / self.pixels)
+
+    @property
+    def instructions(self) -> float:
+        """Of a thread, about."""
+        # Partial sums are stored, read and added up.
+        joining = 3 * self.filters * self.pixels + 2 * self.splits + 20 if self.splits > 1 else 0
+        beside = 2 * self.copies * self.k_tiles + ADDRESS * self.addresses + 8 * self.k_tiles
+        beside += self.filters * self.pixels + 60
+        return self.multiply_adds + self.loads + beside + joining
+
+    @property
+    def code_bytes(self) -> float:
+        """Code of one tile and split."""
+        return self.instructions * _INSTRUCTION_BYTES
+
+    @property
+    def registers(self) -> int:
+        """That a thread needs for accumulators, loads in flight and the addresses of its copies, about."""
+        return self.filters * self.pixels + 7 + 3 * self.addresses
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return -(-self.threads // 32)
+
+
+def kernel_counts(
+    spec: ConvSpec, pattern: SparsityPattern, output: OutputTile, k_tile: KTile, pipeline: Pipeline, splits: int = 1
+) -> KernelCounts:
+    """Counts from a schedule's decisions; `splits` thread blocks share the input channels and add their sums up."""
+    threads, filters, pixels, blocks, beside, torn = output
+    tiles, density = spec.k // filters, pattern.nnz / pattern.size
+    _, per_group, r, s = spec.weight_shape
+    # A thread reads an input where some of its filters has a non-zero; inputs are shared by its pixels, and read by as
+    # many at once as there are beside each other.
+    rows, width = per_group // splits * ((pixels - 1) * min(spec.stride[0], r) + r), s + beside - 1
+    read = rows * -(-(-spec.padding[1] % beside + width) // beside)
+    outputs = pixels * beside
+    k_tiles = per_group // splits // k_tile.channels
+    copies = spread(k_tile.nest, len(k_tile.nest) - 2, threads, k_tiles)
+    sums = 4 * filters * threads if splits > 1 else 0
+    return KernelCounts(
+        threads=threads,
+        filters=filters,
+        pixels=outputs,
+        blocks=blocks,
+        tiles=tiles,
+        channels=k_tile.channels,
+        k_tiles=k_tiles,
+        multiply_adds=pattern.nnz * outputs / (tiles * splits),
+        loads=read * (1 - (1 - density) ** (filters * beside)),
+        floats=rows * width / read,
+        copied_bytes=4.0 * math.prod(k_tile.nest) * k_tile.lanes * k_tiles,
+        copies=copies.copies,
+        addresses=copies.rounds,
+        shared_bytes=float(k_tile.shared_bytes * min(pipeline.stages, k_tiles) + sums),
+        flops=spec.sparse_flops(pattern.nnz),
+        traffic_bytes=traffic_bytes(spec, 2 if torn else 1),
+        splits=splits,
+        **pipeline._asdict(),
+    )
+
+
+def traffic_bytes(spec: ConvSpec, writes: int = 1) -> int:
+    """Bytes of input, residual and, `writes` times, output."""
+    output = math.prod(spec.output_shape)
+    return 4 * (math.prod(spec.input_shape) + output * (writes + int(spec.residual)))
