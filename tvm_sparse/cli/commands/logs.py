@@ -13,7 +13,6 @@ from rich.text import Text
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Causes
-from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import LogError, UsageError, VerificationError
 from tvm_sparse.logs import tuning_log
 from tvm_sparse.logs.record import TuningRecord
@@ -67,7 +66,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]
     weights = {}
     if arguments.model:
         for layer in prepare(arguments.model).layers:
-            weights[layer.spec, SparsityPattern.of(layer.weight).value_digest] = layer.weight
+            weights[layer.spec, layer.pattern.value_digest] = layer.weight
     verdicts = []
     for verdict in validate.validate(chosen, weights):
         verdicts.append(verdict)
