@@ -71,7 +71,7 @@ def _judgement(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict
         "limit": limit.kind if limit else None,
         "limit_text": limit.text if limit else None,
         "predicted_time_us": limit.time_us if limit else None,
-        "advice": advise(spec, pattern, limit),
+        "advice": advise(spec, pattern, limit, target),
     }
 
 
