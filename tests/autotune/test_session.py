@@ -31,7 +31,7 @@ import sys
 from test_session import *
 
 Worker.command = (sys.executable, FAULTY)
-session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Silent())
+session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Progress())
 """
 # Claims argv[2] beside argv[1], says so, and keeps it until a line comes.
 HOLDER = """
@@ -81,10 +81,10 @@ def test_two_processes_share_the_layers_of_a_model(tmp_path):
 def test_bad_lines_are_moved_away_and_trials_of_other_weights_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "command", (sys.executable, FAULTY))
     path, notes = tmp_path / "log.jsonl", []
-    monkeypatch.setattr(session.Silent, "note", lambda _self, text: notes.append(text))
+    monkeypatch.setattr(session.Progress, "note", lambda _self, text: notes.append(text))
     for weight in (TASKS[0].weight, 2 * TASKS[0].weight):
         task = replace(TASKS[0], weight=weight, pattern=SparsityPattern.of(weight))
-        session.tune_task(task, TARGET, TuningLog(path), OPTIONS, session.Silent())
+        session.tune_task(task, TARGET, TuningLog(path), OPTIONS, session.Progress())
         with path.open("a") as file:
             file.write("garbage\n")
     moved, ignored = notes

@@ -1,12 +1,14 @@
 """What limits a layer follows from its shape and zeros, and the advice says what would help."""
 
 import dataclasses
+import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
 from random_convolutions import random_weight
 
-from tvm_sparse.cli.bottleneck import Limit, advise, limit_of
+from tvm_sparse.cli.bottleneck import PAYS_BELOW, Limit, advise, limit_of
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -25,7 +27,7 @@ def look(spec, density, structure="unstructured", target=TARGET):
     pattern = SparsityPattern.of(weight)
     _, reasons = spaces_of(spec, pattern, target)
     limit = limit_of(spec, pattern, target, reasons)
-    return limit, " ".join(advise(spec, pattern, limit))
+    return limit, " ".join(advise(spec, pattern, limit, target))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,13 @@ def look(spec, density, structure="unstructured", target=TARGET):
     [
         (MAP, 0.1, "arithmetic", "one multiply-add for each non-zero", ""),
         (MAP, 1.0, "density", "100% of its weights are left", "it is not pruned"),
-        (MAP, 0.7, "density", "70% of its weights", "prune it below a density of about 0.4"),
+        (
+            MAP,
+            0.7,
+            "density",
+            "70% of its weights",
+            "prune it more, or not at all: most layers gain from zeros below a density of about 0.4",
+        ),
         (MAP, 0.0, "memory", "all its weights are zero", "64 of 64 filters are all zero"),
         (POINTWISE, 0.02, "memory", "operations for each byte", "more zeros will not make it faster"),
         (SMALL, 0.1, "code size", "too many to fold", "at a density of 0.017"),
@@ -47,10 +55,29 @@ def test_limits(spec, density, kind, text, advice):
     assert advice in said if advice else said == ""
 
 
+def column(page, section, heading):
+    """A column of a table in docs/results, by the last such heading."""
+    _, _, text = (Path(__file__).parents[2] / "docs" / "results" / page).read_text().partition(section)
+    head, _, *rows = [line for line in text.split("\n\n## ")[0].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in (head, *rows)]
+    index = len(cells[0]) - 1 - cells[0][::-1].index(heading)
+    return [row[index] for row in cells[1:]]
+
+
+def test_the_density_below_which_zeros_pay_is_the_measured_one():
+    ratios = [float(cell.split("x")[0]) for cell in column("table2-znver5.md", "## 1 thread", "against the best")]
+    assert len(ratios) == 10
+    assert round(statistics.median(0.1 * ratio for ratio in ratios), 1) == PAYS_BELOW["llvm"]
+    found = column("table2-h200.md", "## Density", "up to")
+    overtaken = [float(cell) for cell in found if not cell.startswith("over")]
+    assert (len(found), len(overtaken), min(overtaken), max(overtaken)) == (20, 10, 0.1, 0.35)
+    assert round(statistics.median(overtaken), 1) == PAYS_BELOW["cuda"]
+
+
 def test_dead_filters_and_channels():
     weight = random_weight(MAP, 0.2, "unstructured", 0, False)
     weight[:5], weight[:, :7] = 0, 0
-    said = " ".join(advise(MAP, SparsityPattern.of(weight), None))
+    said = " ".join(advise(MAP, SparsityPattern.of(weight), None, TARGET))
     assert "5 of 64 filters are all zero" in said
     assert "7 of 64 input channels are never read" in said
 

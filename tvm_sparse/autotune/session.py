@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +43,8 @@ class Task:
     pattern: SparsityPattern
 
 
-class Progress(Protocol):
-    """What a display is told while a model is tuned."""
+class Progress:
+    """What a display is told while a model is tuned; this one shows nothing."""
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
         """Tuning begins: `trials` a task."""
@@ -63,28 +63,6 @@ class Progress(Protocol):
 
     def end(self) -> None:
         """The tuning has ended, or was interrupted."""
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def start(self, tasks: Sequence[Task], trials: int) -> None:
-        """See `Progress`."""
-
-    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
-        """See `Progress`."""
-
-    def trial(self, record: TuningRecord) -> None:
-        """See `Progress`."""
-
-    def out_of_time(self) -> None:
-        """See `Progress`."""
-
-    def note(self, text: str) -> None:
-        """See `Progress`."""
-
-    def end(self) -> None:
-        """See `Progress`."""
 
 
 def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
@@ -172,7 +150,7 @@ def tune(
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
     tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
-    tune_tasks(tasks, resolved, log, options, progress or Silent())
+    tune_tasks(tasks, resolved, log, options, progress or Progress())
     return log
 
 

@@ -1,20 +1,13 @@
-"""What the command line shows: tables, and the progress of tuning.
-
-Everything here takes plain values or the objects that they come from, and decides only how they look.
-"""
+"""Tables and consoles of the command line: plain values in, and only how they look is decided here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    pass
-
 
 # Characters a line where the output is no terminal; tables are not cut to a guess of 80.
 PLAIN_WIDTH = 200

@@ -6,17 +6,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from tvm_sparse.autotune.session import Task
-    from tvm_sparse.conv.spec import ConvSpec
-    from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.autotune import session
+from tvm_sparse.autotune.session import Task
 from tvm_sparse.cli.tables import cell
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.record import TuningRecord
 
 # Seconds between two lines about one layer where the output is no terminal.
 PLAIN_INTERVAL_S = 30.0
@@ -149,8 +149,8 @@ class TaskProgress:
         return "  ".join(parts)
 
 
-class Progress:
-    """Shows how tuning goes on: one line a layer, the last one live; see `session.Progress`.
+class Progress(session.Progress):
+    """Shows how tuning goes on: one line a layer, the last one live.
 
     Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
     `limit_s` is how long a layer may take, for the time that is left.

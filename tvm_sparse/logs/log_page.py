@@ -21,18 +21,19 @@ def page_path(log: Path) -> Path:
 
 
 def page(log: TuningLog) -> str:
-    """The page of a log as Markdown: a table for each machine, verified records, medians in microseconds."""
+    """The page of a log as Markdown: for each machine the verified records of sparse kernels, times in microseconds."""
     machines: dict[tuple[str, ...], list[TuningRecord]] = defaultdict(list)
     for record in log.records:
         machines[tuple(record.fingerprint[key] for key in FINGERPRINT_KEYS)].append(record)
-    lines = [f"# {log.path.name}", "", "Made by `tvm-sparse logs page`. Times are medians with warm code.", ""]
+    made = "Made by `tvm-sparse logs page`: sparse kernels, each beside its baseline; medians, in us, with warm code."
+    lines = [f"# {log.path.name}", "", made, ""]
     for (kind, arch, threads, tvm), records in sorted(machines.items()):
         lines += [f"## {kind} {arch}, {threads} thread{'s' * (threads != '1')}, TVM {tvm}", "", *_table(records), ""]
     return "\n".join(lines)
 
 
 def _table(records: Iterable[TuningRecord]) -> list[str]:
-    rows = sorted(map(_row, (record for record in records if record.status == "ok")))
+    rows = sorted(_row(record) for record in records if record.status == "ok" and not record.is_dense)
     failed = Counter(record.status for record in records if record.status != "ok")
     more = (
         [f"Not shown: {', '.join(f'{count} {status}' for status, count in sorted(failed.items()))}."] if failed else []

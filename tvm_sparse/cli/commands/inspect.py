@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -32,16 +34,17 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
-    decisions = decide(layers, target, log)
-    rows = [_row(layer, decision, target) for layer, decision in zip(layers, decisions, strict=True)]
+    judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
+    rows = []
+    for layer, decision in zip(layers, decide(layers, target, log), strict=True):
+        # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
+        counts = replace(layer.pattern, mask_digest="", value_digest="")
+        rows.append({**_described(layer), **judge(layer.spec, counts), **_chosen(decision)})
     return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
 
 
-def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]:
-    pattern = SparsityPattern.of(layer.weight)
-    found, reasons = spaces_of(layer.spec, pattern, target)
-    estimate_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
-    limit = limit_of(layer.spec, pattern, target, reasons, estimate_us)
+def _described(layer: ConvLayer) -> dict[str, Any]:
+    pattern = layer.pattern
     return {
         "layer": layer.name,
         "convolution": layer.spec.key,
@@ -54,12 +57,26 @@ def _row(layer: ConvLayer, decision: Decision, target: Target) -> dict[str, Any]
         "dead_channels": pattern.dead_channels,
         "dense_mflop": layer.spec.dense_flops / 1e6,
         "sparse_mflop": layer.spec.sparse_flops(pattern.nnz) / 1e6,
+    }
+
+
+def _judgement(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[str, Any]:
+    """Which schedules serve a layer, what limits it and what would help."""
+    found, reasons = spaces_of(spec, pattern, target)
+    estimate_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
+    limit = limit_of(spec, pattern, target, reasons, estimate_us)
+    return {
         "schedules": dict(Counter(each.schedule for each in found)),
         "not_applicable": reasons,
         "limit": limit.kind if limit else None,
         "limit_text": limit.text if limit else None,
         "predicted_time_us": limit.time_us if limit else None,
-        "advice": advise(layer.spec, pattern, limit),
+        "advice": advise(spec, pattern, limit, target),
+    }
+
+
+def _chosen(decision: Decision) -> dict[str, Any]:
+    return {
         "chosen": decision.schedule,
         "dense_time_us": decision.dense_time_us,
         "time_us": decision.time_us,

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Causes
-from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import LogError, UsageError, VerificationError
-from tvm_sparse.logs import tuning_log
+from tvm_sparse.logs import log_page, tuning_log
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Rejected, TuningLog
 
@@ -46,6 +45,13 @@ def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     return {"records": [_row(record) for record in _read(arguments).best()]}
 
 
+def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    pages = [log_page.page_path(path) for path in arguments.logs]
+    for log, path in zip(arguments.logs, pages, strict=True):
+        path.write_text(log_page.page(TuningLog(common.existing_log(log))))
+    return {"written": list(map(str, pages))}
+
+
 def _merge(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     return _counts(tuning_log.merge([common.existing_log(path) for path in arguments.logs], arguments.output))
 
@@ -67,7 +73,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]
     weights = {}
     if arguments.model:
         for layer in prepare(arguments.model).layers:
-            weights[layer.spec, SparsityPattern.of(layer.weight).value_digest] = layer.weight
+            weights[layer.spec, layer.pattern.value_digest] = layer.weight
     verdicts = []
     for verdict in validate.validate(chosen, weights):
         verdicts.append(verdict)
@@ -100,6 +106,7 @@ def _import(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], dict[str, Any]]] = {
     "stats": _stats,
     "best": _best,
+    "page": _page,
     "merge": _merge,
     "distill": _distill,
     "validate": _validate,
@@ -175,6 +182,8 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"left out: {row['schedule']} of {row['convolution']}: {row['reason']}"))
     for line in document.get("rejected_lines", ()):
         console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
+    for path in document.get("written", ()):
+        console.print(Text(f"written: {path}"))
     if "output" in document:
         kept = document["kept"] if "kept" in document else document["records"]
         console.print(Text(f"written: {document['output']}, {kept} records"))

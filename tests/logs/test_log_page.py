@@ -1,0 +1,42 @@
+"""The page beside a log: every sparse record in words, and the pages of the shared logs as their logs are."""
+
+import json
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from factories import make_record
+
+from tvm_sparse.cli import main
+from tvm_sparse.logs.log_page import page, page_path
+from tvm_sparse.logs.tuning_log import TuningLog, write
+
+SHARED = sorted(Path(str(resources.files("tvm_sparse.tuning_logs"))).rglob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_shared_log_is_sorted_and_has_its_page(path):
+    log = TuningLog(path)
+    assert not log.rejected and log.records
+    lines = [record.to_line() for record in log.records]
+    assert lines == sorted(lines), f"write it with tvm-sparse logs merge {path}"
+    assert page_path(path).read_text() == page(log), f"run: tvm-sparse logs page {path}"
+
+
+def test_decisions_times_and_failures_are_on_the_page(tmp_path, capsys):
+    found = make_record()
+    generated = replace(found, schedule="generated_cpu", decisions={}, trace=[[], []], dense_times_us=(), baseline="")
+    failed = replace(found, status="timeout", times_us=(), error=None, seed=8)
+    path = tmp_path / "log.jsonl"
+    write(path, [found, generated, failed, replace(found, schedule="dense_cpu")])
+    assert main.main(["logs", "page", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "log.md")]
+    text = (tmp_path / "log.md").read_text()
+    assert (
+        f"| {found.spec.key} | {found.pattern.density:.3g} | folded_cpu | k_tile 16, pixels 4x16 | 12.5 | dense_cpu | 31.5 | 2.52x |"
+        in text
+    )
+    assert "MetaSchedule's trace | 12.5 |  |  |  |" in text
+    assert "Not shown: 1 timeout." in text
+    assert "| dense_cpu |  |" not in text

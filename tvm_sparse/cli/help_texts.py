@@ -1,0 +1,115 @@
+"""What ``--help`` says of the whole and of each command: what it does, then examples."""
+
+DESCRIPTION = """\
+Compiles pruned convolutional networks into code that runs as fast as their zeros promise.
+
+first steps:
+  tvm-sparse demo                               see it work on a small real network
+  tvm-sparse inspect model.onnx                 what is sparse, and what could serve it
+  tvm-sparse tune model.onnx --trials 64        search kernels; results go to tuning.jsonl
+  tvm-sparse compile model.onnx -o model.ts     use the fastest verified kernels, else dense
+  tvm-sparse run model.ts --input x.npy         run it
+"""
+EXIT_CODES = """\
+exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or run failed,
+5 verification failed, 130 interrupted (finished work is saved, the command to continue is printed)
+"""
+# By command.
+COMMANDS = {
+    "inspect": """\
+For each convolution: how many weights are zero and in what structure, the arithmetic that is left, which schedules
+serve it and why others do not, and what compiling with the tuning log would choose.
+
+examples:
+  tvm-sparse inspect model.onnx
+  tvm-sparse inspect model.onnx --tuning-records a.jsonl --tuning-records b.jsonl --json
+""",
+    "tune": """\
+Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
+turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.
+
+examples:
+  tvm-sparse tune model.onnx --dry-run
+  tvm-sparse tune model.onnx --trials 64 -o my.jsonl
+  tvm-sparse tune model.onnx --layers layer1.0.conv1,layer1.0.conv2 --trials 200
+  tvm-sparse tune model.onnx --trials 1000 --seconds 300
+  tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
+""",
+    "compile": """\
+Each convolution gets the fastest kernel that the log has verified, or dense where that is faster or nothing is known.
+Nothing is measured. The artifact is a folder that runs without the model file and without torch.
+
+examples:
+  tvm-sparse compile model.onnx -o model.ts
+  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda
+""",
+    "check": """\
+The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
+against a float64 reference and its error bound; ONNX Runtime, or torch for a .pt2 file, runs the same network beside
+it. The first layer that diverges is named, and the exit code is then 5.
+
+examples:
+  tvm-sparse check model.onnx
+  tvm-sparse check model.onnx --tuning-records my.jsonl --input x.npy
+""",
+    "run": """\
+An artifact is code: run only what you trust.
+
+examples:
+  tvm-sparse run model.ts --input x.npy -o y.npz
+  tvm-sparse run model.ts --input inputs.npz --json
+""",
+    "bench": """\
+A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
+that is installed. Median and quartiles of all rounds are shown, and ratios of times of the same round. An artifact is
+timed alone.
+
+examples:
+  tvm-sparse bench model.onnx --tuning-records my.jsonl
+  tvm-sparse bench model.ts --repeat 50
+""",
+    "show": """\
+The kernel that compile would take for a layer, as text: the dense compute (te), the same with tiles, threads and
+staging (scheduled), the multiply-adds that are left, with weights as constants (folded), and the source that a
+compiler is given (cuda, or LLVM's IR, llvm). Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
+
+examples:
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --tuning-records my.jsonl
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cpu --stage folded
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cuda --target cuda > kernel.cu
+""",
+    "demo": """\
+A residual network that reads handwritten digits, with 90% of its weights pruned away, is inspected, tuned, compiled,
+checked on 450 held-out images, and timed against the network before pruning. Takes less than five minutes on two
+cores; a second run finds its log and tunes nothing.
+
+example:
+  tvm-sparse demo
+""",
+    "doctor": """\
+Versions, target, processor, GPU and compilers; whether the installed TVM saves JSON and builds and runs a kernel, each
+in a process of its own; and what will and will not work here, with what to install.
+
+example:
+  tvm-sparse doctor --json > report.json
+""",
+    "logs": """\
+stats     counts of records by status, schedule and machine, causes of failures, and the lines that are no records
+best      the fastest verified record of each weight on each machine
+page      write what was decided for each layer as a Markdown page beside each log
+merge     write the union of logs to a new file
+distill   write the fastest verified records of each weight, schedule and machine to a new file
+validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
+          scheduled only, and said to be. Weights are random ones of the same structure, or a model's own
+export    write a new MetaSchedule database, a folder
+import    write the records of MetaSchedule databases that export made to a new file; they count as not verified
+
+examples:
+  tvm-sparse logs stats my.jsonl
+  tvm-sparse logs merge a.jsonl b.jsonl -o all.jsonl
+  tvm-sparse logs distill all.jsonl --keep 3 -o best.jsonl.xz
+  tvm-sparse logs validate my.jsonl --model model.onnx --all
+  tvm-sparse logs export my.jsonl -o database
+  tvm-sparse logs import database -o back.jsonl
+""",
+}

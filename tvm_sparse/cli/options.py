@@ -1,0 +1,99 @@
+"""Options of the command line: those that several commands take, and the kinds of values that options have."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+# MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
+MAX_SEED = 10**9
+
+
+# The arguments of `argparse.ArgumentParser.add_argument`.
+Option = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def option(flag: str, help_text: str | None, **settings: Any) -> Option:
+    """An option, or an argument where `flag` has no dashes; ``--output`` has a short form."""
+    return (("-o", flag) if flag == "--output" else (flag,), {"help": help_text, **settings})
+
+
+def path(flag: str, metavar: str, help_text: str, **settings: Any) -> Option:
+    """An option that names a file or folder."""
+    return option(flag, help_text, type=Path, metavar=metavar, **settings)
+
+
+def switch(flag: str, help_text: str) -> Option:
+    """An option without a value."""
+    return option(flag, help_text, action="store_true")
+
+
+def count(text: str) -> int:
+    """A whole number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number of 1 or more")
+    return int(text)
+
+
+def above_0(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number above 0")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name for name in text.split(",") if name]
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from 0 to {MAX_SEED}")
+    return int(text)
+
+
+def _input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, sizes = text.rpartition(":")
+    if not name or not all(size.isdecimal() and int(size) for size in sizes.split(",")):
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: NAME:1,3,224,224")
+    return name, tuple(map(int, sizes.split(",")))
+
+
+TARGET = option(
+    "--target", """llvm, cuda, or a TVM target as JSON such as '{"kind":"llvm","num-cores":1}' (default: llvm)"""
+)
+# Of every command that compiles a model.
+OF_MODEL = (
+    path("model", "MODEL", "an .onnx or .pt2 (torch.export) file"),
+    TARGET,
+    option(
+        "--input-shape",
+        "shape of an ONNX input whose file leaves it open; once for each such input",
+        type=_input_shape,
+        action="append",
+        default=[],
+        metavar="NAME:1,3,224,224",
+    ),
+    path(
+        "--tuning-records",
+        "LOG",
+        "tuning log to read; may be repeated (default: tuning.jsonl where it exists)",
+        action="append",
+        default=[],
+    ),
+)
+SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
+REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)
+
+
+def trials(default: int) -> Option:
+    """``--trials``."""
+    return option(
+        "--trials", "candidates a layer, known ones included (default: %(default)s)", type=count, default=default
+    )
