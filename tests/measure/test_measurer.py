@@ -222,3 +222,24 @@ def test_one_wrong_image_of_a_batch_is_found(tmp_path, wrong):
     found = _Inputs(str(tmp_path / "arrays.npz"), "llvm").worst(y)
     assert (found > 1) == (wrong is not None)
     assert found < np.inf or wrong == 1
+
+
+def test_an_error_does_not_wait_for_queued_builds(monkeypatch):
+    """Whatever fails in this process, a full disk say: of what waits to be built hardly anything is begun."""
+    begun = []
+
+    def build(_self, candidate, _library):
+        begun.append(candidate.schedule)
+        time.sleep(0.02)
+
+    def run(_self, _library):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Measurer, "_build", build)
+    monkeypatch.setattr(Measurer, "_run", run)
+    with Measurer(SPEC, WEIGHT, TARGET, MeasureOptions(builders=1)) as measurer:
+        # A GPU's kernels are run while others are being built.
+        measurer._device = "gpu"
+        with pytest.raises(OSError, match="no space left"):
+            list(measurer.measure([Candidate(f"kernel {index}") for index in range(50)]))
+    assert 1 <= len(begun) < 25

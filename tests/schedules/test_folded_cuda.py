@@ -33,6 +33,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import DependentLaunch
+from tvm_sparse.scheduling.cuda import occupancy
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
@@ -299,12 +300,23 @@ def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
-    """Threads and shared memory of the largest candidates together are within what a block may have."""
+    """Threads and shared memory of the largest candidates together are within what a block may have.
+
+    Of a multistage pipeline's, those that are not refused.
+    """
     choose = random.Random(seed).choice
     spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
-    structure = Structure(choose(layouts(spec, GPU, 2)), 2, choose(("async", "single")), choose((False, True)))
+    mode = ("multistage", "async", "single")[seed % 3]
+    structure = Structure(choose(layouts(spec, GPU, 2)), 2, mode, mode != "multistage" and choose((False, True)))
     decisions = plan(structure, GPU, 1000)
     if decisions is None:
+        return
+    if mode == "multistage":
+        pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32))
+        space = FoldedTileSpace("test", decisions, Fold(pattern, GPU))
+        for kernel in map(space.counts, space.defaults):
+            assert kernel.threads <= occupancy.MAX_THREADS
+            assert kernel.shared_bytes * kernel.resident <= GPU.shared_bytes
         return
     rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
     assert structure.tiles.columns * rows * images <= MAX_THREADS

@@ -69,7 +69,7 @@ def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
     """Group a model's layers into tasks, in the order of the model."""
     tasks: list[Task] = []
     for layer in layers:
-        pattern = SparsityPattern.of(layer.weight)
+        pattern = layer.pattern
         for index, task in enumerate(tasks):
             if task.spec == layer.spec and _alike(task.pattern, pattern):
                 tasks[index] = replace(task, names=(*task.names, layer.name))

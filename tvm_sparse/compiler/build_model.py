@@ -18,7 +18,6 @@ from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
-from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
@@ -114,7 +113,7 @@ def _kernel(
     layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], replay: SafeReplay
 ) -> Kernel:
     """The kernel of `decision`; layers alike in everything share one of those `made`."""
-    pattern = SparsityPattern.of(layer.weight)
+    pattern = layer.pattern
     key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
     if key not in made:
         found = find_space(decision.schedule, layer.spec, pattern, target)

@@ -70,7 +70,7 @@ def decide(layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -
 
 
 def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: TuningLog | None) -> Decision:
-    pattern = SparsityPattern.of(layer.weight)
+    pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint) if log is not None else None
     dense_time_us = dense.time_us if dense is not None else None
     fallback = Decision(

@@ -93,10 +93,12 @@ class Measurer:
                     # The files of a whole search would fill a small disk.
                     for path in (library, constants_path(library)):
                         Path(path).unlink(missing_ok=True)
-            except KeyboardInterrupt:
-                # Leaving the pool waits for its threads, and they for these.
-                for worker in self._workers:
-                    worker.kill()
+            except BaseException as error:
+                # Leaving the pool waits for its threads, and they for these; who only wants no more gets the last ones.
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(error, GeneratorExit):
+                    for worker in self._workers:
+                        worker.kill()
                 raise
 
     def set_baseline(self, candidate: Candidate) -> None:

@@ -9,14 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def meta_schedule() -> Any:
-    # Its tensor intrinsics take 10 to 50 s to import and are of no use here.
-    sys.modules.setdefault("tvm.s_tir.tensor_intrin", types.ModuleType("tvm.s_tir.tensor_intrin"))
-    from tvm.s_tir import meta_schedule
-
-    return meta_schedule
-
-
 @contextmanager
 def without_tensor_intrinsics() -> Iterator[None]:
     """Keep `TuneContext` from importing all tensor intrinsics: 10 to 50 s for what these spaces never use."""
@@ -29,3 +21,11 @@ def without_tensor_intrinsics() -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
+
+
+def meta_schedule() -> Any:
+    """TVM's package of that name, imported in a fraction of a second."""
+    with without_tensor_intrinsics():
+        from tvm.s_tir import meta_schedule
+
+    return meta_schedule

@@ -15,7 +15,6 @@ from tvm_sparse.cli.commands.inspect import shape_text
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.kernel_selection import Decision, decide
-from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import prepare
@@ -50,7 +49,7 @@ def _layer(layers: Sequence[ConvLayer], name: str) -> ConvLayer:
 def _document(layer: ConvLayer, decisions: list[Decision], target: Target, stage: str) -> dict[str, Any]:
     # May replace the decision by a dense one.
     kernel = kernels_of([layer], decisions, target)[layer.name]
-    (decision,), pattern = decisions, SparsityPattern.of(layer.weight)
+    (decision,), pattern = decisions, layer.pattern
     space = find_space(decision.schedule, layer.spec, pattern, target)
     return {
         "layer": layer.name,
