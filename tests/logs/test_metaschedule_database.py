@@ -186,7 +186,7 @@ def test_the_command_line_goes_both_ways(tmp_path, monkeypatch, capsys):
 
 def test_the_command_line_verifies(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write("log.jsonl", [record(), record(decisions={}, times_us=(9.0,))])
+    write("log.jsonl", [record(), record(decisions={"nonsense": 1}, times_us=(9.0,))])
     assert main.main(["logs", "validate", "log.jsonl", "--all", "--json"]) == 5
     found = json.loads(capsys.readouterr().out)
     assert [found[key] for key in ("verified", "structure", "failed")] == [1, 0, 1]
