@@ -32,14 +32,14 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
-from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, ORDERS, PERSISTENT, TURNED
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.npq_tiles import lengths, run_plan
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, folded_tile_space, tile_space
 from tvm_sparse.scheduling.cuda.thread_layout import spread
 from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.scheduling.kernel import apply_trace
 from tvm_sparse.scheduling.space import NotApplicable, decided
-from tvm_sparse.scheduling.trace import replay, trace_of, trace_to_json
+from tvm_sparse.scheduling.trace import trace_of, trace_to_json
 from tvm_sparse.target.gpu import spread_bytes
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
@@ -174,7 +174,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     _, channels, depth, *_, release = decided(schedule)
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(apply_trace(each, weight).func, CUDA)[1]
-    ample = spread_bytes(math.prod(launch.grid)) if release == AT_ONCE else 0
+    ample = spread_bytes(math.prod(launch.grid)) if release == DependentLaunch.AT_ONCE else 0
     assert launch.shared == max(ample, 4 * buffers * channels * run_plan(spec, runs).channel)
 
 
@@ -182,25 +182,18 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "grid"),
     [
-        ("run32", [4, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
-        ("run40", [8, 1, 4, PERSISTENT, 2, AT_EXIT], (264, 1, 1)),
-        ("ring-14x14-pixels1", [4, 2, 1, 2, 4, PERSISTENT, 1, AT_ONCE], (132, 2, 1)),
-        # Fewer blocks than fit at once, or a ring that does not end with the chunks: as they come.
-        ("run64", [8, 2, 4, PERSISTENT, 2, AT_ONCE], (196, 1, 1)),
-        ("run32", [4, 2, 3, PERSISTENT, 1, LAST_CHUNK], (392, 2, 1)),
-        ("run64", [8, 2, 3, TURNED, 2, LAST_CHUNK], (196, 1, 1)),
+        ("run64", [8, 2, 4, Order.STRAIGHT, 2, DependentLaunch.AT_ONCE], (196, 1, 1)),
+        ("run32", [4, 2, 3, Order.STRAIGHT, 1, DependentLaunch.LAST_K_TILE], (392, 2, 1)),
+        ("run64", [8, 2, 3, Order.ROTATED, 2, DependentLaunch.LAST_K_TILE], (196, 1, 1)),
     ],
 )
 def test_many_blocks(name: str, values: list, grid: tuple, tmp_path: Path) -> None:
-    """More than there are multiprocessors copy amid their chunks; persistent ones go on with others' pixels."""
+    """More than there are multiprocessors copy amid their k-tiles."""
     spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
     each = find_space(f"folded_cuda:{name}", spec, SparsityPattern.of(case.weight), CUDA)
-    trace = trace_of(each, values)
-    refused = each.refuse(replay(each, trace)) if each.refuse else ""
-    kernel = apply_trace(each, case.weight, trace)
+    kernel = apply_trace(each, case.weight, trace_of(each, values))
     assert build_source(kernel.func, CUDA)[1][0].grid == grid
-    assert ("go on" in refused or "do not end" in refused) == (values[-3] == PERSISTENT and grid[0] not in (132, 264))
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
     y = run_emulated(case, kernel, CUDA, tmp_path)
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
@@ -223,7 +216,7 @@ def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
     assert each.variant == "ring-16x16-pixels1"
     # Rows of 24 floats, padding and alignment included.
     spread_out = spread((channels, rows + 2, 6), 1, rows * 16, chunks)
-    assert source.count("tvm_sparse_copy_16(") == copied * spread_out.copies
+    assert source.count("tvm_sparse_cp_async_16(") == copied * spread_out.copies
     assert source.count("tvm_sparse_shared_address(") == spread_out.rounds < spread_out.copies
     assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
 
@@ -235,14 +228,14 @@ def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> No
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "run" in each.name)
     schedule = each.scheduled(each.apply)
     samples = (i for i in schedule.trace.insts if i.kind.name == "SampleCategorical")
-    order = next(i for i in samples if tuple(map(int, i.attrs[0])) == ORDERS)
-    trace = trace_to_json(schedule.trace.with_decision(order, TURNED, remove_postproc=False))
+    order = next(i for i in samples if list(map(int, i.attrs[0])) == list(Order))
+    trace = trace_to_json(schedule.trace.with_decision(order, Order.ROTATED, remove_postproc=False))
     source = kernels(build_source(apply_trace(each, weight, trace).func, CUDA)[0])
     filters, channels, *_ = decided(schedule)
     tiles, chunks = spec.k // filters, spec.c // channels
     assert chunks > 3, "the test needs a ring with more chunks than buffers"
     for macro, count in {"enter": tiles, "case": tiles * chunks, "leave": tiles * chunks, "end": tiles}.items():
-        assert source.count(f"tvm_sparse_{macro}(") == count
+        assert source.count(f"tvm_sparse_jump_table_{macro}(") == count
     assert source.count("__syncthreads()") == tiles * chunks
 
 

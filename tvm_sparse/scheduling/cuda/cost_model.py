@@ -12,14 +12,7 @@ from dataclasses import dataclass
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import (
-    AT_EXIT,
-    AT_ONCE,
-    LAST_CHUNK,
-    PERSISTENT,
-    STRAIGHT,
-    TURNED,
-)
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
 from tvm_sparse.target.gpu import CLOCK_HZ, MULTIPROCESSORS
 
@@ -87,9 +80,9 @@ class GpuKernel:
     resident
         Thread blocks that a multiprocessor should hold at once.
     order
-        One of `ORDERS`. Persistent kernels are estimated like straight ones.
+        An `Order`.
     release
-        One of `RELEASES`.
+        A `DependentLaunch`.
     floor_us
         `floor_us` of the convolution.
     """
@@ -110,8 +103,8 @@ class GpuKernel:
     depth: int
     resident: int
     floor_us: float
-    order: int = STRAIGHT
-    release: int = AT_EXIT
+    order: int = Order.STRAIGHT
+    release: int = DependentLaunch.AT_EXIT
     parts: int = 1
     floats: float = 1.0
 
@@ -131,8 +124,8 @@ class GpuKernel:
         lanes: int,
         depth: int,
         resident: int,
-        order: int = STRAIGHT,
-        release: int = AT_EXIT,
+        order: int = Order.STRAIGHT,
+        release: int = DependentLaunch.AT_EXIT,
         parts: int = 1,
         torn: bool = False,
         beside: int = 1,
@@ -181,12 +174,7 @@ class GpuKernel:
     @property
     def turned(self) -> bool:
         """Whether blocks start at different chunks."""
-        return self.order == TURNED
-
-    @property
-    def non_zeros(self) -> int:
-        """Of the weight."""
-        return round(self.multiply_adds * self.tiles * self.parts / self.pixels)
+        return self.order == Order.ROTATED
 
     @property
     def instructions(self) -> float:
@@ -251,9 +239,9 @@ class GpuKernel:
 
     def _starting_early(self) -> float:
         """How many times as long it takes as one that lets the next start at its exit."""
-        if self.release == LAST_CHUNK:
+        if self.release == DependentLaunch.LAST_K_TILE:
             return _APART if self.parts == 1 and self.share <= 0.5 else _MIXED
-        if self.release == AT_ONCE:
+        if self.release == DependentLaunch.AT_ONCE:
             all_code = self.code_bytes * self.tiles * self.parts
             return _ALIKE if self.tiles * self.parts == 1 or all_code <= _FETCH_CYCLES[0][0] else _MIXED
         return 1.0
@@ -329,9 +317,8 @@ class GpuKernel:
             self.resident_blocks,
             self.pixels,
             self.turned,
-            self.order == PERSISTENT,
-            self.release == LAST_CHUNK,
-            self.release == AT_ONCE,
+            self.release == DependentLaunch.LAST_K_TILE,
+            self.release == DependentLaunch.AT_ONCE,
         ]
 
 

@@ -22,7 +22,14 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_npq import Runs, conv2d_runs
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RING, STRAIGHT
+from tvm_sparse.scheduling.annotations import (
+    DEPENDENT_LAUNCH,
+    FOLD,
+    K_TILE_ORDER,
+    PIPELINE_STAGES,
+    DependentLaunch,
+    Order,
+)
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
@@ -83,9 +90,9 @@ def run_kernel(
     plan: RunPlan,
     folding: Fold,
     sizes: Sequence[int],
-    order: int = STRAIGHT,
+    order: int = Order.STRAIGHT,
     parts: int = 1,
-    release: int = AT_EXIT,
+    release: int = DependentLaunch.AT_EXIT,
 ) -> GpuKernel:
     """What decisions make of a plan: `sizes` are filters, channels, depth and resident blocks of `GpuKernel.of`."""
     filters, channels, depth, resident = sizes
@@ -114,7 +121,7 @@ def run_space(name: str, spec: ConvSpec, plan: RunPlan, folding: Fold) -> Space 
         divisors(spec.k // spec.groups, ACCUMULATORS),
         divisors(spec.weight_shape[1], folding.shared_limit // (4 * plan.channel)),
         DEPTHS,
-        list(ORDERS),
+        list(map(int, Order)),
         [1, 2, 3, 4],
         list(folding.releases),
     )
@@ -143,9 +150,9 @@ def _schedule(sch: Schedule, plan: RunPlan, choices: list[tuple[list[int], int]]
     sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
     stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
-    sch.annotate(c_outer, RING, depth)
-    sch.annotate(c_outer, ORDER, order)
-    sch.annotate(c_outer, RELEASE, release)
+    sch.annotate(c_outer, PIPELINE_STAGES, depth)
+    sch.annotate(c_outer, K_TILE_ORDER, order)
+    sch.annotate(c_outer, DEPENDENT_LAUNCH, release)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

@@ -9,14 +9,9 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tvm_sparse.scheduling.annotations import (
-    LAST_CHUNK,
-    PERSISTENT,
-)
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Space, decided
-from tvm_sparse.target.gpu import MULTIPROCESSORS
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -36,10 +31,9 @@ STARTS = 3
 # Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
 # compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
 MAX_PIECES, SHARE = 4096, 8
-# What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
+# What the driver and kernels of several translation units (`separate_compilation`) keep for themselves of each
+# block's shared memory, bytes.
 _RESERVED = 1024 + 64
-# Non-zeros of a weight from which its tiles are marked as pieces: half a minute of one core.
-SPLIT_NON_ZEROS = 27_000
 
 
 def warps_a_part(threads: int) -> int:
@@ -75,12 +69,6 @@ def refused(kernel: GpuKernel, shared_limit: int) -> str:
         return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
-    if kernel.order == PERSISTENT:
-        reason = cannot_persist(kernel.blocks, kernel.resident, kernel.chunks, kernel.depth, kernel.non_zeros)
-        if reason:
-            return reason
-        if kernel.release == LAST_CHUNK:
-            return "the chunks of a persistent grid come again and again, none is its last"
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), shared_limit)
 
@@ -138,21 +126,3 @@ def folded_space(
         estimate_us=kernel(starts[0]).time_us(),
         estimate=lambda sch: kernel(decided(sch)).time_us(),
     )
-
-
-def is_large(non_zeros: int) -> bool:
-    """Whether the tiles of a weight with so many non-zeros are marked as pieces."""
-    return non_zeros >= SPLIT_NON_ZEROS
-
-
-def cannot_persist(blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
-    """Why a kernel's blocks cannot go on with other pixels, or "".
-
-    It has so many `blocks` for each tile of output channels, of which a multiprocessor should hold `resident` at once,
-    and so many `chunks`, copied to a ring of `depth` buffers.
-    """
-    if blocks <= MULTIPROCESSORS * resident:
-        return f"{blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
-    if chunks % depth:
-        return f"{chunks} chunks do not end where a ring of {depth} does"
-    return "kernels that are built in parts do not go on with other pixels" if is_large(non_zeros) else ""

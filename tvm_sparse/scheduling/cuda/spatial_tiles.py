@@ -31,7 +31,14 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, ORDERS, RELEASE, RELEASES, RING
+from tvm_sparse.scheduling.annotations import (
+    DEPENDENT_LAUNCH,
+    FOLD,
+    K_TILE_ORDER,
+    PIPELINE_STAGES,
+    DependentLaunch,
+    Order,
+)
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, folded_space
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Choice, Plan, torn
@@ -48,14 +55,14 @@ class Fold:
 
     pattern: SparsityPattern
     shared_limit: int
-    releases: tuple[int, ...] = (AT_EXIT,)
+    releases: tuple[int, ...] = (DependentLaunch.AT_EXIT,)
 
     @classmethod
     def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
         """What `target` allows."""
         shared_bytes = shared_memory_bytes(target)
         can_spread = overlaps(target) and shared_bytes >= SHARED_BYTES
-        return cls(pattern, shared_bytes, RELEASES if can_spread else (AT_EXIT,))
+        return cls(pattern, shared_bytes, tuple(DependentLaunch) if can_spread else (DependentLaunch.AT_EXIT,))
 
 
 def tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
@@ -84,7 +91,13 @@ def plain_tile_space(name: str, spec: ConvSpec, plan: Plan) -> Space:
 def folded_tile_space(name: str, spec: ConvSpec, plan: Plan, folding: Fold) -> Space | None:
     """The folded space of one plan, whose mode is "ring"; None where no decisions fit."""
     decisions = (plan.filters, plan.rows, plan.images, plan.channels)
-    candidates = (*(each.candidates for each in decisions), DEPTHS, list(ORDERS), [1, 2, 3, 4], list(folding.releases))
+    candidates = (
+        *(each.candidates for each in decisions),
+        DEPTHS,
+        list(map(int, Order)),
+        [1, 2, 3, 4],
+        list(folding.releases),
+    )
 
     def kernel(values: Sequence[int]) -> GpuKernel:
         return _kernel(spec, plan, folding, values)
@@ -127,7 +140,7 @@ def _schedule(sch: Schedule, plan: Plan, spec: ConvSpec, choices: list[Choice]) 
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads, spec.r * spec.s)
     if folded:
-        annotations = (RING, ORDER, FOLD, RELEASE) if structure.mode == "ring" else (FOLD,)
+        annotations = (PIPELINE_STAGES, K_TILE_ORDER, FOLD, DEPENDENT_LAUNCH) if structure.mode == "ring" else (FOLD,)
         for annotation, value in zip(annotations, folded, strict=True):
             sch.annotate(c_inner if annotation == FOLD else c_outer, annotation, value)
     else:

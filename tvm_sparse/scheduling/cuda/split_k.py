@@ -25,7 +25,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_ONCE, FOLD, PARTS, RELEASE, RING
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
 from tvm_sparse.scheduling.cuda.cost_model import GpuKernel
 from tvm_sparse.scheduling.cuda.npq_tiles import RunPlan, lengths, run_kernel, run_plan
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, folded_space
@@ -66,7 +66,7 @@ def split_space(name: str, spec: ConvSpec, plan: RunPlan, parts: int, folding: F
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
     # Blocks of a cluster start together: there is no telling where these find room.
-    releases = [each for each in folding.releases if each != AT_ONCE]
+    releases = [each for each in folding.releases if each != DependentLaunch.AT_ONCE]
     candidates = (filters, channels, DEPTHS, [1, 2, 3, 4], releases)
 
     def kernel(values: Sequence[int]) -> GpuKernel:
@@ -93,8 +93,8 @@ def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list
     sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
     stage_input(sch, pack, c_outer, plan.row_stride)
     sch.annotate(c_inner, FOLD, blocks)
-    sch.annotate(c_outer, RING, depth)
-    sch.annotate(c_outer, RELEASE, release)
+    sch.annotate(c_outer, PIPELINE_STAGES, depth)
+    sch.annotate(c_outer, DEPENDENT_LAUNCH, release)
 
     run, k, pixel = sch.get_loops(out)
     k_outer, rest = sch.split(k, [None, per_thread])
@@ -102,7 +102,7 @@ def _schedule(sch: Schedule, plan: RunPlan, parts: int, choices: list[tuple[list
     sch.reorder(run, k_outer, k_part, pixel, k_share)
     _bind(sch, [run, k_outer, k_part, pixel])
     sch.compute_at(total, pixel, preserve_unit_loops=True)
-    sch.annotate(sch.get_loops(total)[-2], PARTS, parts)
+    sch.annotate(sch.get_loops(total)[-2], SPLIT_K, parts)
     sch.unroll(k_share)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
