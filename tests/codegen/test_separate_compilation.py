@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda import nvcc
-from tvm_sparse.codegen.cuda.nvcc import as_scalars, cuda_compiler
+from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, split
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
@@ -147,15 +147,6 @@ def test_units_that_do_not_link_are_a_compilation_error() -> None:
     missing = TranslationUnit('extern "C" __device__ void f(); extern "C" __global__ void k() { f(); }')
     with pytest.raises(RuntimeError, match=r"Compilation error:(.|\n)*\bf\b"):
         nvcc._compile_units([missing, TranslationUnit("")], CUDA)
-
-
-def test_accumulators_become_variables() -> None:
-    """Unless an index is computed; then the array stays."""
-    text = "alignas(64) float acc[2];\nalignas(64) float acc_1[1];\nacc[1] = acc[0] + acc_1[0];\n"
-    assert as_scalars(text) == "float acc_at_0, acc_at_1;\nfloat acc_1_at_0;\nacc_at_1 = acc_at_0 + acc_1_at_0;\n"
-    for use in ("acc[i]", "f(acc)", "acc[0 + 1]"):
-        assert as_scalars(f"{text}{use};\n").startswith("alignas(64) float acc[2];\nfloat acc_1_at_0;")
-    assert re.search(r"float conv_local_ptr_at_0\b", folded()[2])
 
 
 def test_the_number_of_compilers_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

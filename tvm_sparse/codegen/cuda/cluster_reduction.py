@@ -20,15 +20,7 @@ from tvm.ir import Range, TensorLoad
 from tvm.tirx import AllocBuffer, AttrStmt, BufferStore, Evaluate, For, IntImm, IterVar, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.thread_axes import CLUSTER_AXIS, SPLIT_K_AXIS, Nest, is_thread_axis
-from tvm_sparse.codegen.tir.tir_builder import (
-    annotated_loops,
-    function_name,
-    function_pass,
-    integer,
-    statements_of,
-    substituted,
-    with_body,
-)
+from tvm_sparse.codegen.tir.tir_builder import function_name, integer, loop_pass, statements_of, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import SPLIT_K
 
@@ -57,22 +49,15 @@ __forceinline__ __device__ float tvm_sparse_cluster_load(const float* base, int 
 
 def cluster_reduction_pass() -> tvm.transform.Pass:
     """The pass ClusterReduction; functions without an annotated loop are left alone."""
-
-    def reduce(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        loops = annotated_loops(func.body, SPLIT_K)
-        if not loops:
-            return func
-        return with_body(func, _SplitK(function_name(func), func.body, int(loops[0].annotations[SPLIT_K])).as_cluster())
-
-    return function_pass("ClusterReduction", reduce)
+    return loop_pass("ClusterReduction", SPLIT_K, lambda func, loops: _SplitK(func, loops[0]).as_cluster())
 
 
 class _SplitK:
-    """The two kernels of a function, the partial sums of `ranks` blocks between them, and the kernel made of them."""
+    """The two kernels of a function, the partial sums between them, which `loop` adds up, and the kernel they make."""
 
-    def __init__(self, name: str, body: Stmt, ranks: int):
-        self.name = name
-        statements = statements_of(body)
+    def __init__(self, func: tirx.PrimFunc, loop: For):
+        self.name, ranks = function_name(func), int(loop.annotations[SPLIT_K])
+        statements = statements_of(func.body)
         self.before, kernels = statements[:-2], statements[-2:]
         found = [each for each in self.before if isinstance(each, AllocBuffer)]
         if len(kernels) != 2 or not all(map(is_thread_axis, kernels)) or len(found) != 1:

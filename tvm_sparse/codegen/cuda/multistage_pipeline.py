@@ -25,27 +25,26 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import AllocBuffer, AttrStmt, Bind, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
 
-from tvm_sparse.codegen.cuda import jump_table, separate_compilation
+from tvm_sparse.codegen.cuda import separate_compilation
 from tvm_sparse.codegen.cuda.async_copies import KTileCopies
 from tvm_sparse.codegen.cuda.cluster_reduction import COMMON_END
 from tvm_sparse.codegen.cuda.dependent_launch import launch_dependents
+from tvm_sparse.codegen.cuda.jump_table import jump_table
 from tvm_sparse.codegen.cuda.k_tile import KTile
 from tvm_sparse.codegen.tir.branch_tree import specialized
 from tvm_sparse.codegen.tir.thread_axes import SPLIT_K_AXIS, Nest
 from tvm_sparse.codegen.tir.tir_builder import (
     Counter,
-    annotated_loops,
     committed,
     function_name,
-    function_pass,
     integer,
     is_barrier,
+    loop_pass,
     nothing,
     sequence,
     statements_of,
     substituted,
     waited,
-    with_body,
 )
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling import code_size
@@ -66,20 +65,11 @@ THREADS = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
 
 
 def multistage_pipeline_pass() -> tvm.transform.Pass:
-    """The pass MultistagePipeline; functions without an annotated loop are left alone.
+    """The pass MultistagePipeline, behind ``ThreadSync``, whose barriers it replaces.
 
-    It runs behind ``ThreadSync``, whose barriers it replaces.
+    Functions without an annotated loop are left alone.
     """
-
-    def pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        loops = annotated_loops(func.body, PIPELINE_STAGES)
-        if len(loops) > 1:
-            raise BuildError(
-                function_name(func), "more than one k-tile loop", len(loops), "1", hint="report this schedule"
-            )
-        return with_body(func, _pipelined(_Kernel.of(func, loops[0]))) if loops else func
-
-    return function_pass("MultistagePipeline", pipeline)
+    return loop_pass("MultistagePipeline", PIPELINE_STAGES, lambda func, loops: _pipelined(_Kernel.of(func, loops)))
 
 
 @dataclass(frozen=True)
@@ -102,12 +92,16 @@ class _Kernel:
     is_large: bool
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc, loop: For) -> _Kernel:
-        """The kernel of a function around its k-tile loop."""
-        name, nest, marks, count = function_name(func), Nest.of(func.body), loop.annotations, int(loop.extent)
+    def of(cls, func: tirx.PrimFunc, loops: list[For]) -> _Kernel:
+        """The kernel of a function with these k-tile loops, of which there may be one."""
+        name, nest, loop = function_name(func), Nest.of(func.body), loops[0]
+        if len(loops) > 1:
+            raise BuildError(name, "more than one k-tile loop", len(loops), "1", "report this schedule")
+        marks, count = loop.annotations, int(loop.extent)
         # A split-K kernel's ranks count twice, as blocks and as a cluster: so were its decisions measured.
         blocks = math.prod(extent for tag, extent in nest.extents().items() if tag not in THREADS)
         stages = int(marks[PIPELINE_STAGES])
+        non_zeros = np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy()) if WEIGHT_ATTRIBUTE in func.attrs else 0
         # Where there are fewer k-tiles than buffers, each has its own: all are copied at once, and none is left whose
         # copy could come in another order.
         all_at_once = count < stages
@@ -121,7 +115,7 @@ class _Kernel:
             order=Order.STRAIGHT if all_at_once else Order(int(marks.get(K_TILE_ORDER, Order.STRAIGHT))),
             launch=DependentLaunch(int(marks.get(DEPENDENT_LAUNCH, DependentLaunch.AT_EXIT))),
             blocks=blocks,
-            is_large=_non_zeros(func) >= code_size.REGION_NON_ZEROS,
+            is_large=bool(non_zeros >= code_size.REGION_NON_ZEROS),
         )
 
 
@@ -134,11 +128,6 @@ def _k_tile(name: str, nest: Nest, loop: For, *, is_alone: bool) -> KTile:
     copied = KTileCopies(name, sequence(copies), loop.loop_var, int(loop.extent), threads)
     (length,) = copied.buffer.ty.shape
     return KTile(loop.loop_var, int(loop.extent), copied, compute, int(length), is_alone)
-
-
-def _non_zeros(func: tirx.PrimFunc) -> int:
-    """Of the weight that is folded into the function; none where it is an argument."""
-    return int(np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy())) if WEIGHT_ATTRIBUTE in func.attrs else 0
 
 
 def _pipelined(kernel: _Kernel) -> Stmt:
@@ -196,38 +185,50 @@ def _rotated(kernel: _Kernel) -> tuple[list[Stmt], Stmt]:
 
     A round enters the k-tiles' straight line by a jump table: each k-tile passed over with a branch of its own costs a
     miss of the instruction cache, a microsecond a block in all.
-
-    What is copied next and where to, where the next k-tile is read, and how many are left is counted in registers.
-    Computed from a k-tile's number it would not depend on the round, so compilers would compute it for all k-tiles
-    before the loop: that fills all registers, and no shared load is issued ahead of its use any more.
     """
     k_tile, ahead, count = kernel.k_tile, kernel.ahead, kernel.k_tile.count
     block = kernel.nest.var("blockIdx.x")
-    first, round_ = Var("first", block.ty), Var("turn", block.ty)
-    fill, read, left, later, entry = counters = [Counter(name) for name in ("fill", "read", "left", "later", "entry")]
-    prologue: list[Stmt] = [AllocBuffer(each.buffer) for each in counters]
+    first, turn = Var("first", block.ty), Var("turn", block.ty)
+    at, entry = _Position(), Counter("entry")
+    prologue: list[Stmt] = [AllocBuffer(each.buffer) for each in (at.fill, at.read, at.left, at.later, entry)]
     prologue += [*k_tile.copies.prologue, Bind(first, tirx.truncmod(block, integer(count)))]
     for i in range(ahead):
         prologue.append(k_tile.copied(tirx.truncmod(first + i, integer(count)), integer(i * k_tile.length)))
-    prologue += [fill.set(integer(ahead * k_tile.length)), read.set(integer(0)), left.set(integer(count))]
-    prologue += [later.set(tirx.truncmod(first + ahead, integer(count))), entry.set(first)]
-    end = integer(k_tile.length * (kernel.stages - 1))
-    line: list[Stmt] = []
-    for index in range(count):
-        copy = k_tile.copied(later.value, fill.value)
-        # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
-        more = SeqStmt([copy, fill.next(k_tile.length, end), later.next(1, integer(count - 1))])
-        copies = IfThenElse(left.value > ahead, more, committed(nothing()))
-        step = [*k_tile.step(integer(index), read.value, [copies]), read.next(k_tile.length, end)]
-        body = waited(ahead - 1, SeqStmt([*step, left.set(left.value - 1)]))
-        line += [jump_table.case(index), body, jump_table.leave(left.value < 1)]
+    prologue += [at.fill.set(integer(ahead * k_tile.length)), at.read.set(integer(0)), at.left.set(integer(count))]
+    prologue += [at.later.set(tirx.truncmod(first + ahead, integer(count))), entry.set(first)]
+    line = [each for index in range(count) for each in _stretch(kernel, index, at)]
     # No k-tile is left where the first is number 0: its first round is whole.
-    entered = jump_table.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
-    steps = SeqStmt([entered, *line, jump_table.end(), entry.set(integer(0))])
-    rounds = For(round_, integer(0), integer(2), tirx.ForKind.SERIAL, steps)
+    entered = jump_table("enter", tirx.Select(at.left.value > 0, entry.value, integer(count)))
+    steps = SeqStmt([entered, *line, jump_table("end"), entry.set(integer(0))])
+    rounds = For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, steps)
     # Which k-tile is a block's last is known when it runs.
-    is_released = kernel.launch == DependentLaunch.LAST_K_TILE
-    return prologue, SeqStmt([rounds, launch_dependents()]) if is_released else rounds
+    goes_on = [launch_dependents()] if kernel.launch == DependentLaunch.LAST_K_TILE else []
+    return prologue, sequence([rounds, *goes_on])
+
+
+class _Position:
+    """Where a block of a rotated kernel is: where it copies to and computes from, how many k-tiles are left, and which
+    is copied later.
+
+    It is counted in registers. Computed from a k-tile's number it would not depend on the round, so compilers would
+    compute it for all k-tiles before the loop: that fills all registers, and no shared load is issued ahead of its use
+    any more.
+    """
+
+    def __init__(self) -> None:
+        self.fill, self.read, self.left, self.later = map(Counter, ("fill", "read", "left", "later"))
+
+
+def _stretch(kernel: _Kernel, index: int, at: _Position) -> list[Stmt]:
+    """K-tile `index` in the straight line of a rotated kernel, which may be entered before it and left behind it."""
+    k_tile, end = kernel.k_tile, integer(kernel.k_tile.length * (kernel.stages - 1))
+    copy = k_tile.copied(at.later.value, at.fill.value)
+    more = SeqStmt([copy, at.fill.next(k_tile.length, end), at.later.next(1, integer(k_tile.count - 1))])
+    # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
+    copies = IfThenElse(at.left.value > kernel.ahead, more, committed(nothing()))
+    step = [*k_tile.step(integer(index), at.read.value, [copies]), at.read.next(k_tile.length, end)]
+    body = waited(kernel.ahead - 1, SeqStmt([*step, at.left.set(at.left.value - 1)]))
+    return [jump_table("case", integer(index)), body, jump_table("leave", at.left.value < 1)]
 
 
 # What a kernel does in each order: (before a thread knows its tile of output channels, for its tile).

@@ -29,12 +29,11 @@ from tvm_sparse.target.cpu import compiler_count
 
 # TVM's global functions for the CUDA source of a module: first the one edits it, then the other compiles it.
 _EDIT, _COMPILE = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
+# NVRTC's options for IEEE arithmetic, which undo those of ``--use_fast_math``.
+_IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
 _ARRAY = re.compile(r"\balignas\(\d+\) (?P<type>float|int) (?P<name>\w+)\[(?P<length>\d+)\];")
 # More elements are no registers anyway.
 _MAX_LENGTH = 255
-
-
-# Settings
 
 
 @contextmanager
@@ -83,30 +82,25 @@ def _settings() -> ExitStack:
     # Without TVM's CUDA runtime the code is not compiled here at all.
     if mode == "nvrtc" and not bindings and tvm_ffi.get_global_func("device_api.cuda", allow_missing=True):
         raise BuildError("target cuda", "no CUDA compiler", hint="put nvcc on PATH or pip install 'tvm-sparse[cuda]'")
-    options = os.environ.get("TVM_CUDA_NVRTC_EXTRA_OPTS", "")
-    stack = ExitStack()
-    _set_variable(stack, "TVM_CUDA_COMPILE_MODE", mode)
-    _set_variable(stack, "TVM_CUDA_NVCC_NO_FAST_MATH", "1")
-    ieee = f"{options} --ftz=false --prec-div=true --prec-sqrt=true".strip()
-    _set_variable(stack, "TVM_CUDA_NVRTC_EXTRA_OPTS", ieee)
-    _register(stack, _EDIT, as_scalars)
+    settings = {
+        "TVM_CUDA_COMPILE_MODE": mode,
+        "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
+        "TVM_CUDA_NVRTC_EXTRA_OPTS": f"{os.environ.get('TVM_CUDA_NVRTC_EXTRA_OPTS', '')} {_IEEE}".strip(),
+    }
     whole = tvm_ffi.get_global_func(_COMPILE, allow_missing=True)
-    if whole is not None:
-        _register(stack, _COMPILE, lambda source: _compile(source, whole))
-    return stack
+    with ExitStack() as stack:
+        # Last what was set before, first the removal of what was not.
+        stack.callback(os.environ.update, {name: os.environ[name] for name in settings if name in os.environ})
+        for name in settings:
+            stack.callback(os.environ.pop, name, None)
+        os.environ.update(settings)
+        _register(stack, _EDIT, as_scalars)
+        if whole is not None:
+            _register(stack, _COMPILE, lambda source: _compile(source, whole))
+        return stack.pop_all()
 
 
 _SETTINGS = _Shared(_settings)
-
-
-def _set_variable(stack: ExitStack, name: str, value: str) -> None:
-    """Set an environment variable until `stack` is closed."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    if before is None:
-        stack.callback(os.environ.pop, name, None)
-    else:
-        stack.callback(os.environ.__setitem__, name, before)
 
 
 def _register(stack: ExitStack, name: str, function: Callable[..., Any]) -> None:
@@ -117,9 +111,6 @@ def _register(stack: ExitStack, name: str, function: Callable[..., Any]) -> None
         stack.callback(tvm_ffi.registry.remove_global_func, name)
     else:
         stack.callback(tvm_ffi.register_global_func, name, before, override=True)
-
-
-# Local arrays to scalars
 
 
 def as_scalars(source: str, _target: Target | None = None) -> str:
@@ -142,9 +133,6 @@ def _scalars(declaration: re.Match[str]) -> str:
     kind, length = declaration[1], int(declaration[2])
     name = declaration[0].split()[2].partition("[")[0]
     return f"{kind} {', '.join(f'{name}_at_{index}' for index in range(length))};"
-
-
-# Compiling and linking
 
 
 def _compile(source: str, whole: Callable[[str], Any]) -> Any:
@@ -186,7 +174,7 @@ def _compile_unit(unit: TranslationUnit, target: Target) -> bytes:
 
 def _link(objects: list[bytes], target: Target) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"part{index}.cubin") for index in range(len(objects))]
+        paths = [Path(folder, f"unit{index}.cubin") for index in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):
             path.write_bytes(code)
         linked = Path(folder, "module.cubin")

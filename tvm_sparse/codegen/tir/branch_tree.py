@@ -51,21 +51,10 @@ def specialized(body: Stmt, extents: dict[Var, int], marked: Callable[[Stmt], St
 
 
 class Selection:
-    """The origins of a weight index.
+    """The origins of a weight index in function `name`.
 
-    Parameters
-    ----------
-    name
-        The function, for messages.
-    bases
-        The outer term of each dimension.
-    extents
-        Extents of the loops and threads around the nest.
-
-    Raises
-    ------
-    BuildError
-        An outer term depends on something whose extent is unknown.
+    `bases` are the outer terms of its dimensions, `extents` those of the loops and threads around the nest. BuildError
+    where a base depends on something else.
     """
 
     def __init__(self, name: str, bases: Sequence[tirx.Expr], extents: dict[Var, int]):

@@ -22,6 +22,17 @@ def function_pass(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) 
     return apply
 
 
+def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]], Stmt]) -> tvm.transform.Pass:
+    """The pass ``tvm_sparse.<name>``, which gives functions with loops annotated `key` the body `rewrite` returns."""
+
+    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        loops: list[For] = []
+        tvm_ffi.structural_walk(func.body, (For, lambda loop: loops.append(loop) if key in loop.annotations else None))
+        return with_body(func, rewrite(func, loops)) if loops else func
+
+    return function_pass(name, rewritten)
+
+
 def function_name(func: tirx.PrimFunc) -> str:
     """The name of `func` for messages."""
     return str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
@@ -30,13 +41,6 @@ def function_name(func: tirx.PrimFunc) -> str:
 def with_body(func: tirx.PrimFunc, body: Stmt) -> tirx.PrimFunc:
     """`func` with another body."""
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-
-
-def annotated_loops(stmt: Stmt, key: str) -> list[For]:
-    """The loops in `stmt` that have the annotation `key`."""
-    loops: list[For] = []
-    tvm_ffi.structural_walk(stmt, (For, lambda loop: loops.append(loop) if key in loop.annotations else None))
-    return loops
 
 
 def integer(value: int) -> IntImm:
