@@ -20,6 +20,7 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.warp_row_tiles import WarpRowTiles
+from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
 from tvm_sparse.scheduling.cuda.npq_tiles import MAX_PIXELS, NpqSpace, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
@@ -29,10 +30,7 @@ from tvm_sparse.scheduling.space import NotApplicable, Space
 
 NAME = "folded_cuda"
 TARGET = "cuda"
-# Multiply-adds a kernel may hold, non-zeros times pixels of a thread. Each takes a compiler half a millisecond to a
-# whole one: with the tiles of output channels side by side, about a minute on 8 cores.
-MAX_MULTIPLY_ADDS = 400_000
-# The same where there is no multistage pipeline, so that one compiler has all of it.
+# Multiply-adds, non-zeros times pixels of a thread, where there is no multistage pipeline: one compiler has all of them.
 MAX_WHOLE = 120_000
 # Multiply-adds of a k-tile where there is no multistage pipeline.
 K_TILE = 200

@@ -28,7 +28,7 @@ TRIALS = 16
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """The layer counts as large; nothing is built."""
-    monkeypatch.setattr(proxy_layer, "LARGE_KERNEL", 1000)
+    monkeypatch.setattr(proxy_layer, "LARGE_NON_ZEROS", 1000)
     monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
     # A measurer each for the layer and its sample.
     made = []
@@ -71,7 +71,7 @@ def test_what_cannot_be_divided_has_no_sample(spec, target):
 
 
 def test_what_is_built_fast_has_no_sample(monkeypatch):
-    monkeypatch.setattr(proxy_layer, "LARGE_KERNEL", 100_000)
+    monkeypatch.setattr(proxy_layer, "LARGE_NON_ZEROS", 100_000)
     assert Sample.of(SPEC, WEIGHT, CUDA) is None
 
 

@@ -18,7 +18,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.schedules import find_space, make_kernel
-from tvm_sparse.scheduling.annotations import AT_EXIT, AT_ONCE, LAST_CHUNK, STRAIGHT, TURNED, DependentLaunch, Order
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.target.gpu import CARDS, GpuInfo, gpu_info
 from tvm_sparse.target.resolve import resolve_target
@@ -26,7 +26,7 @@ from tvm_sparse.target.resolve import resolve_target
 HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))
 # Input and output are alike, so that kernels can follow each other.
 SPEC = ConvSpec(4, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
-CHUNKS = 4
+K_TILES = 4
 # Kernels of a chain, as many again between them.
 CHAIN = 60
 
@@ -37,10 +37,10 @@ def weight() -> np.ndarray:
     return np.where(rng.random(SPEC.weight_shape) < 0.3, rng.integers(-2, 3, SPEC.weight_shape), 0).astype(np.float32)
 
 
-def kernel(release: int, order: int = STRAIGHT) -> Kernel:
-    """Two tiles of output channels, of `CHUNKS` chunks each."""
+def kernel(launch: DependentLaunch, order: Order = Order.STRAIGHT) -> Kernel:
+    """Two tiles of output channels, of `K_TILES` k-tiles each."""
     each = find_space("folded_cuda:npq64", SPEC, SparsityPattern.of(weight()), HOPPER)
-    values = (4, SPEC.c // CHUNKS, 3, Order(order).name.lower(), 1, DependentLaunch(release).name.lower())
+    values = (4, SPEC.c // K_TILES, 3, order.name.lower(), 1, launch.name.lower())
     return apply_decisions(each, weight(), dict(zip(each.choices, values, strict=True)))
 
 
@@ -51,24 +51,26 @@ def test_every_kernel_waits_first(name: str) -> None:
         func = make_kernel(name, SPEC, weight(), target).func
         source = kernels(lowering.build(func, target).imports[0].inspect_source())
         bodies = [each.partition("{\n")[2].lstrip() for each in source.split('extern "C" __global__') if "{\n" in each]
-        assert [each.startswith("tvm_sparse_after_earlier();") for each in bodies] == [early] * len(bodies) != []
-        assert ("tvm_sparse_release();" in source) <= early
+        assert [each.startswith("tvm_sparse_grid_dependency_wait();") for each in bodies] == [early] * len(bodies) != []
+        assert ("tvm_sparse_launch_dependents();" in source) <= early
 
 
-@pytest.mark.parametrize("order", [STRAIGHT, TURNED])
-@pytest.mark.parametrize("release", DependentLaunch)
-def test_the_next_kernel_is_released_where_the_decision_says(release: int, order: int) -> None:
-    """Once in each tile's code at most, behind the last chunk's barrier, or before anything else."""
-    source, (launch,) = build_source(kernel(release, order).func, HOPPER)
-    before, *after = kernels(source).split("tvm_sparse_release();")
-    assert len(after) == {AT_EXIT: 0, AT_ONCE: 1, LAST_CHUNK: 2}[release]
-    if release == AT_ONCE:
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("launch", DependentLaunch)
+def test_the_next_kernel_may_start_where_the_decision_says(launch: DependentLaunch, order: Order) -> None:
+    """Once in each tile's code at most, behind the last k-tile's barrier, or before anything else."""
+    source, (found,) = build_source(kernel(launch, order).func, HOPPER)
+    before, *after = kernels(source).split("tvm_sparse_launch_dependents();")
+    assert (
+        len(after) == {DependentLaunch.AT_EXIT: 0, DependentLaunch.AT_ONCE: 1, DependentLaunch.LAST_K_TILE: 2}[launch]
+    )
+    if launch == DependentLaunch.AT_ONCE:
         assert "x_ptr[" not in before.rpartition("{\n")[2] and "__syncthreads" not in before
-    if release == LAST_CHUNK:
-        assert [each.count("__syncthreads();") for each in (before, *after)] == [CHUNKS, CHUNKS, 0]
+    if launch == DependentLaunch.LAST_K_TILE:
+        assert [each.count("__syncthreads();") for each in (before, *after)] == [K_TILES, K_TILES, 0]
         assert all("out_ptr[" in each for each in after)
-    blocks = math.prod(launch.grid)
-    assert (launch.shared >= gpu_info(HOPPER).spread_bytes(blocks)) == (release == AT_ONCE)
+    blocks = math.prod(found.grid)
+    assert (found.shared >= gpu_info(HOPPER).spread_bytes(blocks)) == (launch == DependentLaunch.AT_ONCE)
 
 
 @pytest.mark.parametrize("gpu", [each for each in CARDS if each.has_dependent_launch], ids=lambda each: each.name)
@@ -83,7 +85,7 @@ def test_a_multiprocessor_holds_its_share_of_the_blocks(gpu: GpuInfo) -> None:
 
 def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
     """On GPUs before compute capability 9.0."""
-    for arch, expected in (("sm_80", [AT_EXIT]), ("sm_120", list(DependentLaunch)), ("sm_90a", list(DependentLaunch))):
+    for arch, expected in (("sm_80", [0]), ("sm_120", list(DependentLaunch)), ("sm_90a", list(DependentLaunch))):
         target = Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
         each = find_space("folded_cuda", SPEC, SparsityPattern.of(weight()), target)
         assert list(each.choices["dependent_launch"].values) == expected
@@ -93,9 +95,9 @@ def test_where_kernels_do_not_overlap_there_is_nothing_to_decide() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("recorded", [False, True])
 def test_kernels_that_start_early_see_what_the_ones_before_wrote(recorded: bool) -> None:
-    """A long chain over two buffers, of kernels of all releases in turn, each of which needs the last one's output."""
+    """A long chain over two buffers, of kernels of all launches in turn, each of which needs the last one's output."""
     target, device = resolve_target("cuda"), tvm.cuda(0)
-    modules = [lowering.build(kernel(release).func, target) for release in DependentLaunch]
+    modules = [lowering.build(kernel(launch).func, target) for launch in DependentLaunch]
     x = np.random.default_rng(1).integers(-2, 3, SPEC.input_shape).astype(np.float32)
     # Each kernel runs on the remainder of the last one's output, so that numbers stay exact: see `modulo`.
     expected = x

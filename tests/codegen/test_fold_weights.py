@@ -19,6 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, make_kernel, spaces_of
+from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.kernel import apply_decisions, bind_weight
 from tvm_sparse.target.resolve import resolve_target
@@ -34,7 +35,7 @@ def pruned(spec, density, seed=0):
 
 
 def folded_ir(kernel):
-    """The function right after `FoldWeights`."""
+    """The function right after FoldWeights."""
     passes = lowering._passes()
     index = next(i for i, each in enumerate(passes) if each.info.name == "tvm_sparse.FoldWeights")
     module = tvm.IRModule({"main": kernel.func.with_attr("global_symbol", "main")})
@@ -161,9 +162,9 @@ def test_too_much_code_is_refused_before_it_is_written(monkeypatch):
     weight = pruned(SPEC, 0.2)
     func = make_kernel("folded_cpu", SPEC, weight, TARGET).func
     written = len(products(folded_ir(make_kernel("folded_cpu", SPEC, weight, TARGET))))
-    monkeypatch.setattr(fold_weights, "MAX_MULTIPLY_ADDS", written)
+    monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written)
     lowering.build(func, TARGET)
-    monkeypatch.setattr(fold_weights, "MAX_MULTIPLY_ADDS", written - 1)
+    monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written - 1)
     monkeypatch.setattr(fold_weights._Emitter, "emit", None)
     with pytest.raises(BuildError, match=f"found {written} multiply-adds; allowed: up to {written - 1}; use a smaller"):
         lowering.build(func, TARGET)

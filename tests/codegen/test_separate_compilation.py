@@ -1,4 +1,4 @@
-"""Large CUDA kernels in parts: the sources, their numerics emulated on the CPU, and what nvcc makes of them."""
+"""Large CUDA kernels as translation units: sources, numerics emulated on the CPU, and what nvcc makes of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cuda_emulator import build_source, emulate
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
-from tvm_sparse.codegen.cuda import nvcc, separate_compilation
-from tvm_sparse.codegen.cuda.nvcc import as_variables, cuda_compiler
-from tvm_sparse.codegen.cuda.separate_compilation import Part, split
+from tvm_sparse.codegen.cuda import nvcc
+from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, split
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules import make_kernel
-from tvm_sparse.scheduling.cuda import occupancy
+from tvm_sparse.scheduling import code_size
 from tvm_sparse.target.cpu import COMPILERS, available_cores, compiler_count
 from tvm_sparse.target.resolve import resolve_target
 
@@ -45,17 +45,17 @@ def folded() -> tuple[np.ndarray, Any, str, list]:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kernel of several tiles is split, and every piece has a part of its own."""
-    monkeypatch.setattr(occupancy, "SPLIT_NON_ZEROS", 1)
-    monkeypatch.setattr(separate_compilation, "SPLIT_LINES", 1)
-    monkeypatch.setattr(separate_compilation, "PART_LINES", 1)
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel of several tiles is split, and every region has a translation unit of its own."""
+    monkeypatch.setattr(code_size, "REGION_NON_ZEROS", 1)
+    monkeypatch.setattr(code_size, "SPLIT_LINES", 1)
+    monkeypatch.setattr(code_size, "UNIT_LINES", 1)
 
 
-def joined(parts: list[Part]) -> str:
-    """One source that the emulator understands: the pieces as functions that return, in front of their kernel."""
-    (main,) = (part.source for part in parts if "__global__" in part.source)
-    functions = [re.split(r'extern "C" \{ extern .*\n', part.source)[1] for part in parts if part.source != main]
+def joined(units: list[TranslationUnit]) -> str:
+    """One source that the emulator understands: the regions as functions that return, in front of their kernel."""
+    (main,) = (unit.source for unit in units if "__global__" in unit.source)
+    functions = [re.split(r'extern "C" \{ extern .*\n', unit.source)[1] for unit in units if unit.source != main]
     storage, count = re.search(r'extern "C" \{ __shared__ (size_t \w+\[(\d+)\]); \}\n', main).group(0, 2)
     source = main.replace(storage, "")
     kernel = re.search(r'^extern "C" __device__', source, re.MULTILINE).start()
@@ -74,25 +74,25 @@ def joined(parts: list[Part]) -> str:
 def test_a_small_kernel_stays_whole() -> None:
     """Its source is compiled as it is."""
     source = folded()[2]
-    assert split(source) == [Part(source)]
-    assert split("int x;") == [Part("int x;")]
+    assert split(source) == [TranslationUnit(source)]
+    assert split("int x;") == [TranslationUnit("int x;")]
 
 
-def test_every_piece_becomes_a_function(small_parts: None) -> None:
-    """Each multiply-add is in one part, none is in the kernel; the register limit is that of the launch bounds."""
+def test_every_region_becomes_a_function(small_units: None) -> None:
+    """Each multiply-add is in one unit, none is in the kernel; the register limit is that of the launch bounds."""
     source = folded()[2]
-    parts = split(source)
-    tiles = source.count("piece_begin();")
-    assert tiles > 1 and len(parts) == tiles + 1
-    products = [len(re.findall(r"\* -?0x", part.source)) for part in parts]
+    units = split(source)
+    tiles = source.count("region_begin();")
+    assert tiles > 1 and len(units) == tiles + 1
+    products = [len(re.findall(r"\* -?0x", unit.source)) for unit in units]
     assert sum(products) == len(re.findall(r"\* -?0x", source)) and products[-1] == 0
     threads, blocks = re.search(r"__launch_bounds__\((\d+)(?:, (\d+))?\)", source).groups()
     registers = 16384 // (-(-int(threads) // 128) * 32 * int(blocks or 1)) // 8 * 8
-    assert {part.options for part in parts[:-1]} == {(f"-maxrregcount={min(registers, 255)}",)}
+    assert {unit.options for unit in units[:-1]} == {(f"-maxrregcount={min(registers, 255)}",)}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-def test_emulated_parts_match_the_reference(small_parts: None, tmp_path: Path) -> None:
+def test_emulated_units_match_the_reference(small_units: None, tmp_path: Path) -> None:
     """With bias and residual, which are read behind the last barrier, exactly."""
     weight, kernel, source, launches = folded()
     arguments = reference.random_arguments(SPEC, 1, integers=True)
@@ -105,36 +105,36 @@ def test_emulated_parts_match_the_reference(small_parts: None, tmp_path: Path) -
 
 
 @needs_nvcc
-def test_nvcc_compiles_and_links_the_parts(small_parts: None) -> None:
-    """The module has the kernel and its pieces; nothing stays registered with TVM."""
+def test_nvcc_compiles_and_links_the_units(small_units: None) -> None:
+    """The module has the kernel and its regions; nothing stays registered with TVM."""
     source = folded()[2]
     before = tvm_ffi.get_global_func(HOOK)
     with cuda_compiler(CUDA):
         code = bytes(tvm_ffi.get_global_func(HOOK)(source))
     assert code.startswith(b"\x7fELF")
-    for name in ("main_kernel", "main_kernel_piece_0", "main_kernel_piece_1"):
+    for name in ("main_kernel", "main_kernel_region_0", "main_kernel_region_1"):
         assert name.encode() + b"\0" in code
     assert tvm_ffi.get_global_func(HOOK).same_as(before)
 
 
 @needs_nvcc
-def test_parts_do_not_spill(small_parts: None, tmp_path: Path) -> None:
-    """A piece has the registers that its kernel has."""
-    part = split(folded()[2])[0]
-    (tmp_path / "part.cu").write_text(part.source)
-    command = ["nvcc", "-arch=sm_90", "-cubin", "-rdc=true", "-O3", "-Xptxas", "-v", *part.options, "part.cu"]
+def test_regions_do_not_spill(small_units: None, tmp_path: Path) -> None:
+    """A region has the registers that its kernel has."""
+    unit = split(folded()[2])[0]
+    (tmp_path / "unit.cu").write_text(unit.source)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-rdc=true", "-O3", "-Xptxas", "-v", *unit.options, "unit.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
 
 
 @needs_nvcc
-def test_a_part_that_fails_is_a_build_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_unit_that_fails_is_a_build_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The sentence quotes the compiler, and no file is left."""
     kernel = make_kernel("dense_cuda", SPEC, np.ones(SPEC.weight_shape, np.float32), CUDA)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(nvcc, "split", lambda _: [Part("this is no CUDA;"), Part("nor is this;")])
+    monkeypatch.setattr(nvcc, "split", lambda _: [TranslationUnit("this is no CUDA;"), TranslationUnit("nor is this;")])
     monkeypatch.setattr(lowering.tvm, "compile", lambda *_, **__: tvm_ffi.get_global_func(HOOK)("source"))
     with pytest.raises(BuildError, match=r"the compiler rejects it: .*(this|nor)"):
         lowering.build(kernel.func, CUDA)
@@ -142,20 +142,11 @@ def test_a_part_that_fails_is_a_build_error(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @needs_nvcc
-def test_parts_that_do_not_link_are_a_compilation_error() -> None:
+def test_units_that_do_not_link_are_a_compilation_error() -> None:
     """In the form that TVM gives a compiler's complaints."""
-    missing = Part('extern "C" __device__ void f(); extern "C" __global__ void k() { f(); }')
+    missing = TranslationUnit('extern "C" __device__ void f(); extern "C" __global__ void k() { f(); }')
     with pytest.raises(RuntimeError, match=r"Compilation error:(.|\n)*\bf\b"):
-        nvcc._compile_parts([missing, Part("")], CUDA)
-
-
-def test_accumulators_become_variables() -> None:
-    """Unless an index is computed; then the array stays."""
-    text = "alignas(64) float acc[2];\nalignas(64) float acc_1[1];\nacc[1] = acc[0] + acc_1[0];\n"
-    assert as_variables(text) == "float acc_at_0, acc_at_1;\nfloat acc_1_at_0;\nacc_at_1 = acc_at_0 + acc_1_at_0;\n"
-    for use in ("acc[i]", "f(acc)", "acc[0 + 1]"):
-        assert as_variables(f"{text}{use};\n").startswith("alignas(64) float acc[2];\nfloat acc_1_at_0;")
-    assert re.search(r"float conv_local_ptr_at_0\b", folded()[2])
+        nvcc._compile_units([missing, TranslationUnit("")], CUDA)
 
 
 def test_the_number_of_compilers_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +171,7 @@ def test_builders_of_large_kernels_share_the_cores(filters: int, builders: int, 
 
 
 @pytest.mark.gpu
-def test_parts_on_the_gpu_match_the_reference(small_parts: None) -> None:
+def test_units_on_the_gpu_match_the_reference(small_units: None) -> None:
     """With bias and residual, exactly, and no element is left unwritten."""
     target, device = resolve_target("cuda"), tvm.cuda(0)
     weight, kernel, *_ = folded()

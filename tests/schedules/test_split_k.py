@@ -17,14 +17,14 @@ from random_convolutions import MAX_WEIGHTS, Case, random_case, random_kernel, r
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda.cluster_reduction import join_parts_pass
+from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d_npq import NpqTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
-from tvm_sparse.scheduling.annotations import PARTS
+from tvm_sparse.scheduling.annotations import SPLIT_K
 from tvm_sparse.scheduling.cuda.cost_model import features, time_us
 from tvm_sparse.scheduling.cuda.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
@@ -133,8 +133,8 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     staged = (min(depth, SPEC.c // parts // channels) * channels - 1) * channel_floats(tiles)
     staged += tiles.input_rows * tiles.width
     assert launch.shared >= 4 * (staged + filters * tiles.pixels)
-    assert (code.count("tvm_sparse_arrive();"), code.count("tvm_sparse_wait();")) == (2, 2)
-    assert code.count("tvm_sparse_part(") == filters
+    assert (code.count("tvm_sparse_cluster_arrive();"), code.count("tvm_sparse_cluster_wait();")) == (2, 2)
+    assert code.count("tvm_sparse_cluster_load(") == filters
     parameters = re.search(r"main_kernel\(([^)]*)\)", code).group(1)
     assert sorted(re.findall(r"\w+_ptr", parameters)) == ["bias_ptr", "out_ptr", "residual_ptr", "x_ptr"]
 
@@ -191,12 +191,12 @@ def test_a_function_that_is_not_two_kernels_is_not_joined() -> None:
     """The error names the function; one without the annotation is left alone."""
     loop_var, buffer = tirx.Var("i", "int32"), tirx.decl_buffer((4,), "float32", "y")
     store = tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [loop_var])
-    for marks in ({}, {PARTS: 2}):
+    for marks in ({}, {SPLIT_K: 2}):
         loop = tirx.For(loop_var, 0, 4, tirx.ForKind.SERIAL, store, annotations=marks)
         func = tirx.PrimFunc([buffer], loop).with_attr("global_symbol", "convolution")
         module = tvm.IRModule({"main": func})
         if marks:
-            with pytest.raises(BuildError, match="convolution: its parts cannot be joined"):
-                join_parts_pass()(module)
+            with pytest.raises(BuildError, match="convolution: split-K kernels cannot become a cluster"):
+                cluster_reduction_pass()(module)
         else:
-            assert join_parts_pass()(module)["main"].same_as(func)
+            assert cluster_reduction_pass()(module)["main"].same_as(func)

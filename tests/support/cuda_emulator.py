@@ -38,10 +38,10 @@ PRELUDE = f"""
 #define __restrict__ __restrict
 #define __forceinline__ inline
 #define __device__
-#define tvm_sparse_piece_begin()
-#define tvm_sparse_piece_end()
-#define tvm_sparse_after_earlier()
-#define tvm_sparse_release()
+#define tvm_sparse_region_begin()
+#define tvm_sparse_region_end()
+#define tvm_sparse_grid_dependency_wait()
+#define tvm_sparse_launch_dependents()
 #define __syncthreads() swapcontext(&fibres[current], &scheduler)
 typedef unsigned char uchar;
 struct int2 {{ int x, y; }};
@@ -63,8 +63,8 @@ static ucontext_t fibres[{MAX_THREADS} * {MAX_CLUSTER}], scheduler;
 static int current, rank, arrived;
 static int awaited[{MAX_THREADS} * {MAX_CLUSTER}];
 static bool finished[{MAX_THREADS} * {MAX_CLUSTER}];
-static void tvm_sparse_arrive() {{ ++arrived; }}
-static float tvm_sparse_part(const float* base, int other, int offset) {{
+static void tvm_sparse_cluster_arrive() {{ ++arrived; }}
+static float tvm_sparse_cluster_load(const float* base, int other, int offset) {{
     return ((const float*)((const char*)base + (long)(other - rank) * {SHARED}))[offset];
 }}
 static void copy(int bytes, void* to, long to_byte, void* from, long from_byte, bool inside) {{
@@ -101,7 +101,7 @@ static void run_grid(void (*body)(), const int* grid, const int* block, int clus
         }}
     }}
 }}
-static void tvm_sparse_wait() {{ ++awaited[current]; __syncthreads(); }}
+static void tvm_sparse_cluster_wait() {{ ++awaited[current]; __syncthreads(); }}
 """
 
 
@@ -245,7 +245,7 @@ def _copies(source: str) -> list[str]:
             f"static void {name}(void* to, long a, void* from, long b{inside}) "
             f"{{ copy({count}, to, a * {to}, from, b * {from_}, {'inside' if predicate else 'true'}); }}"
         )
-    for name, count in set(re.findall(r"\b(tvm_sparse_copy_(\d+))\(", source)):
+    for name, count in set(re.findall(r"\b(tvm_sparse_cp_async_(\d+))\(", source)):
         defined.append(
             f"static void {name}(unsigned to, const void* from, bool inside) "
             f"{{ copy({count}, (unsigned char*)shared_memory + to, 0, (void*)from, 0, inside); }}"

@@ -26,8 +26,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.measurer import LARGE_KERNEL, Measurer
+from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.code_size import LARGE_NON_ZEROS
 from tvm_sparse.scheduling.space import Space
 
 # Shares of the filters, the smallest first, and a number that tiles of output channels divide.
@@ -49,7 +50,7 @@ class Sample:
     @classmethod
     def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> Sample | None:
         """The smallest sample of a layer; None where the layer is built fast enough, or cannot be divided."""
-        if target.kind.name != "cuda" or np.count_nonzero(weight) < LARGE_KERNEL or spec.groups > 1:
+        if target.kind.name != "cuda" or np.count_nonzero(weight) < LARGE_NON_ZEROS or spec.groups > 1:
             return None
         for share in SHARES:
             size = 4 * (share * math.prod(spec.input_shape) + math.prod(spec.output_shape))

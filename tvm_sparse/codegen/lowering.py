@@ -1,7 +1,7 @@
 """The lowering pipeline in which weights are folded, and building one kernel with it.
 
 It is TVM's own S-TIR pipeline without common-subexpression elimination, with asynchronous copies enabled, with
-`FoldWeights` just before host and device code are split, and without simplification after it: simplifying or scanning
+FoldWeights just before host and device code are split, and without simplification after it: simplifying or scanning
 the long chains of single assignments that folding leaves takes hours.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_sparse.codegen.cuda.cluster_reduction import join_parts_pass
-from tvm_sparse.codegen.cuda.dependent_launch import wait_for_earlier_pass
-from tvm_sparse.codegen.cuda.multistage_pipeline import make_rings_pass
+from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
+from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
+from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline_pass
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.codegen.tir.fma_chains import Deferred
 from tvm_sparse.codegen.tir.fold_weights import fold_weights_pass
@@ -72,8 +72,8 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.ThreadSync("shared"),
         s.ThreadSync("shared.dyn"),
         s.ThreadSync("warp"),
-        join_parts_pass(),
-        make_rings_pass(),
+        cluster_reduction_pass(),
+        multistage_pipeline_pass(),
         t.ConvertSSA(),
         s.InferFragment(),
         s.LowerThreadAllreduce(),
@@ -103,7 +103,7 @@ def register() -> None:
 
         def finalize_device() -> tvm.transform.Pass:
             t = tirx.transform
-            passes = [t.LowerWarpMemory(), t.LowerIntrin(), wait_for_earlier_pass(), deferred.write_pass()]
+            passes = [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
             return tvm.ir.transform.Sequential(passes)
 
         return lower, pipeline.finalize_host_passes, finalize_device
@@ -125,7 +125,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     options = {} if relax_pipeline is None else {"relax_pipeline": relax_pipeline}
 
     def attempt(target: tvm.target.Target) -> Any:
-        with target, cuda_compiler(target):
+        with cuda_compiler(target):
             return tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
 
     try:

@@ -24,6 +24,7 @@ from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Status
 from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome
 from tvm_sparse.measure.worker import Worker
 
-# A CUDA kernel with this many multiply-adds is compiled in parts, by as many compilers side by side.
-LARGE_KERNEL, COMPILERS_OF_LARGE = 100_000, 8
 # The arguments that a kernel is verified and timed with are drawn from this seed, so that results compare.
 ARGUMENT_SEED = 2020
 
@@ -54,7 +53,7 @@ class Measurer:
         }
         builders = self.options.builders
         if target.kind.name == "cuda":
-            is_large = np.count_nonzero(weight) >= LARGE_KERNEL
+            is_large = np.count_nonzero(weight) >= LARGE_NON_ZEROS
             builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
             variables[COMPILERS] = str(self.options.builders // builders)
         memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)

@@ -1,6 +1,6 @@
-"""A chunk's copy to shared memory as asynchronous copies whose addresses are computed once.
+"""A k-tile's copy to shared memory as asynchronous copies whose addresses are computed once.
 
-Which element a thread copies, whether it lies in the padding, and where it goes do not depend on the chunk, except for
+Which element a thread copies, whether it lies in the padding, and where it goes do not depend on the k-tile, except for
 a constant distance. Left in the copies, all of it is computed anew for each, as compilers move no code over barriers.
 Here it is bound to variables once, and a copy is one ``cp.async`` with constant offsets; in the padding it copies no
 bytes, and the hardware fills in zeros.
@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
-from tvm.tirx import AllocBuffer, AttrStmt, Bind, BufferStore, FloatImm, For, SeqStmt, Stmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, FloatImm, For, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.cuda.cp_async import CACHING, Copy, Zeros, first, shared_address
 from tvm_sparse.codegen.tir.index_offsets import shifted, split_index, variables
@@ -24,12 +24,12 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.thread_layout import spread
 
 
-class ChunkCopies:
-    """The copies that `stmt`, the body of a chunk loop over `chunk` of extent `count`, makes.
+class KTileCopies:
+    """The copies that `stmt`, the body of a k-tile loop over `k_tile` of extent `count`, makes.
 
-    `stmt` is a nest of copies; it is laid over `threads`, thread axes and their extents, the fastest last (`spread`).
-    `prologue` binds what does not depend on the chunk; it comes before everything that `at` returns. With a `block`,
-    where copies come from is kept in registers and changed by `moved`.
+    `stmt` is a nest of copies; it is laid over `threads`, thread axes and their extents, the fastest last
+    (`thread_layout`). `prologue` binds what does not depend on the k-tile; it comes before everything that `at`
+    returns.
 
     Raises
     ------
@@ -37,18 +37,9 @@ class ChunkCopies:
         `stmt` is not a nest of plain copies.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stmt: Stmt,
-        chunk: Var,
-        count: int,
-        threads: Sequence[tuple[Var, int]],
-        block: Var | None = None,
-    ):
-        self.name, self.chunk, self.count, self.threads, self.block = name, chunk, count, threads, block
+    def __init__(self, name: str, stmt: Stmt, k_tile: Var, count: int, threads: Sequence[tuple[Var, int]]):
+        self.name, self.k_tile, self.count, self.threads = name, k_tile, count, threads
         self.prologue: list[Stmt] = []
-        self._moving: list[tuple[Var, tirx.Expr]] = []
         self._copies: list[Copy | Zeros] = []
         self._collect(stmt)
         buffers = [copy.buffer for copy in self._copies]
@@ -56,14 +47,9 @@ class ChunkCopies:
             raise self._refusal("it fills several buffers")
         self.buffer = buffers[0]
 
-    def at(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
-        """The copies of one chunk, their destination moved by `shift` elements."""
-        return sequence([copy.code(chunk, shift) for copy in self._copies])
-
-    def moved(self, block: tirx.Expr) -> list[Stmt]:
-        """What has the copies that follow come from where those of thread block `block` do."""
-        assert self.block is not None
-        return [BufferStore(to, substituted(value, self.block, block), [integer(0)]) for to, value in self._moving]
+    def at(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        """The copies of one k-tile, their destination moved by `shift` elements."""
+        return sequence([copy.code(k_tile, shift) for copy in self._copies])
 
     def _collect(self, stmt: Stmt) -> None:
         """Add what each thread copies of a nest, or of one after the other."""
@@ -83,9 +69,9 @@ class ChunkCopies:
         found = spread(extents, len(steps), threads, self.count)
         laid = (*found.groups, *extents[len(found.groups) :])
         taking_part = math.prod(laid)
-        for turn in range(found.rounds):
-            index = shifted(self._thread(), turn * threads)
-            guard = None if (turn + 1) * threads <= taking_part else index < integer(taking_part)
+        for round_ in range(found.rounds):
+            index = shifted(self._thread(), round_ * threads)
+            guard = None if (round_ + 1) * threads <= taking_part else index < integer(taking_part)
             own = stmt
             for loop, place in zip(loops, _places(index, laid), strict=True):
                 own = substituted(own, loop.loop_var, place)
@@ -132,9 +118,9 @@ class ChunkCopies:
             raise self._refusal("it does not only copy")
         to, lanes = first(store.indices)
         source, source_lanes = first(value.indices)
-        line = _line(source, self.chunk, self.count)
+        line = _line(source, self.k_tile, self.count)
         if line is None or lanes != source_lanes or 4 * lanes not in CACHING:
-            raise self._refusal("its addresses are not regular, or its chunks not equally far apart")
+            raise self._refusal("its addresses are not regular, or its k-tiles not equally far apart")
         start, step = line
         for condition in (inside, guard):
             if condition is not None:
@@ -143,9 +129,9 @@ class ChunkCopies:
             store.buffer,
             self._bind("to", shared_address(store.buffer, to)),
             value.source,
-            self._keep("start", start),
+            self._bind("start", start),
             step,
-            None if inside is None else self._inside(inside),
+            None if inside is None else self._bind("inside", inside),
             lanes,
             None if guard is None else self._bind("guard", guard),
         )
@@ -155,22 +141,8 @@ class ChunkCopies:
         self.prologue.append(Bind(var, value))
         return var
 
-    def _keep(self, name: str, value: tirx.Expr) -> tirx.Expr:
-        """`value` in a variable, which `moved` can change."""
-        if self.block is None:
-            return self._bind(name, value)
-        register = tirx.decl_buffer((1,), "int32", name, scope="local")
-        self._moving.append((register, value))
-        self.prologue += [AllocBuffer(register), BufferStore(register, value, [integer(0)])]
-        return tirx.BufferLoad(register, [integer(0)])
-
-    def _inside(self, inside: tirx.Expr) -> tirx.Expr:
-        if self.block is None:
-            return self._bind("inside", inside)
-        return self._keep("inside", tirx.Select(inside, integer(1), integer(0))) > 0
-
     def _refusal(self, what: str) -> BuildError:
-        return BuildError(self.name, f"the copy of a chunk cannot be made asynchronous: {what}", hint="tune again")
+        return BuildError(self.name, f"the copy of a k-tile cannot be made asynchronous: {what}", hint="tune again")
 
 
 def _condition(value: tirx.Expr) -> tuple[tirx.Expr | None, tirx.Expr]:

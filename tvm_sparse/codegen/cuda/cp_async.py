@@ -13,10 +13,10 @@ from tvm_sparse.codegen.tir.tir_builder import integer
 
 # Bytes of one copy -> caching: 16 bytes may go past the level-1 cache, which has no use for what is staged.
 CACHING = {16: "cg", 8: "ca", 4: "ca"}
-_FUNCTION = "tvm_sparse_copy_{bytes}"
+_FUNCTION = "tvm_sparse_cp_async_{bytes}"
 # A predicate for the padding, not a number of bytes: for a number that is not known the address is made anew each time.
 _SOURCE = """
-__forceinline__ __device__ void tvm_sparse_copy_{bytes}(unsigned int to, const void* from, bool inside) {{
+__forceinline__ __device__ void tvm_sparse_cp_async_{bytes}(unsigned int to, const void* from, bool inside) {{
   __asm__ __volatile__("{{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
                        " cp.async.{cache}.shared.global [%0], [%1], {bytes}, outside;}}"
                        :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
@@ -32,7 +32,7 @@ __forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* po
 
 @dataclass(frozen=True)
 class Copy:
-    """`lanes` floats in every chunk: ``buffer[to + slot] = source[start + chunk * step]``.
+    """`lanes` floats in every k-tile: ``buffer[to + slot] = source[start + k_tile * step]``.
 
     `to` is an address in shared memory; zeros are copied where `inside` is false; `guard` is None where every thread
     takes part. `further` is how many elements beyond `to` and `start` it is.
@@ -48,10 +48,10 @@ class Copy:
     guard: Var | None
     further: tuple[int, int] = (0, 0)
 
-    def code(self, chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
-        """The copy of one chunk, its destination moved by `shift` elements."""
+    def code(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        """The copy of one k-tile, its destination moved by `shift` elements."""
         to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(4))
-        start = self.start + shifted(chunk * integer(self.step), self.further[1])
+        start = self.start + shifted(k_tile * integer(self.step), self.further[1])
         source = tirx.address_of(tirx.BufferLoad(self.source, [start]))
         size = 4 * self.lanes
         code = _SOURCE.format(bytes=size, cache=CACHING[size])
@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Zeros:
-    """Zeros stored in every chunk, where what is staged lies in the padding altogether."""
+    """Zeros stored in every k-tile, where what is staged lies in the padding altogether."""
 
     buffer: Var
     index: tirx.Expr
@@ -70,8 +70,8 @@ class Zeros:
     guard: Var | None
     further: tuple[int, int] = (0, 0)
 
-    def code(self, _chunk: tirx.Expr, shift: tirx.Expr) -> Stmt:
-        """The store for one chunk, moved by `shift` elements."""
+    def code(self, _k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+        """The store for one k-tile, moved by `shift` elements."""
         base, lanes = first([self.index])
         index = base + shifted(shift, self.further[0])
         index = index if lanes == 1 else tirx.Ramp(index, self.index.stride, lanes)

@@ -1,7 +1,8 @@
-"""One chunk of input channels in a ring of copies: what is copied, what is computed, and in which order (`ring`)."""
+"""One k-tile of a multistage pipeline: what is copied, what is computed, and in which order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -9,30 +10,31 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import For, Stmt, Var
 
-from tvm_sparse.codegen.cuda.async_copies import ChunkCopies
+from tvm_sparse.codegen.cuda.async_copies import KTileCopies
 from tvm_sparse.codegen.tir.tir_builder import barrier, committed, integer, substituted
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """One turn of the chunk loop: what is copied, and what is computed from the copy.
+class KTile:
+    """The body of a k-tile loop over `var` of extent `count`: `copies` to shared memory, and `compute` from there.
 
-    `alone` says whether each thread block has a multiprocessor for itself.
+    A k-tile takes `length` elements of shared memory. `is_alone` says whether each thread block has a multiprocessor
+    for itself.
     """
 
     var: Var
     count: int
-    copies: ChunkCopies
+    copies: KTileCopies
     compute: Stmt
     length: int
-    alone: bool
+    is_alone: bool
 
     def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
-        """The copy of chunk `index` into the buffer that begins at element `start`, committed as one group."""
+        """The copy of k-tile `index` into the buffer that begins at element `start`, committed as one group."""
         return committed(self.copies.at(index, start))
 
     def computed(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
-        """The arithmetic on chunk `index`, which lies in the buffer that begins at element `start`."""
+        """The arithmetic on k-tile `index`, which lies in the buffer that begins at element `start`."""
 
         def load(node: TensorLoad) -> tirx.Expr:
             if not node.source.same_as(self.copies.buffer):
@@ -41,30 +43,32 @@ class Chunk:
 
         return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
 
-    def turn(self, copies: list[Stmt], index: tirx.Expr, start: tirx.Expr) -> list[Stmt]:
-        """The chunk `index`, which lies at `start`, behind a barrier, and `copies` of a later one.
+    def step(
+        self, index: tirx.Expr, start: tirx.Expr, copies: Sequence[Stmt], first: Sequence[Stmt] = ()
+    ) -> list[Stmt]:
+        """The k-tile `index`, which lies at `start`: a barrier, what comes `first`, and `copies` of a later k-tile.
 
         Right behind the barrier all warps would copy at once, and their loads from shared memory queue behind that.
         With the copies in the middle operator 10 took 324 us at batch 64 for 335, operator 9 600 for 621. A block that
         is alone waits for its copies: there they come first (operator 2: 3.6 us for 3.8).
         """
         nest = self.computed(index, start)
-        if self.alone:
-            return [barrier(), *copies, nest]
-        first, *rest = _halves(nest) if copies else [nest]
-        return [barrier(), first, *copies, *rest]
+        if self.is_alone:
+            return [barrier(), *first, *copies, nest]
+        half, *rest = _halves(nest) if copies else [nest]
+        return [barrier(), *first, half, *copies, *rest]
 
 
 def _halves(loop: For) -> list[Stmt]:
-    """The nest `loop` as two, one after the other; as it is where no loop of it turns twice."""
+    """The nest `loop` as two, one after the other; as it is where no loop of it has two iterations."""
     count = int(loop.extent)
     if count == 1:
-        return [_turning(loop, 1, body) for body in _halves(loop.body)] if isinstance(loop.body, For) else [loop]
+        return [_shortened(loop, 1, body) for body in _halves(loop.body)] if isinstance(loop.body, For) else [loop]
     middle = (count + 1) // 2
     later = substituted(loop.body, loop.loop_var, loop.loop_var + integer(middle))
-    return [_turning(loop, middle, loop.body), _turning(loop, count - middle, later)]
+    return [_shortened(loop, middle, loop.body), _shortened(loop, count - middle, later)]
 
 
-def _turning(loop: For, times: int, body: Stmt) -> Stmt:
-    """`loop` with another body, so many times."""
-    return For(loop.loop_var, integer(0), integer(times), loop.kind, body, annotations=loop.annotations)
+def _shortened(loop: For, extent: int, body: Stmt) -> Stmt:
+    """`loop` with another extent and body."""
+    return For(loop.loop_var, integer(0), integer(extent), loop.kind, body, annotations=loop.annotations)

@@ -1,31 +1,23 @@
-"""Chunk loops as rings of asynchronous copies with straight-line code.
+"""K-tile loops as multistage pipelines of asynchronous copies with straight-line code.
 
-A kernel that is staged chunk by chunk has, late in lowering, one copy of the weights' code for each chunk and each tile
-of output channels. Chosen inside the chunk loop, that code is entered by a branch a chunk, and instruction fetch, which
-runs ahead only along straight lines, starts anew each time. `MakeRings` rewrites the chunk loop that the annotation
-`RING` marks:
+A kernel that is staged k-tile by k-tile has, late in lowering, one copy of the weights' code for each k-tile and each
+tile of output channels. Chosen inside the k-tile loop, that code is entered by a branch a k-tile, and instruction
+fetch, which runs ahead only along straight lines, starts anew each time. The pass MultistagePipeline rewrites the loop
+that the annotation `PIPELINE_STAGES` marks:
 
-* the tile, and the part of the input channels where these are divided between blocks (`cluster`), is chosen once,
-  and its chunks follow each other without a branch; the first copies, the same for all tiles, come before that;
-  in large kernels all of it lies behind the choice, a piece that can be compiled by itself (`pieces`);
-* copies run ahead of the arithmetic by as many chunks as the ring has buffers but one, with one barrier a chunk: behind
+* the tile, and in split-K kernels the share of the input channels (`cluster_reduction`), is chosen once, and its
+  k-tiles follow each other without a branch; the first copies, the same for all tiles, come before that; in large
+  kernels all of it lies behind the choice, a region that can be compiled by itself (`separate_compilation`);
+* copies run ahead of the arithmetic by as many k-tiles as there are buffers but one, with one barrier a k-tile: behind
   it all threads have left the buffer that is filled next. (TVM's software pipeline has two.)
 
-`TURNED`, thread blocks start at different chunks and wrap around. Blocks that run together and start together ask
-for the same cold code at the same time, and the cache that serves them delivers it once to each: 14 cycles an
-instruction on an H200. Turned, each block finds most code already fetched by others, as long as one tile's code fits
-that cache (about 150 KB): 128x128x3x3 at density 0.1 on 28x28 maps, batch 64, took 50 us turned and 78 us not, written
-by hand. Kernels whose code is executed many times lose by it (docs/cuda.md).
-
-`PERSISTENT`, there are as many thread blocks as the GPU holds at once, and each goes on with the pixels of others: the
-first copies for those are on their way while it computes its last chunks.
-
-The kernel says when the next one may start (`overlap`).
+`annotations.Order` says in which order k-tiles come, and `annotations.DependentLaunch` when the next kernel may start.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -33,241 +25,213 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import AllocBuffer, AttrStmt, Bind, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
 
-from tvm_sparse.codegen.cuda import jump_table, separate_compilation
-from tvm_sparse.codegen.cuda.async_copies import ChunkCopies
-from tvm_sparse.codegen.cuda.cluster_reduction import COMMON
-from tvm_sparse.codegen.cuda.dependent_launch import release
-from tvm_sparse.codegen.cuda.k_tile import Chunk
-from tvm_sparse.codegen.tir.branch_tree import selected
-from tvm_sparse.codegen.tir.thread_axes import PART_AXIS, Nest, is_thread_axis
+from tvm_sparse.codegen.cuda import separate_compilation
+from tvm_sparse.codegen.cuda.async_copies import KTileCopies
+from tvm_sparse.codegen.cuda.cluster_reduction import COMMON_END
+from tvm_sparse.codegen.cuda.dependent_launch import launch_dependents
+from tvm_sparse.codegen.cuda.jump_table import jump_table
+from tvm_sparse.codegen.cuda.k_tile import KTile
+from tvm_sparse.codegen.tir.branch_tree import specialized
+from tvm_sparse.codegen.tir.thread_axes import SPLIT_K_AXIS, Nest
 from tvm_sparse.codegen.tir.tir_builder import (
     Counter,
     committed,
+    function_name,
     integer,
     is_barrier,
+    loop_pass,
     nothing,
     sequence,
+    statements_of,
     substituted,
     waited,
 )
 from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import (
-    AT_EXIT,
-    AT_ONCE,
-    FOLD,
-    LAST_CHUNK,
-    ORDER,
-    PERSISTENT,
-    RELEASE,
-    RING,
-    STRAIGHT,
-    TURNED,
+    DEPENDENT_LAUNCH,
+    K_TILE_ORDER,
+    PIPELINE_STAGES,
     WEIGHT_ATTRIBUTE,
+    DependentLaunch,
+    Order,
 )
-from tvm_sparse.scheduling.cuda.occupancy import cannot_persist, is_large
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-# The thread axes that select code: over tiles of output channels, and over parts of the input channels.
-SELECTING = ("blockIdx.y", PART_AXIS)
+# The thread axes that select code: over tiles of output channels, and over shares of the input channels.
+SELECTING = ("blockIdx.y", SPLIT_K_AXIS)
 # The axes of a block's threads, the fastest last.
 THREADS = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
 
 
-def make_rings_pass() -> tvm.transform.Pass:
-    """The pass `MakeRings`; functions without an annotated loop are left alone.
+def multistage_pipeline_pass() -> tvm.transform.Pass:
+    """The pass MultistagePipeline, behind ``ThreadSync``, whose barriers it replaces.
 
-    It runs behind ``ThreadSync``, whose barriers it replaces.
+    Functions without an annotated loop are left alone.
+    """
+    return loop_pass("MultistagePipeline", PIPELINE_STAGES, lambda func, loops: _pipelined(_Kernel.of(func, loops)))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """Facts about one kernel and its k-tile loop.
+
+    `stages` buffers in shared memory hold k-tiles, and copies run `ahead` k-tiles ahead of the arithmetic. `blocks` are
+    its thread blocks in all. `is_large`: each tile's code is a region.
     """
 
-    @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.MakeRings")
-    def make(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
-        loops: list[For] = []
-        tvm_ffi.structural_walk(func.body, (For, lambda loop: loops.append(loop) if RING in loop.annotations else None))
-        if not loops:
-            return func
-        name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
+    name: str
+    nest: Nest
+    loop: For
+    k_tile: KTile
+    stages: int
+    ahead: int
+    order: Order
+    launch: DependentLaunch
+    blocks: int
+    is_large: bool
+    gpu: GpuInfo
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc, loops: list[For]) -> _Kernel:
+        """The kernel of a function with these k-tile loops, of which there may be one."""
+        name, nest, loop = function_name(func), Nest.of(func.body), loops[0]
         if len(loops) > 1:
-            raise BuildError(name, "more than one loop of chunks", len(loops), "1", "report this schedule")
-        body = _Kernel(name, func.body, loops[0], _non_zeros(func), gpu_info(func.attrs["target"])).rewritten()
-        return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-
-    return make
-
-
-def _non_zeros(func: tirx.PrimFunc) -> int:
-    """Of the weight that is folded into the function; none where it is an argument."""
-    return int(np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy())) if WEIGHT_ATTRIBUTE in func.attrs else 0
-
-
-class _Kernel:
-    """The body of one kernel around its chunk loop."""
-
-    def __init__(self, name: str, body: Stmt, loop: For, non_zeros: int, gpu: GpuInfo):
-        self.name, self.body, self.loop, self.large, self.gpu = name, body, loop, is_large(non_zeros), gpu
-        self.axes = Nest.of(body).axes
-        depth, count = int(loop.annotations[RING]), int(loop.extent)
-        # Where there are fewer chunks than buffers, each has its own.
-        self.buffers = min(depth, count)
-        self.ahead = self.buffers - 1 if count >= depth else count
-        self.order = int(loop.annotations.get(ORDER, STRAIGHT))
-        self.release = int(loop.annotations.get(RELEASE, AT_EXIT))
-        resident = self._resident()
-        # Thread blocks of a persistent grid.
-        self.held = gpu.multiprocessors * resident
-        few = self.order == TURNED and count <= self.ahead
-        blocks = self.axes["blockIdx.x"][1]
-        if few or (self.order == PERSISTENT and cannot_persist(gpu, blocks, resident, count, depth, non_zeros)):
-            self.order = STRAIGHT
-        # Thread blocks in all, and those of a persistent grid, which do the work of all.
-        work = math.prod(extent for tag, (_, extent) in self.axes.items() if tag not in THREADS)
-        self.grid = work // blocks * self.held if self.order == PERSISTENT else work
-        self.chunk = self._chunk(work <= gpu.multiprocessors)
-
-    def _resident(self) -> int:
-        """Thread blocks that a multiprocessor should hold at once."""
-        found: list[int] = []
-
-        def visit(loop: For) -> None:
-            if FOLD in loop.annotations:
-                found.append(int(loop.annotations[FOLD]))
-
-        tvm_ffi.structural_walk(self.loop, (For, visit))
-        return max([1, *found])
-
-    def _chunk(self, alone: bool) -> Chunk:
-        parts = list(self.loop.body.seq) if isinstance(self.loop.body, SeqStmt) else [self.loop.body]
-        parts = [part for part in parts if not is_barrier(part)]
-        if len(parts) != 2:
-            raise BuildError(self.name, "a chunk is not one copy and one nest", len(parts), "2", "report this schedule")
-        count = int(self.loop.extent)
-        threads = [self.axes[tag] for tag in THREADS if tag in self.axes]
-        block = self.axes["blockIdx.x"][0] if self.order == PERSISTENT else None
-        copies = ChunkCopies(self.name, parts[0], self.loop.loop_var, count, threads, block)
-        (length,) = copies.buffer.ty.shape
-        return Chunk(self.loop.loop_var, count, copies, parts[1], int(length), alone)
-
-    def rewritten(self) -> Stmt:
-        """The kernel with the chunk loop as a ring, one copy of everything for each tile."""
-        least_bytes = self.gpu.spread_bytes(self.grid) if self.release == AT_ONCE else 0
-        grown = _grown(self.chunk.copies.buffer, self.buffers, least_bytes)
-        body = self._at_threads(self.body)
-
-        def allocation(node: AllocBuffer) -> Stmt:
-            return AllocBuffer(grown) if node.buffer.same_as(self.chunk.copies.buffer) else node
-
-        body = tvm_ffi.structural_map(body, (AllocBuffer, allocation), order="post")
-        return substituted(body, self.chunk.copies.buffer, grown)
-
-    def _at_threads(self, body: Stmt, chosen: tuple[tuple[Var, int], ...] = ()) -> Stmt:
-        """`body` with what lies inside its innermost thread axis made one copy for each tile and part."""
-        if isinstance(body, AttrStmt):
-            if is_thread_axis(body) and body.node.thread_tag in SELECTING:
-                chosen = (*chosen, (body.node.var, int(body.value)))
-            value = body.value
-            if is_thread_axis(body) and body.node.thread_tag == "blockIdx.x" and self.order == PERSISTENT:
-                value = integer(self.held)
-            return AttrStmt(body.node, body.attr_key, value, self._at_threads(body.body, chosen))
-        if isinstance(body, SeqStmt) and is_thread_axis(body.seq[-1]):
-            return SeqStmt([*body.seq[:-1], self._at_threads(body.seq[-1], chosen)])
-        before, ring, after = self._around(body)
-        if self.large:
-            return selected(sequence([*before, ring, *after]), chosen, separate_compilation.piece)
-        return sequence([*before, selected(ring, chosen), *after])
-
-    def _around(self, body: Stmt) -> tuple[list[Stmt], Stmt, list[Stmt]]:
-        """What a thread does: before it knows its tile, for its tile, and after that."""
-        statements = list(body.seq) if isinstance(body, SeqStmt) else [body]
-        after: list[Stmt] = []
-        if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON:
-            after = [statements.pop().body]
-        before, ring = self._turned() if self.order == TURNED else self._straight()
-        if self.release == AT_ONCE:
-            before.insert(0, release())
-        for index, each in enumerate(statements):
-            if isinstance(each, For) and RING in each.annotations:
-                whole = sequence([*statements[:index], ring, *statements[index + 1 :]])
-                return before, self._persistent(whole) if self.order == PERSISTENT else whole, after
-        raise BuildError(
-            self.name, "the loop of chunks is not among a thread's statements", hint="report this schedule"
+            raise BuildError(name, "more than one k-tile loop", len(loops), "1", "report this schedule")
+        marks, count, gpu = loop.annotations, int(loop.extent), gpu_info(func.attrs["target"])
+        # A split-K kernel's ranks count twice, as blocks and as a cluster: so were its decisions measured.
+        blocks = math.prod(extent for tag, extent in nest.extents().items() if tag not in THREADS)
+        stages = int(marks[PIPELINE_STAGES])
+        non_zeros = np.count_nonzero(func.attrs[WEIGHT_ATTRIBUTE].numpy()) if WEIGHT_ATTRIBUTE in func.attrs else 0
+        # Where there are fewer k-tiles than buffers, each has its own: all are copied at once, and none is left whose
+        # copy could come in another order.
+        all_at_once = count < stages
+        return cls(
+            name=name,
+            nest=nest,
+            loop=loop,
+            k_tile=_k_tile(name, nest, loop, is_alone=blocks <= gpu.multiprocessors),
+            stages=min(stages, count),
+            ahead=count if all_at_once else stages - 1,
+            order=Order.STRAIGHT if all_at_once else Order(int(marks.get(K_TILE_ORDER, Order.STRAIGHT))),
+            launch=DependentLaunch(int(marks.get(DEPENDENT_LAUNCH, DependentLaunch.AT_EXIT))),
+            blocks=blocks,
+            is_large=bool(non_zeros >= code_size.REGION_NON_ZEROS),
+            gpu=gpu,
         )
 
-    def _straight(self) -> tuple[list[Stmt], Stmt]:
-        """The first copies, and the chunks in their order; persistent, the first copies of the next pixels too."""
-        chunk, ahead, goes_on = self.chunk, self.ahead, self.order == PERSISTENT
 
-        def slot(index: int) -> IntImm:
-            return integer(index % self.buffers * chunk.length)
-
-        before = [*chunk.copies.prologue, *(chunk.copied(integer(i), slot(i)) for i in range(ahead))]
-        parts: list[Stmt] = []
-        for index in range(chunk.count):
-            later = index + ahead
-            copies = [chunk.copied(integer(later % chunk.count), slot(later))] if later < chunk.count or goes_on else []
-            if later == chunk.count and goes_on:
-                copies = [*chunk.copies.moved(self._next()), *copies]
-            left = ahead if goes_on else min(ahead, chunk.count - index)
-            turn = chunk.turn(copies, integer(index), slot(index))
-            if self.release == LAST_CHUNK and index == chunk.count - 1:
-                turn.insert(1, release())
-            parts.append(waited(left - 1, SeqStmt(turn)))
-        return before, sequence(parts)
-
-    def _next(self) -> tirx.Expr:
-        """The block whose pixels come next; behind the last one, that one again, whose copies nobody reads."""
-        block, extent = self.axes["blockIdx.x"]
-        return tirx.min(block + integer(self.held), integer(extent - 1))
-
-    def _persistent(self, body: Stmt) -> Stmt:
-        """`body` of one block for the pixels of one after the other."""
-        (block, extent), held = self.axes["blockIdx.x"], self.held
-        turn, here = Var("turn", block.ty), Var("here", block.ty)
-        body = SeqStmt([Bind(here, block + turn * integer(held)), substituted(body, block, here)])
-        if extent % held:
-            body = IfThenElse(block + turn * integer(held) < integer(extent), body, None)
-        return For(turn, integer(0), integer(-(-extent // held)), tirx.ForKind.SERIAL, body)
-
-    def _turned(self) -> tuple[list[Stmt], Stmt]:
-        """The first copies, and two rounds over the chunks: from the block's first one to the end, then up to it.
-
-        A round enters the chunks' straight line by a ``switch``, which TIR does not have: each chunk passed over with a
-        branch of its own costs a miss of the instruction cache, a microsecond a block in all.
-
-        What is copied next and where to, where the next chunk is read, and how many are left is counted in registers.
-        Computed from a chunk's number it would not depend on the round, so compilers would compute it for all chunks
-        before the loop: that fills all registers, and no shared load is issued ahead of its use any more.
-        """
-        chunk, ahead, count = self.chunk, self.ahead, self.chunk.count
-        block, _ = self.axes["blockIdx.x"]
-        first, turn = Var("first", block.ty), Var("turn", block.ty)
-        fill, read, left, later, entry = counters = [
-            Counter(name) for name in ("fill", "read", "left", "later", "entry")
-        ]
-        before: list[Stmt] = [AllocBuffer(each.buffer) for each in counters]
-        before += [*chunk.copies.prologue, Bind(first, tirx.truncmod(block, integer(count)))]
-        for i in range(ahead):
-            before.append(chunk.copied(tirx.truncmod(first + i, integer(count)), integer(i * chunk.length)))
-        before += [fill.set(integer(ahead * chunk.length)), read.set(integer(0)), left.set(integer(count))]
-        before += [later.set(tirx.truncmod(first + ahead, integer(count))), entry.set(first)]
-        end = integer(chunk.length * (self.buffers - 1))
-        line: list[Stmt] = []
-        for index in range(count):
-            copy = chunk.copied(later.value, fill.value)
-            # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
-            more = SeqStmt([copy, fill.next(chunk.length, end), later.next(1, integer(count - 1))])
-            copies = IfThenElse(left.value > ahead, more, committed(nothing()))
-            steps = [*chunk.turn([copies], integer(index), read.value), read.next(chunk.length, end)]
-            body = waited(ahead - 1, SeqStmt([*steps, left.set(left.value - 1)]))
-            line += [jump_table.case(index), body, jump_table.leave(left.value < 1)]
-        # No chunk is left where the first is number 0: its first round is whole.
-        entered = jump_table.enter(tirx.Select(left.value > 0, entry.value, integer(count)))
-        steps = [entered, *line, jump_table.end(), entry.set(integer(0))]
-        rounds = For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, SeqStmt(steps))
-        # Which chunk is a block's last is known when it runs.
-        return before, SeqStmt([rounds, release()]) if self.release == LAST_CHUNK else rounds
+def _k_tile(name: str, nest: Nest, loop: For, *, is_alone: bool) -> KTile:
+    *copies, compute = (each for each in statements_of(loop.body) if not is_barrier(each))
+    if not copies:
+        raise BuildError(name, "a k-tile is not copied before it is used", hint="report this schedule")
+    extents = nest.extents()
+    threads = [(nest.var(tag), extents[tag]) for tag in THREADS if tag in extents]
+    copied = KTileCopies(name, sequence(copies), loop.loop_var, int(loop.extent), threads)
+    (length,) = copied.buffer.ty.shape
+    return KTile(loop.loop_var, int(loop.extent), copied, compute, int(length), is_alone)
 
 
-def _grown(buffer: Var, buffers: int, least_bytes: int) -> Var:
-    """A float32 buffer like `buffer`, as many times as long and of so many bytes at least."""
-    (length,) = buffer.ty.shape
-    length = max(int(length) * buffers, least_bytes // 4)
-    return tirx.decl_buffer((length,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
+def _pipelined(kernel: _Kernel) -> Stmt:
+    """The kernel with its k-tile loop as a pipeline, and as many buffers as that has stages."""
+    buffer, length = kernel.k_tile.copies.buffer, kernel.k_tile.length * kernel.stages
+    if kernel.launch == DependentLaunch.AT_ONCE:
+        length = max(length, kernel.gpu.spread_bytes(kernel.blocks) // 4)
+    grown = tirx.decl_buffer((length,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
+
+    def allocation(node: AllocBuffer) -> Stmt:
+        return AllocBuffer(grown) if node.buffer.same_as(buffer) else node
+
+    body = replace(kernel.nest, body=_thread(kernel)).stmt()
+    return substituted(tvm_ffi.structural_map(body, (AllocBuffer, allocation), order="post"), buffer, grown)
+
+
+def _thread(kernel: _Kernel) -> list[Stmt]:
+    """What a thread does: before it knows its tile, for its tile, and after that."""
+    statements, after = list(kernel.nest.body), []
+    if isinstance(statements[-1], AttrStmt) and statements[-1].attr_key == COMMON_END:
+        after = [statements.pop().body]
+    at = next((index for index, each in enumerate(statements) if each.same_as(kernel.loop)), None)
+    if at is None:
+        raise BuildError(kernel.name, "the k-tile loop is not among a thread's statements", hint="report this schedule")
+    prologue, pipeline = _STATEMENTS[kernel.order](kernel)
+    if kernel.launch == DependentLaunch.AT_ONCE:
+        prologue = [launch_dependents(), *prologue]
+    tile = sequence([*statements[:at], pipeline, *statements[at + 1 :]])
+    selecting = {kernel.nest.var(tag): extent for tag, extent in kernel.nest.extents().items() if tag in SELECTING}
+    if kernel.is_large:
+        return [specialized(sequence([*prologue, tile, *after]), selecting, separate_compilation.region)]
+    return [*prologue, specialized(tile, selecting), *after]
+
+
+def _straight(kernel: _Kernel) -> tuple[list[Stmt], Stmt]:
+    """The first copies, and the k-tiles from the first to the last."""
+    k_tile, ahead = kernel.k_tile, kernel.ahead
+
+    def slot(index: int) -> IntImm:
+        return integer(index % kernel.stages * k_tile.length)
+
+    prologue = [*k_tile.copies.prologue, *(k_tile.copied(integer(i), slot(i)) for i in range(ahead))]
+    steps: list[Stmt] = []
+    for index in range(k_tile.count):
+        later, left = index + ahead, k_tile.count - index
+        copies = [k_tile.copied(integer(later), slot(later))] if later < k_tile.count else []
+        first = [launch_dependents()] if kernel.launch == DependentLaunch.LAST_K_TILE and left == 1 else []
+        step = k_tile.step(integer(index), slot(index), copies, first)
+        steps.append(waited(min(ahead, left) - 1, SeqStmt(step)))
+    return prologue, sequence(steps)
+
+
+def _rotated(kernel: _Kernel) -> tuple[list[Stmt], Stmt]:
+    """The first copies, and two rounds over the k-tiles: from the block's first one to the end, then up to it.
+
+    A round enters the k-tiles' straight line by a jump table: each k-tile passed over with a branch of its own costs a
+    miss of the instruction cache, a microsecond a block in all.
+    """
+    k_tile, ahead, count = kernel.k_tile, kernel.ahead, kernel.k_tile.count
+    block = kernel.nest.var("blockIdx.x")
+    first, turn = Var("first", block.ty), Var("turn", block.ty)
+    at, entry = _Position(), Counter("entry")
+    prologue: list[Stmt] = [AllocBuffer(each.buffer) for each in (at.fill, at.read, at.left, at.later, entry)]
+    prologue += [*k_tile.copies.prologue, Bind(first, tirx.truncmod(block, integer(count)))]
+    for i in range(ahead):
+        prologue.append(k_tile.copied(tirx.truncmod(first + i, integer(count)), integer(i * k_tile.length)))
+    prologue += [at.fill.set(integer(ahead * k_tile.length)), at.read.set(integer(0)), at.left.set(integer(count))]
+    prologue += [at.later.set(tirx.truncmod(first + ahead, integer(count))), entry.set(first)]
+    line = [each for index in range(count) for each in _stretch(kernel, index, at)]
+    # No k-tile is left where the first is number 0: its first round is whole.
+    entered = jump_table("enter", tirx.Select(at.left.value > 0, entry.value, integer(count)))
+    steps = SeqStmt([entered, *line, jump_table("end"), entry.set(integer(0))])
+    rounds = For(turn, integer(0), integer(2), tirx.ForKind.SERIAL, steps)
+    # Which k-tile is a block's last is known when it runs.
+    goes_on = [launch_dependents()] if kernel.launch == DependentLaunch.LAST_K_TILE else []
+    return prologue, sequence([rounds, *goes_on])
+
+
+class _Position:
+    """Where a block of a rotated kernel is: where it copies to and computes from, how many k-tiles are left, and which
+    is copied later.
+
+    It is counted in registers. Computed from a k-tile's number it would not depend on the round, so compilers would
+    compute it for all k-tiles before the loop: that fills all registers, and no shared load is issued ahead of its use
+    any more.
+    """
+
+    def __init__(self) -> None:
+        self.fill, self.read, self.left, self.later = map(Counter, ("fill", "read", "left", "later"))
+
+
+def _stretch(kernel: _Kernel, index: int, at: _Position) -> list[Stmt]:
+    """K-tile `index` in the straight line of a rotated kernel, which may be entered before it and left behind it."""
+    k_tile, end = kernel.k_tile, integer(kernel.k_tile.length * (kernel.stages - 1))
+    copy = k_tile.copied(at.later.value, at.fill.value)
+    more = SeqStmt([copy, at.fill.next(k_tile.length, end), at.later.next(1, integer(k_tile.count - 1))])
+    # Where nothing is left to copy an empty group is committed, so that the count of groups in flight stays.
+    copies = IfThenElse(at.left.value > kernel.ahead, more, committed(nothing()))
+    step = [*k_tile.step(integer(index), at.read.value, [copies]), at.read.next(k_tile.length, end)]
+    body = waited(kernel.ahead - 1, SeqStmt([*step, at.left.set(at.left.value - 1)]))
+    return [jump_table("case", integer(index)), body, jump_table("leave", at.left.value < 1)]
+
+
+# What a kernel does in each order: (before a thread knows its tile of output channels, for its tile).
+_STATEMENTS = {Order.STRAIGHT: _straight, Order.ROTATED: _rotated}

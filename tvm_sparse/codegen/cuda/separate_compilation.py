@@ -1,9 +1,9 @@
-"""CUDA source of large kernels as parts that are compiled side by side and linked.
+"""Separate compilation: CUDA source of large kernels as translation units that are compiled side by side and linked.
 
 A compiler takes about a millisecond for each multiply-add of a folded kernel, and works on one kernel with one core.
-But the code of one tile of output channels has nothing to do with that of another: `MakeRings` marks each as a *piece*.
-`split` makes every piece of a large kernel a device function in a source of its own, and leaves in the kernel the
-branches that call them, so that one launch runs the whole grid as before.
+But the code of one tile of output channels has nothing to do with that of another: `multistage_pipeline` marks each as
+a *region*. `split` outlines every region of a large kernel: it becomes a device function in another translation unit,
+and in the kernel the branches are left that call it, so that one launch runs the whole grid as before.
 
 What a call costs is kept away from the code that matters:
 
@@ -13,7 +13,7 @@ What a call costs is kept away from the code that matters:
   behind the last barrier only is read there.
 * Pointers are marked as global memory's, as a kernel's are: through others, loads and stores are slower.
 
-Launch bounds do not reach a function of another source; the same limit is given as a number of registers.
+Launch bounds do not reach a function of another translation unit; the same limit is given as a number of registers.
 """
 
 from __future__ import annotations
@@ -25,79 +25,81 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
 
 from tvm_sparse.codegen.cuda.dependent_launch import WAIT
+from tvm_sparse.scheduling import code_size
 
-# Lines around a piece; macros without text, so that the source means the same with and without splitting.
-BEGIN, END = "tvm_sparse_piece_begin", "tvm_sparse_piece_end"
-# Lines of a kernel's marked code, about two a multiply-add, from which it is split.
-SPLIT_LINES = 50_000
-# Lines of a part at least: smaller pieces of one kernel share a source, as each costs half a second to begin.
-PART_LINES = 8_000
-# Registers of a multiprocessor and the parts that share them, those a thread may have, and in which steps. The fullest
-# part counts: a linker refuses a function with more registers than its kernel may have.
-_REGISTERS, _PARTS, _MAX_REGISTERS, _STEP = 65536, 4, 255, 8
+# Lines around a region; macros without text, so that the source means the same with and without splitting.
+BEGIN, END = "tvm_sparse_region_begin", "tvm_sparse_region_end"
+# Registers of a multiprocessor and the sub-partitions that share them, those a thread may have, and in which steps. The
+# fullest sub-partition counts: a linker refuses a function with more registers than its kernel may have.
+_REGISTERS, _SUB_PARTITIONS, _MAX_REGISTERS, _STEP = 65536, 4, 255, 8
 _ARGUMENTS = "tvm_sparse_arguments"
 _HEAD = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
     rf"(?P<name>\w+)\((?P<parameters>[^)]*)\) \{{\n(?:  {WAIT}\(\);\n)?",
     re.MULTILINE,
 )
-_DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)
-# What may come before the branches: declarations.
-_LOCALS = re.compile(r"(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*")
-_BRANCH = re.compile(r" *(if \(.*\) \{|\} else \{|\}|)")
 _POINTER = re.compile(r"(?P<type>\w+)\* (?:__restrict__ )?(?P<name>\w+)")
+_FORWARD_DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)
+# Around regions: declarations, then branches.
+_AROUND = re.compile(
+    r"(?P<locals>(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*)"
+    r"(?P<branches>(?: *(?:if \(.*\) \{|\} else \{|\}|)\n)*)"
+)
 
 
 @dataclass(frozen=True)
-class Part:
+class TranslationUnit:
     """One of the sources that together make a module, and the compiler's options for it."""
 
     source: str
     options: tuple[str, ...] = ()
 
 
-def piece(stmt: Stmt) -> Stmt:
-    """`stmt`, marked as a piece; what it uses of its kernel are arguments, threads, blocks and arrays."""
-    return SeqStmt([_marker(BEGIN), stmt, _marker(END)])
+def region(stmt: Stmt) -> Stmt:
+    """`stmt`, marked as a region; what it uses of its kernel are arguments, threads, blocks and arrays."""
+    begin, end = (Evaluate(cuda_func_call(name, source_code=f"#define {name}()\n")) for name in (BEGIN, END))
+    return SeqStmt([begin, stmt, end])
 
 
-def _marker(name: str) -> Stmt:
-    return Evaluate(cuda_func_call(name, source_code=f"#define {name}()\n"))
-
-
-def split(source: str) -> list[Part]:
-    """The parts of a CUDA source, largest first; one, the source itself, where no kernel is large.
+def split(source: str) -> list[TranslationUnit]:
+    """The translation units of a CUDA source, largest first; one, the source itself, where no kernel is large.
 
     Whether a kernel is split depends on its code alone, so that it runs as fast wherever it was built.
     """
     kernels = [_Kernel.at(source, head) for head in _HEAD.finditer(source)]
     large = [kernel for kernel in kernels if kernel.is_large]
     if not large:
-        return [Part(source)]
-    # Every part has what surrounds the kernels; the storage of arguments is defined in one, before its first kernel.
-    shared = _DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, "")))
+        return [TranslationUnit(source)]
+    # Every unit has what surrounds the kernels; the storage of arguments is defined in one, before its first kernel.
+    shared = _FORWARD_DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, "")))
     declared = max(len(kernel.parameters) for kernel in large)
     storage = f"__shared__ size_t {_ARGUMENTS}[{declared}]; }}\n"
-    parts = [
-        Part(f'{shared}extern "C" {{ extern {storage}{text}', (f"-maxrregcount={kernel.registers}",))
+    units = [
+        TranslationUnit(f'{shared}extern "C" {{ extern {storage}{text}', (f"-maxrregcount={kernel.registers}",))
         for kernel in large
-        for text in _grouped([kernel.function(number) for number in range(len(kernel.codes))])
+        for text in _grouped([kernel.function(number) for number in range(len(kernel.regions))])
     ]
     main = _replaced(source, {kernel: kernel.calls() for kernel in large})
     at = main.index('extern "C" __global__')
-    parts.append(Part(f'{main[:at]}extern "C" {{ {storage}{main[at:]}'))
-    return sorted(parts, key=lambda part: -len(part.source))
+    units.append(TranslationUnit(f'{main[:at]}extern "C" {{ {storage}{main[at:]}'))
+    return sorted(units, key=lambda unit: -len(unit.source))
 
 
 @dataclass(frozen=True, eq=False)
 class _Kernel:
-    """A kernel in a source, from `start` to `end`: the code of its pieces, and what lies around each of them."""
+    """A kernel in a source, from `start` to `end`: the code of its regions, and what lies around each of them.
+
+    `form` is what lies around in the form that splitting knows, `parameters` (type of what it points to, name) of each
+    parameter; None where they are something else.
+    """
 
     head: re.Match[str]
     start: int
     end: int
-    codes: list[str]
+    regions: list[str]
     around: list[str]
+    form: re.Match[str] | None
+    parameters: list[tuple[str, str]]
 
     @classmethod
     def at(cls, source: str, head: re.Match[str]) -> _Kernel:
@@ -105,43 +107,34 @@ class _Kernel:
         end = source.index("\n}\n", head.end() - 1) + 3
         first, *rest = source[head.end() : end].split(f"{BEGIN}();\n")
         divided = [each.partition(f"{END}();\n") for each in rest]
-        return cls(
-            head, head.start(), end, [code for code, _, _ in divided], [first, *(after for *_, after in divided)]
-        )
+        around = [first, *(after for *_, after in divided)]
+        pointers = [_POINTER.fullmatch(each.strip()) for each in head["parameters"].split(",")]
+        parameters = [(each["type"], each["name"]) for each in pointers if each is not None]
+        form = _AROUND.fullmatch("\n".join(around)) if len(parameters) == len(pointers) else None
+        return cls(head, head.start(), end, [code for code, *_ in divided], around, form, parameters)
 
     @property
     def is_large(self) -> bool:
         """Whether it is worth splitting, and of the form that splitting knows."""
-        lines = sum(code.count("\n") for code in self.codes)
-        others = "".join(self.around)[len(self.locals) :].splitlines()
-        pointers = all(_POINTER.fullmatch(each.strip()) for each in self.head["parameters"].split(","))
-        return len(self.codes) > 1 and lines >= SPLIT_LINES and pointers and all(map(_BRANCH.fullmatch, others))
-
-    @property
-    def locals(self) -> str:
-        """Its declarations."""
-        found = _LOCALS.match(self.around[0])
-        return found[0] if found else ""
-
-    @property
-    def parameters(self) -> list[tuple[str, str]]:
-        """(type of what it points to, name) of each parameter."""
-        found = (_POINTER.fullmatch(each.strip()) for each in self.head["parameters"].split(","))
-        return [(each["type"], each["name"]) for each in found if each is not None]
+        lines = sum(code.count("\n") for code in self.regions)
+        return len(self.regions) > 1 and lines >= code_size.SPLIT_LINES and self.form is not None
 
     @property
     def registers(self) -> int:
         """What the compiler makes of its launch bounds: registers that a thread may have."""
-        warps = -(-int(self.head["threads"]) // (32 * _PARTS)) * int(self.head["blocks"] or 1)
-        return min(_REGISTERS // _PARTS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+        warps = -(-int(self.head["threads"]) // (32 * _SUB_PARTITIONS)) * int(self.head["blocks"] or 1)
+        return min(_REGISTERS // _SUB_PARTITIONS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+
+    def _name(self, number: int) -> str:
+        return f"{self.head['name']}_region_{number}"
 
     def _signature(self, number: int) -> str:
-        name = f"{self.head['name']}_piece_{number}"
-        return f'extern "C" __device__ __noinline__ __attribute__((noreturn)) void {name}()'
+        return f'extern "C" __device__ __noinline__ __attribute__((noreturn)) void {self._name(number)}()'
 
     def function(self, number: int) -> str:
-        """The device function of one piece."""
-        code = self.codes[number]
+        """The device function of one region."""
+        assert self.form is not None
+        code = self.regions[number]
         before, _, _ = code.rpartition("__syncthreads()")
         macros, pointers = [], []
         for index, (kind, name) in enumerate(self.parameters):
@@ -154,7 +147,7 @@ class _Kernel:
             [
                 *(f"#define {name} {value}\n" for name, value in macros),
                 f"{self._signature(number)} {{\n",
-                self.locals,
+                self.form["locals"],
                 *pointers,
                 code,
                 '\n  asm volatile("exit;");\n  __builtin_unreachable();\n}\n',
@@ -163,14 +156,14 @@ class _Kernel:
         )
 
     def calls(self) -> str:
-        """The kernel with a call in the place of each piece, behind the declarations of these."""
-        numbers = range(len(self.codes))
-        calls = [f"{self.head['name']}_piece_{number}();\n" for number in numbers]
+        """The kernel with a call in the place of each region, behind the declarations of these."""
+        numbers = range(len(self.regions))
         stores = [
             f"  {_ARGUMENTS}[{index}] = __cvta_generic_to_global({name});\n"
             for index, (_, name) in enumerate(self.parameters)
         ]
-        body = [text for pair in zip(self.around, [*calls, ""], strict=True) for text in pair]
+        calls = [*(f"{self._name(number)}();\n" for number in numbers), ""]
+        body = [text for pair in zip(self.around, calls, strict=True) for text in pair]
         return "".join([*(f"{self._signature(number)};\n" for number in numbers), self.head[0], *stores, *body])
 
 
@@ -184,10 +177,10 @@ def _replaced(source: str, texts: dict[_Kernel, str]) -> str:
 
 
 def _grouped(functions: list[str]) -> list[str]:
-    """Neighbours joined until each text has `PART_LINES` lines, but perhaps the last."""
+    """Neighbours joined until each text has `code_size.UNIT_LINES` lines, but perhaps the last."""
     groups = [""]
     for text in functions:
-        if groups[-1].count("\n") >= PART_LINES:
+        if groups[-1].count("\n") >= code_size.UNIT_LINES:
             groups.append("")
         groups[-1] += text
     return groups

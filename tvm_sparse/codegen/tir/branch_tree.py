@@ -1,4 +1,4 @@
-"""Which copy of folded code runs: a tree of branches on the outer parts of the weight's index.
+"""Which copy of folded code runs: a binary tree of branches on what the weights depend on.
 
 The index of a weight is, in each of its four dimensions, an outer term (a tile's origin) plus offsets inside the nest.
 Every origin that occurs gets code of its own. Telling origins apart, not the loops and threads they are computed from,
@@ -7,40 +7,54 @@ matters where one loop is fused of several: only its share of the weight may cho
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import Bind, IfThenElse, IntImm, SeqStmt, Stmt, Var
+from tvm.tirx import Bind, IfThenElse, IntImm, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import split_index, variables
-from tvm_sparse.codegen.tir.tir_builder import (
-    integer,
-    substituted,
-)
+from tvm_sparse.codegen.tir.tir_builder import integer, sequence, substituted
 from tvm_sparse.errors import BuildError
 
 # Points at which origins are evaluated, at most; far more than the loops and threads of any sensible schedule.
 MAX_POINTS = 10_000_000
+# A value of each of the expressions that choose the code.
+Point = tuple[int, ...]
+
+
+def branch_tree(points: Sequence[Point], keys: Sequence[tirx.Expr], emit: Callable[[Point], Stmt]) -> Stmt:
+    """``emit(point)`` for that of `points` whose coordinates `keys` are, behind branches that halve what is left."""
+    dimension = next((d for d in range(len(keys)) if len({point[d] for point in points}) > 1), None)
+    if dimension is None:
+        return emit(points[0])
+    key, values = keys[dimension], sorted({point[dimension] for point in points})
+    middle = values[len(values) // 2]
+    below = branch_tree([point for point in points if point[dimension] < middle], keys, emit)
+    above = branch_tree([point for point in points if point[dimension] >= middle], keys, emit)
+    return IfThenElse(key < IntImm(str(key.ty.dtype), middle), below, above)
+
+
+def specialized(body: Stmt, extents: dict[Var, int], marked: Callable[[Stmt], Stmt] = lambda stmt: stmt) -> Stmt:
+    """A copy of `body`, `marked`, for every value of the variables of `extents`, each below its extent."""
+    extents = {var: extent for var, extent in extents.items() if extent > 1}
+
+    def copy(point: Point) -> Stmt:
+        stmt = body
+        for var, value in zip(extents, point, strict=True):
+            stmt = substituted(stmt, var, integer(value))
+        return marked(stmt)
+
+    return branch_tree(list(itertools.product(*map(range, extents.values()))), list(extents), copy)
 
 
 class Selection:
-    """The origins of a weight index.
+    """The origins of a weight index in function `name`.
 
-    Parameters
-    ----------
-    name
-        The function, for messages.
-    bases
-        The outer term of each dimension.
-    extents
-        Extents of the loops and threads around the nest.
-
-    Raises
-    ------
-    BuildError
-        An outer term depends on something whose extent is unknown.
+    `bases` are the outer terms of its dimensions, `extents` those of the loops and threads around the nest. BuildError
+    where a base depends on something else.
     """
 
     def __init__(self, name: str, bases: Sequence[tirx.Expr], extents: dict[Var, int]):
@@ -59,9 +73,9 @@ class Selection:
         self.origins = [tuple(map(int, row)) for row in np.unique(np.stack(values, axis=1), axis=0)]
         self._bases = list(bases)
 
-    def code(self, emit: Callable[[tuple[int, ...]], tirx.Stmt]) -> tirx.Stmt:
+    def code(self, emit: Callable[[Point], Stmt]) -> Stmt:
         """``emit(origin)`` for every origin, behind a binary tree of branches."""
-        prologue: list[Bind] = []
+        prologue: list[Stmt] = []
         keys: list[tirx.Expr] = []
         for dimension, base in enumerate(self._bases):
             if len({origin[dimension] for origin in self.origins}) > 1:
@@ -70,41 +84,5 @@ class Selection:
                 keys.append(key)
             else:
                 keys.append(base)
-        tree = _tree(self.origins, keys, emit)
-        return SeqStmt([*prologue, tree]) if prologue else tree
-
-
-def _tree(
-    origins: list[tuple[int, ...]], keys: list[tirx.Expr], emit: Callable[[tuple[int, ...]], tirx.Stmt]
-) -> tirx.Stmt:
-    if len(origins) == 1:
-        return emit(origins[0])
-    dimension = next(d for d in range(len(keys)) if len({origin[d] for origin in origins}) > 1)
-    values = sorted({origin[dimension] for origin in origins})
-    middle = values[len(values) // 2]
-    below = _tree([origin for origin in origins if origin[dimension] < middle], keys, emit)
-    above = _tree([origin for origin in origins if origin[dimension] >= middle], keys, emit)
-    return IfThenElse(keys[dimension] < IntImm(str(keys[dimension].ty.dtype), middle), below, above)
-
-
-def selected(body: Stmt, chosen: tuple[tuple[Var, int], ...], marked: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
-    """A copy of `body`, `marked`, for every value of the variables `chosen`, (variable, extent) each."""
-    if not chosen:
-        return marked(body)
-    (var, count), *others = chosen
-    if count == 1:
-        return selected(body, tuple(others), marked)
-
-    def copy(index: int) -> Stmt:
-        return selected(substituted(body, var, integer(index)), tuple(others), marked)
-
-    return interval_tree(var, 0, count, copy)
-
-
-def interval_tree(var: Var, start: int, stop: int, make: Callable[[int], Stmt]) -> Stmt:
-    """``make(index)`` for the value of `var` among ``start`` to ``stop - 1``, behind a binary tree of branches."""
-    if stop - start == 1:
-        return make(start)
-    middle = (start + stop) // 2
-    below, above = interval_tree(var, start, middle, make), interval_tree(var, middle, stop, make)
-    return IfThenElse(var < integer(middle), below, above)
+        tree = branch_tree(self.origins, keys, emit)
+        return sequence([*prologue, tree])

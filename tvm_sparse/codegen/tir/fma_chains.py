@@ -15,9 +15,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
-from tvm.tirx import Bind, BufferStore, Evaluate, FloatImm, IntImm, Ramp, SeqStmt, Stmt, Var
+from tvm.tirx import Bind, BufferStore, Evaluate, FloatImm, Ramp, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import shifted
+from tvm_sparse.codegen.tir.tir_builder import function_pass, nothing, with_body
 
 # A call in the place of a chain, with its number and a load each of the input and of the accumulators.
 _CALL = "tvm_sparse_chain"
@@ -89,7 +90,7 @@ class Chain:
             total = last[acc_at] = Var("acc", self.dtype)
             chain.append(Bind(total, tirx.Add(before, tirx.Mul(value, immediate))))
         if not last:
-            return Evaluate(IntImm("int32", 0))
+            return nothing()
         stores = [BufferStore(acc.buffer, value, acc.indices(offsets)) for offsets, value in last.items()]
         return SeqStmt(first + chain + stores)
 
@@ -107,7 +108,7 @@ class Deferred:
         return Evaluate(tirx.call_extern("int32", _CALL, len(self._chains) - 1, *loads))
 
     def write_pass(self) -> tvm.transform.Pass:
-        """The pass `WriteChains`."""
+        """The pass WriteChains."""
         extern = Op.get("tirx.call_extern")
 
         def write(node: Evaluate) -> Stmt:
@@ -117,9 +118,8 @@ class Deferred:
             x, acc = (Access(load.source, list(load.indices), [None] * len(load.indices)) for load in call.args[2:])
             return self._chains[int(call.args[1])].code(x, acc)
 
-        @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.WriteChains")
-        def write_chains(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
+        def write_all(func: tirx.PrimFunc) -> tirx.PrimFunc:
             body = tvm_ffi.structural_map(func.body, (Evaluate, write), order="post")
-            return func if body.same_as(func.body) else tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+            return func if body.same_as(func.body) else with_body(func, body)
 
-        return write_chains
+        return function_pass("WriteChains", write_all)

@@ -2,7 +2,7 @@
 
 The dense loop nest is scheduled first, like any other computation, and its innermost multiply-add nest is marked with
 the annotation `FOLD`. `bind_weight` then turns the weight argument into an attribute, and late in lowering the pass
-`FoldWeights` replaces every marked nest by straight-line code for the non-zero weights only:
+FoldWeights replaces every marked nest by straight-line code for the non-zero weights only:
 
 * each input element that some non-zero uses is loaded once, each accumulator is loaded and stored once;
 * every non-zero becomes one multiply-add with the weight as an immediate;
@@ -24,42 +24,37 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
-from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, Stmt, Var
 
 from tvm_sparse.codegen.tir.branch_tree import Selection
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Deferred
 from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
+from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, integer, sequence, with_body
 from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import FOLD, WEIGHT_ATTRIBUTE, WEIGHT_CALL
 
 # TVM's attribute for the second argument of ``__launch_bounds__``.
 _BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-# Multiply-adds of one kernel, vectors of any width counted once. LLVM takes about 0.3 ms for each, two minutes for
-# this many, and nvcc as much on a few cores; a schedule that asks for more is refused before any code is written.
-MAX_MULTIPLY_ADDS = 400_000
-
-
 # An exception that crosses TVM keeps its class only where TVM knows the class.
 tvm_ffi.register_error("BuildError", BuildError)
 
 
 def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
-    """The pass `FoldWeights`; functions without a bound weight are left alone.
+    """The pass FoldWeights; functions without a bound weight are left alone.
 
     With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`.
     """
 
-    @tirx.transform.prim_func_pass(opt_level=0, name="tvm_sparse.FoldWeights")
-    def fold(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
+    def fold(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if func.attrs is None or WEIGHT_ATTRIBUTE not in func.attrs:
             return func
         weight = func.attrs[WEIGHT_ATTRIBUTE].numpy()
         is_cuda = "target" in func.attrs and func.attrs["target"].kind.name == "cuda"
         body = _Folder(func, weight, deferred if is_cuda else None).run()
-        folded = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-        return folded.without_attr(WEIGHT_ATTRIBUTE)
+        return with_body(func, body).without_attr(WEIGHT_ATTRIBUTE)
 
-    return fold
+    return function_pass("FoldWeights", fold)
 
 
 def _is_weight(node: object) -> bool:
@@ -96,8 +91,7 @@ class _Folder:
     """Folds every marked nest of one function."""
 
     def __init__(self, func: tirx.PrimFunc, weight: np.ndarray, deferred: Deferred | None):
-        self.func, self.weight, self.deferred = func, weight, deferred
-        self.name = str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
+        self.func, self.weight, self.deferred, self.name = func, weight, deferred, function_name(func)
         self.extents: dict[Var, int] = {}
         self.values: dict[Var, tirx.Expr] = {}
         self.multiply_adds = 0
@@ -132,19 +126,19 @@ class _Folder:
         self._count(weights.values())
         emitter = _Emitter(nest, variables_in, extents_in, self.deferred)
         tree = selection.code(lambda origin: emitter.emit(weights[origin]))
-        code = SeqStmt([*emitter.prologue, tree]) if emitter.prologue else tree
+        code = sequence([*emitter.prologue, tree])
         blocks = int(loop.annotations[FOLD])
-        return code if blocks == 1 else AttrStmt(IntImm("int32", 0), _BLOCKS, IntImm("int32", blocks), code)
+        return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
     def _count(self, weights: Iterable[np.ndarray]) -> None:
         """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""
         self.multiply_adds += sum(int(np.count_nonzero(each)) for each in weights)
-        if self.multiply_adds > MAX_MULTIPLY_ADDS:
+        if self.multiply_adds > code_size.MAX_MULTIPLY_ADDS:
             raise BuildError(
                 self.name,
                 "the folded code would take too long to compile",
                 f"{self.multiply_adds} multiply-adds",
-                f"up to {MAX_MULTIPLY_ADDS}",
+                f"up to {code_size.MAX_MULTIPLY_ADDS}",
                 "use a smaller tile, or a schedule that reads its weights as data",
             )
 
@@ -205,7 +199,7 @@ class _Emitter:
 
     def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int], deferred: Deferred | None):
         self.nest, self.extents, self.deferred = nest, extents, deferred
-        self.prologue: list[Bind] = []
+        self.prologue: list[Stmt] = []
         self.x, self._x_offsets = self._access("x", nest.x.source, nest.x.indices, loop_vars)
         self.acc, self._acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, loop_vars)
 

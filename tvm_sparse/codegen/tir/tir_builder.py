@@ -1,13 +1,46 @@
-"""Statements that rings of asynchronous copies are made of."""
+"""Small parts of TIR that the passes are written with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
-from tvm.tirx import AttrStmt, BufferStore, Evaluate, IntImm, SeqStmt, Stmt, Var
+from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, IntImm, SeqStmt, Stmt, Var
+
+
+def function_pass(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.transform.Pass:
+    """The pass ``tvm_sparse.<name>``, which applies `rewrite` to every function."""
+
+    @tirx.transform.prim_func_pass(opt_level=0, name=f"tvm_sparse.{name}")
+    def apply(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
+        return rewrite(func)
+
+    return apply
+
+
+def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]], Stmt]) -> tvm.transform.Pass:
+    """The pass ``tvm_sparse.<name>``, which gives functions with loops annotated `key` the body `rewrite` returns."""
+
+    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        loops: list[For] = []
+        tvm_ffi.structural_walk(func.body, (For, lambda loop: loops.append(loop) if key in loop.annotations else None))
+        return with_body(func, rewrite(func, loops)) if loops else func
+
+    return function_pass(name, rewritten)
+
+
+def function_name(func: tirx.PrimFunc) -> str:
+    """The name of `func` for messages."""
+    return str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
+
+
+def with_body(func: tirx.PrimFunc, body: Stmt) -> tirx.PrimFunc:
+    """`func` with another body."""
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 def integer(value: int) -> IntImm:
@@ -18,6 +51,13 @@ def integer(value: int) -> IntImm:
 def sequence(statements: list[Stmt]) -> Stmt:
     """One statement after the other; there is at least one."""
     return SeqStmt(statements) if len(statements) > 1 else statements[0]
+
+
+def statements_of(stmt: Stmt) -> list[Stmt]:
+    """The statements of a sequence, nested ones included."""
+    if isinstance(stmt, SeqStmt):
+        return [each for inner in stmt.seq for each in statements_of(inner)]
+    return [stmt]
 
 
 def nothing() -> Stmt:

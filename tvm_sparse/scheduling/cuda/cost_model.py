@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_ONCE, LAST_CHUNK, PERSISTENT
+from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, Fit, fitted_on
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, traffic_bytes
 from tvm_sparse.target.gpu import CARDS, GpuInfo
@@ -64,9 +64,8 @@ def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:
         each.resident_blocks,
         counts.pixels,
         counts.turned,
-        counts.order == PERSISTENT,
-        counts.release == LAST_CHUNK,
-        counts.release == AT_ONCE,
+        counts.release == DependentLaunch.LAST_K_TILE,
+        counts.release == DependentLaunch.AT_ONCE,
     ]
 
 
@@ -139,9 +138,9 @@ class _Estimate:
     def starting_early(self) -> float:
         """How many times as long it takes as one that lets the next start at its exit."""
         counts, fit = self.counts, self.fit
-        if counts.release == LAST_CHUNK:
+        if counts.release == DependentLaunch.LAST_K_TILE:
             return fit.apart if counts.splits == 1 and self.share <= 0.5 else fit.mixed
-        if counts.release == AT_ONCE:
+        if counts.release == DependentLaunch.AT_ONCE:
             little = self.all_code_bytes <= self.gpu.instruction_cache_bytes[0]
             return fit.alike if counts.tiles * counts.splits == 1 or little else fit.mixed
         return 1.0

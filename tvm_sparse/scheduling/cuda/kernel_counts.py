@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, STRAIGHT, TURNED
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
 
 _INSTRUCTION_BYTES = 16
@@ -47,8 +47,8 @@ class Pipeline(NamedTuple):
 
     stages: int
     resident: int
-    order: int = STRAIGHT
-    release: int = AT_EXIT
+    order: int = Order.STRAIGHT
+    release: int = DependentLaunch.AT_EXIT
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class KernelCounts:
     copies, addresses
         Of a thread in one k-tile, and how many of them are not just another channel or image further on.
     stages, resident, order, release
-        Of its `Pipeline`. Persistent kernels are estimated like straight ones.
+        Of its `Pipeline`.
     flops, traffic_bytes
         Of the convolution: two for a multiply-add of a non-zero; input once and output as often as it is written.
     """
@@ -92,15 +92,15 @@ class KernelCounts:
     resident: int
     flops: int
     traffic_bytes: int
-    order: int = STRAIGHT
-    release: int = AT_EXIT
+    order: int = Order.STRAIGHT
+    release: int = DependentLaunch.AT_EXIT
     splits: int = 1
     floats: float = 1.0
 
     @property
     def turned(self) -> bool:
         """Whether blocks start at different k-tiles."""
-        return self.order == TURNED
+        return self.order == Order.ROTATED
 
     @property
     def non_zeros(self) -> int:

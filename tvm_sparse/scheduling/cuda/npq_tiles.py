@@ -23,7 +23,14 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_npq import NpqTiles, conv2d_npq
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import AT_EXIT, FOLD, ORDER, RELEASE, RING, STRAIGHT, Order
+from tvm_sparse.scheduling.annotations import (
+    DEPENDENT_LAUNCH,
+    FOLD,
+    K_TILE_ORDER,
+    PIPELINE_STAGES,
+    DependentLaunch,
+    Order,
+)
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
@@ -68,9 +75,9 @@ def npq_counts(
     tiles: PixelTiling,
     folding: Fold,
     sizes: Sequence[int],
-    order: int = STRAIGHT,
+    order: int = Order.STRAIGHT,
     splits: int = 1,
-    launch: int = AT_EXIT,
+    launch: int = DependentLaunch.AT_EXIT,
 ) -> KernelCounts:
     """What decisions make of a tiling: `sizes` are filters, channels, stages and resident blocks."""
     filters, channels, stages, resident = sizes
@@ -126,9 +133,9 @@ class NpqSpace(FoldedCudaSpace):
         sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
         stage_input(sch, pack, c_outer, row_stride(self.tiles))
         sch.annotate(c_inner, FOLD, blocks)
-        sch.annotate(c_outer, RING, stages)
-        sch.annotate(c_outer, ORDER, order)
-        sch.annotate(c_outer, RELEASE, launch)
+        sch.annotate(c_outer, PIPELINE_STAGES, stages)
+        sch.annotate(c_outer, K_TILE_ORDER, order)
+        sch.annotate(c_outer, DEPENDENT_LAUNCH, launch)
         # Last: once a reduction is split in two, loops around it can no longer be bound.
         init = sch.decompose_reduction(conv, c_outer)
         for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

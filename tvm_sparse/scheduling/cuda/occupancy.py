@@ -13,10 +13,6 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.annotations import (
-    LAST_CHUNK,
-    PERSISTENT,
-)
 from tvm_sparse.scheduling.cuda.cost_model import features, time_us
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
@@ -40,11 +36,10 @@ DEPTHS = [3, 4, 6]
 STARTS = 3
 # Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
 # compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
-MAX_PIECES, SHARE = 4096, 8
-# What the driver and kernels built in parts (`pieces`) keep for themselves of each block's shared memory, bytes.
+MAX_COPIES, SHARE = 4096, 8
+# What the driver and kernels of several translation units (`separate_compilation`) keep for themselves of each
+# block's shared memory, bytes.
 _RESERVED = 1024 + 64
-# Non-zeros of a weight from which its tiles are marked as pieces: half a minute of one core.
-SPLIT_NON_ZEROS = 27_000
 
 
 def warps_a_part(threads: int) -> int:
@@ -72,20 +67,14 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
 def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
     tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
-    pieces, most = (
+    copies, most = (
         tiles * (kernel.k_tiles + later * kernel.copies),
-        max(MAX_PIECES, tiles * kernel.multiply_adds / SHARE),
+        max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE),
     )
-    if pieces > most:
-        return f"{pieces} chunks and copies of all tiles and parts, at most {most:.0f}"
+    if copies > most:
+        return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
-    if kernel.order == PERSISTENT:
-        reason = cannot_persist(gpu, kernel.blocks, kernel.resident, kernel.k_tiles, kernel.stages, kernel.non_zeros)
-        if reason:
-            return reason
-        if kernel.release == LAST_CHUNK:
-            return "the chunks of a persistent grid come again and again, none is its last"
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), gpu.shared_bytes)
 
@@ -185,21 +174,3 @@ class FoldedCudaSpace(HandMadeSpace):
     def estimate_us(self) -> float | None:
         """See `Space`."""
         return time_us(self.counts(self.defaults[0]), self.gpu) if self.defaults else None
-
-
-def is_large(non_zeros: int) -> bool:
-    """Whether the tiles of a weight with so many non-zeros are marked as pieces."""
-    return non_zeros >= SPLIT_NON_ZEROS
-
-
-def cannot_persist(gpu: GpuInfo, blocks: int, resident: int, chunks: int, depth: int, non_zeros: int) -> str:
-    """Why a kernel's blocks cannot go on with other pixels, or "".
-
-    It has so many `blocks` for each tile of output channels, of which a multiprocessor should hold `resident` at once,
-    and so many `chunks`, copied to a ring of `depth` buffers.
-    """
-    if blocks <= gpu.multiprocessors * resident:
-        return f"{blocks} blocks a tile, no more than a GPU holds at once, cannot go on with other pixels"
-    if chunks % depth:
-        return f"{chunks} chunks do not end where a ring of {depth} does"
-    return "kernels that are built in parts do not go on with other pixels" if is_large(non_zeros) else ""

@@ -31,7 +31,14 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.scheduling.annotations import FOLD, ORDER, RELEASE, RING, DependentLaunch, Order
+from tvm_sparse.scheduling.annotations import (
+    DEPENDENT_LAUNCH,
+    FOLD,
+    K_TILE_ORDER,
+    PIPELINE_STAGES,
+    DependentLaunch,
+    Order,
+)
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
@@ -107,7 +114,12 @@ class FoldedTileSpace(FoldedCudaSpace):
     def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
         """See `FoldedCudaSpace`."""
         *tile, stages, order, blocks, launch = decisions
-        _schedule(sch, self.structure, tile, {RING: stages, ORDER: order, FOLD: blocks, RELEASE: launch})
+        _schedule(
+            sch,
+            self.structure,
+            tile,
+            {PIPELINE_STAGES: stages, K_TILE_ORDER: order, FOLD: blocks, DEPENDENT_LAUNCH: launch},
+        )
 
     def counts(self, decisions: TileDecisions) -> KernelCounts:
         """See `FoldedCudaSpace`."""

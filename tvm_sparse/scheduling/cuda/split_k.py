@@ -26,7 +26,7 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import FOLD, PARTS, RELEASE, RING, DependentLaunch
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_counts, npq_tilings
@@ -113,8 +113,8 @@ class SplitKSpace(FoldedCudaSpace):
         sch.reverse_compute_at(partial, pixel, preserve_unit_loops=True)
         stage_input(sch, pack, c_outer, row_stride(self.tiles))
         sch.annotate(c_inner, FOLD, blocks)
-        sch.annotate(c_outer, RING, stages)
-        sch.annotate(c_outer, RELEASE, launch)
+        sch.annotate(c_outer, PIPELINE_STAGES, stages)
+        sch.annotate(c_outer, DEPENDENT_LAUNCH, launch)
 
         tile, k, pixel = sch.get_loops(out)
         k_outer, rest = sch.split(k, [None, filters])
@@ -122,7 +122,7 @@ class SplitKSpace(FoldedCudaSpace):
         sch.reorder(tile, k_outer, k_part, pixel, k_share)
         _bind(sch, [tile, k_outer, k_part, pixel])
         sch.compute_at(total, pixel, preserve_unit_loops=True)
-        sch.annotate(sch.get_loops(total)[-2], PARTS, self.parts)
+        sch.annotate(sch.get_loops(total)[-2], SPLIT_K, self.parts)
         sch.unroll(k_share)
         # Last: once a reduction is split in two, loops around it can no longer be bound.
         init = sch.decompose_reduction(conv, c_outer)
