@@ -1,7 +1,7 @@
 // csr_cuda:pixels2 of n1c2h4w8-k2r3s3-st1x1-p1.1.1.1-d1x1-g1 for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // by default
 extern "C" __global__ void __launch_bounds__(256) main_kernel(float* __restrict__ packed_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   if (((int)threadIdx.x) < 120) {
     float condval;
     if ((((10 <= (((int)threadIdx.x) % 60)) && ((((int)threadIdx.x) % 60) < 50)) && (1 <= (((int)threadIdx.x) % 10))) && ((((int)threadIdx.x) % 10) < 9)) {
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(256) main_kernel(float* __restrict_
 }
 
 extern "C" __global__ void __launch_bounds__(128) main_kernel_1(int* __restrict__ offsets_ptr, float* __restrict__ packed_ptr, int* __restrict__ rows_ptr, float* __restrict__ values_ptr, float* __restrict__ y_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   float acc_ptr_at_0, acc_ptr_at_1;
   if (((int)threadIdx.x) < 16) {
     acc_ptr_at_0 = 0x0p+0f/*0.000000e+00*/;

@@ -1,7 +1,7 @@
 // dense_cuda:async-4x8-pixels1 of n1c2h4w8-k2r3s3-st1x1-p1.1.1.1-d1x1-g1 for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // by default
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ out_ptr, float* __restrict__ weight_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   extern __shared__ __align__(64) uchar buf_dyn_shmem_ptr[];
   float conv_local_ptr_at_0, conv_local_ptr_at_1;
   conv_local_ptr_at_0 = 0x0p+0f/*0.000000e+00*/;

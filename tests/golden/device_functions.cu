@@ -1,8 +1,8 @@
-#define tvm_sparse_case(index) case index: {
-#define tvm_sparse_end() }
-#define tvm_sparse_enter(index) switch (index) {
-#define tvm_sparse_leave(condition) } if (condition) break
-__forceinline__ __device__ float tvm_sparse_part(const float* base, int rank, int offset) {
+#define tvm_sparse_jump_table_case(index) case index: {
+#define tvm_sparse_jump_table_end() }
+#define tvm_sparse_jump_table_enter(index) switch (index) {
+#define tvm_sparse_jump_table_leave(condition) } if (condition) break
+__forceinline__ __device__ float tvm_sparse_cluster_load(const float* base, int rank, int offset) {
   unsigned int address = __cvta_generic_to_shared(base), remote;
   float value;
   __asm__("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
@@ -47,25 +47,25 @@ __forceinline__ __device__ void tvm_builtin_ptx_cp_async_wait_group_async_wait_g
 __forceinline__ __device__ void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1() {
   asm volatile("cp.async.wait_group 1;" :  :  : "memory");
 }
-__forceinline__ __device__ void tvm_sparse_after_earlier() {
-  __asm__ __volatile__("griddepcontrol.wait;" ::: "memory");
-}
-__forceinline__ __device__ void tvm_sparse_arrive() {
+__forceinline__ __device__ void tvm_sparse_cluster_arrive() {
   __asm__ __volatile__("barrier.cluster.arrive.aligned;" ::: "memory");
 }
-__forceinline__ __device__ void tvm_sparse_copy_16(unsigned int to, const void* from, bool inside) {
+__forceinline__ __device__ void tvm_sparse_cluster_wait() {
+  __asm__ __volatile__("barrier.cluster.wait.aligned;" ::: "memory");
+}
+__forceinline__ __device__ void tvm_sparse_cp_async_16(unsigned int to, const void* from, bool inside) {
   __asm__ __volatile__("{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
                        " cp.async.cg.shared.global [%0], [%1], 16, outside;}"
                        :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
 }
-__forceinline__ __device__ void tvm_sparse_copy_8(unsigned int to, const void* from, bool inside) {
+__forceinline__ __device__ void tvm_sparse_cp_async_8(unsigned int to, const void* from, bool inside) {
   __asm__ __volatile__("{.reg .pred outside; setp.eq.u32 outside, %2, 0;"
                        " cp.async.ca.shared.global [%0], [%1], 8, outside;}"
                        :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
 }
-__forceinline__ __device__ void tvm_sparse_release() {
-  __asm__ __volatile__("griddepcontrol.launch_dependents;" ::: "memory");
+__forceinline__ __device__ void tvm_sparse_grid_dependency_wait() {
+  __asm__ __volatile__("griddepcontrol.wait;" ::: "memory");
 }
-__forceinline__ __device__ void tvm_sparse_wait() {
-  __asm__ __volatile__("barrier.cluster.wait.aligned;" ::: "memory");
+__forceinline__ __device__ void tvm_sparse_launch_dependents() {
+  __asm__ __volatile__("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -1,20 +1,20 @@
 // folded_cuda:multistage-4x8-pixels1 of n1c2h4w8-k2r3s3-st1x1-p1.1.1.1-d1x1-g1 for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // filters 1, rows 4, images 1, channels 1, pipeline_stages 3, order straight, blocks_per_sm 1, dependent_launch at_once
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ out_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   float conv_local_ptr_at_0;
   extern __shared__ __align__(64) float pack_shared_dyn_ptr[];
-  tvm_sparse_release();
+  tvm_sparse_launch_dependents();
   uint to = tvm_sparse_shared_address((&(pack_shared_dyn_ptr[(((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) * 24) + ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) * 4))])));
   int start = ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) < 24) ? (((((1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2)) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) < 5)) && (1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3))) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) < 3)) ? ((((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) * 8) + ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) * 4)) + -12) : 0) : 0);
   bool inside = ((((1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2)) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) < 5)) && (1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3))) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) < 3));
   bool guard = (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) < 24);
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)0)), (&(x_ptr[start])), inside);
+    tvm_sparse_cp_async_16((to + ((uint)0)), (&(x_ptr[start])), inside);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)576)), (&(x_ptr[(start + 32)])), inside);
+    tvm_sparse_cp_async_16((to + ((uint)576)), (&(x_ptr[(start + 32)])), inside);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   if (((int)blockIdx.y) < 1) {

@@ -1,7 +1,7 @@
 // folded_cuda:multistage-4x16-pixels1x2 of n1c1h4w16-k1r3s3-st1x1-p1.1.1.1-d1x1-g1 for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // filters 1, rows 4, images 1, channels 1, pipeline_stages 3, order straight, blocks_per_sm 1, dependent_launch at_exit
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ out_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   float conv_local_ptr_at_0, conv_local_ptr_at_1;
   extern __shared__ __align__(64) float pack_shared_dyn_ptr[];
   uint to = tvm_sparse_shared_address((&(pack_shared_dyn_ptr[(((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) / 6) * 48) + ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) % 6) * 4))])));
@@ -11,9 +11,9 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
   int start_1 = (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) < 36) ? (((((1 <= ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) / 6)) && (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) / 6) < 5)) && (1 <= ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) % 6))) && (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) % 6) < 5)) ? (((((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) / 6) * 16) + (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) % 6) * 4)) - 20) : 0) : 0);
   bool inside_1 = ((((1 <= ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) / 6)) && (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) / 6) < 5)) && (1 <= ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) % 6))) && (((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) % 6) < 5));
   bool guard = ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) + 32) < 36);
-  tvm_sparse_copy_16((to + ((uint)0)), (&(x_ptr[start])), inside);
+  tvm_sparse_cp_async_16((to + ((uint)0)), (&(x_ptr[start])), inside);
   if (guard) {
-    tvm_sparse_copy_16((to_1 + ((uint)0)), (&(x_ptr[start_1])), inside_1);
+    tvm_sparse_cp_async_16((to_1 + ((uint)0)), (&(x_ptr[start_1])), inside_1);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   conv_local_ptr_at_0 = 0x0p+0f/*0.000000e+00*/;

@@ -1,7 +1,7 @@
 // folded_cuda:single-8x4-pixels1 of n1c2h64w64-k1r61s61-st1x1-p0.0.0.0-d1x1-g1 for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // by default
 extern "C" __global__ void __launch_bounds__(32, 3) main_kernel(float* __restrict__ out_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   float conv_local_ptr_at_0;
   extern __shared__ __align__(64) float pack_shared_dyn_ptr[];
   conv_local_ptr_at_0 = 0x0p+0f/*0.000000e+00*/;

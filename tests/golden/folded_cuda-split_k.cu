@@ -1,7 +1,7 @@
 // folded_cuda:split2-npq32 of n1c4h4w8-k2r1s1-st1x1-p0.0.0.0-d1x1-g1-b for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // filters 2, channels 1, pipeline_stages 3, blocks_per_sm 1, dependent_launch at_exit
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ bias_ptr, float* __restrict__ out_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   extern __shared__ __align__(64) uchar buf_dyn_shmem_ptr[];
   float total_local_ptr_at_0;
   float conv_local_ptr_at_0, conv_local_ptr_at_1;
@@ -9,11 +9,11 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
   int start = ((((int)threadIdx.x) < 8) ? (((((int)blockIdx.z) * 64) + ((((int)threadIdx.x) >> 1) * 8)) + ((((int)threadIdx.x) & 1) * 4)) : 0);
   bool guard = (((int)threadIdx.x) < 8);
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)0)), (&(x_ptr[start])), (bool)1);
+    tvm_sparse_cp_async_16((to + ((uint)0)), (&(x_ptr[start])), (bool)1);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)128)), (&(x_ptr[(start + 32)])), (bool)1);
+    tvm_sparse_cp_async_16((to + ((uint)128)), (&(x_ptr[(start + 32)])), (bool)1);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   if (((int)blockIdx.z) < 1) {
@@ -58,10 +58,10 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
     ((float*)buf_dyn_shmem_ptr)[(((int)threadIdx.x) + 64)] = conv_local_ptr_at_0;
     ((float*)buf_dyn_shmem_ptr)[((((int)threadIdx.x) + 32) + 64)] = conv_local_ptr_at_1;
   }
-  tvm_sparse_arrive();
-  tvm_sparse_wait();
-  total_local_ptr_at_0 = (tvm_sparse_part((&(((float*)buf_dyn_shmem_ptr)[(((((int)blockIdx.z) * 32) + ((int)threadIdx.x)) + 64)])), 0, 0) + tvm_sparse_part((&(((float*)buf_dyn_shmem_ptr)[(((((int)blockIdx.z) * 32) + ((int)threadIdx.x)) + 64)])), 1, 0));
-  tvm_sparse_arrive();
+  tvm_sparse_cluster_arrive();
+  tvm_sparse_cluster_wait();
+  total_local_ptr_at_0 = (tvm_sparse_cluster_load((&(((float*)buf_dyn_shmem_ptr)[(((((int)blockIdx.z) * 32) + ((int)threadIdx.x)) + 64)])), 0, 0) + tvm_sparse_cluster_load((&(((float*)buf_dyn_shmem_ptr)[(((((int)blockIdx.z) * 32) + ((int)threadIdx.x)) + 64)])), 1, 0));
+  tvm_sparse_cluster_arrive();
   out_ptr[((((int)blockIdx.z) * 32) + ((int)threadIdx.x))] = (total_local_ptr_at_0 + bias_ptr[((int)blockIdx.z)]);
-  tvm_sparse_wait();
+  tvm_sparse_cluster_wait();
 }

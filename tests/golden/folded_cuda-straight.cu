@@ -1,7 +1,7 @@
 // folded_cuda:multistage-4x8-pixels1 of n1c3h4w8-k2r3s3-st1x1-p1.1.1.1-d1x1-g1-br for {'kind': 'cuda', 'arch': 'sm_90', 'host': {'kind': 'llvm', 'mcpu': 'x86-64-v3'}}
 // filters 2, rows 4, images 1, channels 1, pipeline_stages 3, order straight, blocks_per_sm 1, dependent_launch at_exit
 extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ bias_ptr, float* __restrict__ out_ptr, float* __restrict__ x_ptr) {
-  tvm_sparse_after_earlier();
+  tvm_sparse_grid_dependency_wait();
   float conv_local_ptr_at_0, conv_local_ptr_at_1;
   extern __shared__ __align__(64) float pack_shared_dyn_ptr[];
   uint to = tvm_sparse_shared_address((&(pack_shared_dyn_ptr[(((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) * 24) + ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) * 4))])));
@@ -9,11 +9,11 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
   bool inside = ((((1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2)) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) >> 2) < 5)) && (1 <= (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3))) && ((((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) & 3) < 3));
   bool guard = (((((((int)threadIdx.z) * 4) + ((int)threadIdx.y)) * 8) + ((int)threadIdx.x)) < 24);
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)0)), (&(x_ptr[start])), inside);
+    tvm_sparse_cp_async_16((to + ((uint)0)), (&(x_ptr[start])), inside);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)576)), (&(x_ptr[(start + 32)])), inside);
+    tvm_sparse_cp_async_16((to + ((uint)576)), (&(x_ptr[(start + 32)])), inside);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   conv_local_ptr_at_0 = 0x0p+0f/*0.000000e+00*/;
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
   tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1();
   __syncthreads();
   if (guard) {
-    tvm_sparse_copy_16((to + ((uint)1152)), (&(x_ptr[(start + 64)])), inside);
+    tvm_sparse_cp_async_16((to + ((uint)1152)), (&(x_ptr[(start + 64)])), inside);
   }
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   int x_base = ((((int)threadIdx.y) * 24) + ((int)threadIdx.x));

@@ -42,7 +42,7 @@ def test_generated_code_is_the_golden_one(name, pytestconfig):
 def test_device_functions_are_the_golden_ones(pytestconfig):
     """What the kernels call, once."""
     found = {each for case in CASES.values() if case.kind == "cuda" for each in device_functions(case.code)}
-    assert any("tvm_sparse_copy_16" in each for each in found)
+    assert any("tvm_sparse_cp_async_16" in each for each in found)
     compare(DEVICE_FUNCTIONS, "\n".join(sorted(found)) + "\n", pytestconfig)
 
 
