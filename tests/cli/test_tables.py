@@ -194,7 +194,17 @@ def test_time_left_keeps_to_the_limit_of_a_layer(plain, clock):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (3, "3"), (0.099971, "0.09997"), (12.0, "12"), (123456.7, "123457"), ("a", "a"), ([1, 2], "[1, 2]")],
+    [
+        (None, "-"),
+        (3, "3"),
+        (0.099971, "0.09997"),
+        (12.0, "12"),
+        (123456.7, "123457"),
+        ("a", "a"),
+        ([1, 2], "[1, 2]"),
+        (["a", "b"], "a, b"),
+        ({"a": 2, "b": 1}, "a (2), b (1)"),
+    ],
 )
 def test_cells(value, text):
     assert tables.cell(value) == text

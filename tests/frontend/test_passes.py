@@ -16,7 +16,7 @@ from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.conv import conv2d
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
@@ -69,11 +69,11 @@ def case(name, folder):
         path = folder / f"{name}.onnx"
         onnx.save(zoo.ONNX[name], path)
         arrays = zoo.inputs_of([zoo.X])
-        source = open_model(path)
+        source = ModelSource(path)
         return source.relax_module(), arrays, zoo.run_onnx(zoo.ONNX[name], *arrays), source.weights()
     module, shapes = zoo.TORCH[name]
     arrays = zoo.inputs_of(shapes)
-    source = open_model(module)
+    source = ModelSource(module)
     imported = source.relax_module(tuple(map(torch.from_numpy, arrays)))
     return imported, arrays, zoo.run_torch(module, *arrays), source.weights()
 
@@ -151,10 +151,10 @@ def test_unnamed_convolutions_are_numbered(folder):
 def test_pruning_masks_are_baked():
     module = zoo.Chain(zoo.conv(), zoo.conv())
     prune.l1_unstructured(module[1], "weight", 0.9)
-    imported = open_model(module).relax_module(torch.zeros(zoo.X))
-    layers = {layer.name: layer for layer in find_convolutions(prepare(imported, open_model(module).weights()))}
+    imported = ModelSource(module).relax_module(torch.zeros(zoo.X))
+    layers = {layer.name: layer for layer in find_convolutions(prepare(imported, ModelSource(module).weights()))}
     assert (layers["1"].weight != 0).sum() == 14
-    np.testing.assert_array_equal(layers["1"].weight, open_model(module).weights()["1"])
+    np.testing.assert_array_equal(layers["1"].weight, ModelSource(module).weights()["1"])
 
 
 def test_layers_without_a_kernel_stay(folder):
@@ -170,7 +170,7 @@ def test_one_kernel_for_two_layers_is_one_function():
     layer = zoo.conv()
     model = zoo.Chain(layer, layer)
     arrays = zoo.inputs_of([zoo.X])
-    module = prepare(open_model(model).relax_module(torch.from_numpy(arrays[0])), open_model(model).weights())
+    module = prepare(ModelSource(model).relax_module(torch.from_numpy(arrays[0])), ModelSource(model).weights())
     layers = find_convolutions(module)
     assert [found.name for found in layers] == ["0", "1"]
     kernel = Kernel(layers[0])
@@ -183,9 +183,9 @@ def test_a_batch_norm_that_would_overflow_is_left():
     module = zoo.Chain(zoo.conv(), torch.nn.BatchNorm2d(4))
     with torch.no_grad():
         module[1].weight.fill_(3e38)
-    imported = open_model(module).relax_module(torch.zeros(zoo.X))
-    (layer,) = find_convolutions(prepare(imported, open_model(module).weights()))
-    np.testing.assert_array_equal(layer.weight, open_model(module).weights()["0"])
+    imported = ModelSource(module).relax_module(torch.zeros(zoo.X))
+    (layer,) = find_convolutions(prepare(imported, ModelSource(module).weights()))
+    np.testing.assert_array_equal(layer.weight, ModelSource(module).weights()["0"])
 
 
 def test_a_weight_that_is_not_finite_is_refused():
@@ -193,14 +193,14 @@ def test_a_weight_that_is_not_finite_is_refused():
     with torch.no_grad():
         module[0].weight[1, 2, 0, 0] = np.nan
     with pytest.raises(ModelError, match=r"layer conv0: weight\[1, 2, 0, 0\] is not finite"):
-        name_convolutions(fold_constants(open_model(module).relax_module(torch.zeros(zoo.X))), {})
+        name_convolutions(fold_constants(ModelSource(module).relax_module(torch.zeros(zoo.X))), {})
 
 
 @pytest.mark.parametrize("outputs", [1, 7, 10, 96, 250])
 def test_matrix_products_are_scheduled(outputs):
     model = torch.nn.Linear(33, outputs).eval()
     arrays = [zoo.inputs_of([(3, 33, 1, 1)])[0].reshape(3, 33)]
-    module = fold_constants(open_model(model).relax_module(torch.from_numpy(arrays[0])))
+    module = fold_constants(ModelSource(model).relax_module(torch.from_numpy(arrays[0])))
     scheduled = tvm.transform.Sequential([*pipeline.legalize_passes(None), schedule_matmul])(module)
     functions = [func for _, func in scheduled.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
     assert len(functions) == 1

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 
 
 def assert_same(outputs, expected):
@@ -25,14 +25,14 @@ def test_module_program_and_file_agree(tmp_path):
     torch.export.save(program, tmp_path / "m.pt2")
     expected = zoo.run_torch(module, *arrays)
     for source, example in ((module, torch.from_numpy(arrays[0])), (program, None), (tmp_path / "m.pt2", None)):
-        assert_same(zoo.run_relax(open_model(source).relax_module(example), *arrays), expected)
+        assert_same(zoo.run_relax(ModelSource(source).relax_module(example), *arrays), expected)
 
 
 @pytest.mark.parametrize("name", ["auto_pad_upper", "auto_pad_lower", "auto_pad_valid", "pads", "block"])
 def test_onnx(name, tmp_path):
     onnx.save(zoo.ONNX[name], tmp_path / "m.onnx")
     arrays = zoo.inputs_of([zoo.X])
-    module = open_model(tmp_path / "m.onnx").relax_module()
+    module = ModelSource(tmp_path / "m.onnx").relax_module()
     assert [v.name_hint for v in module.get_global_vars()] == ["main"], "no padded copies"
     assert_same(zoo.run_relax(module, *arrays), zoo.run_onnx(zoo.ONNX[name], *arrays))
 
@@ -42,7 +42,7 @@ def test_pruning_mask_survives_and_stays(tmp_path):
     prune.l1_unstructured(module[0], "weight", 0.5)
     arrays = zoo.inputs_of([zoo.X])
     expected = zoo.run_torch(module, *arrays)
-    assert_same(zoo.run_relax(open_model(module).relax_module(torch.from_numpy(arrays[0])), *arrays), expected)
+    assert_same(zoo.run_relax(ModelSource(module).relax_module(torch.from_numpy(arrays[0])), *arrays), expected)
     assert prune.is_pruned(module)
     assert_same(zoo.run_torch(module, *arrays), expected)
 
@@ -58,7 +58,7 @@ def open_batch():
 def test_open_shape_is_given(tmp_path):
     onnx.save(open_batch(), tmp_path / "m.onnx")
     arrays = zoo.inputs_of([(2, 4, 9, 9)])
-    module = open_model(tmp_path / "m.onnx").relax_module(shapes={"x": (2, 4, 9, 9)})
+    module = ModelSource(tmp_path / "m.onnx").relax_module(shapes={"x": (2, 4, 9, 9)})
     assert_same(zoo.run_relax(module, *arrays), zoo.run_onnx(open_batch(), *arrays))
 
 
@@ -75,7 +75,7 @@ def test_open_shape_is_given(tmp_path):
 def test_open_shape_errors(shapes, message, tmp_path):
     onnx.save(open_batch(), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=message):
-        open_model(tmp_path / "m.onnx").relax_module(shapes=shapes)
+        ModelSource(tmp_path / "m.onnx").relax_module(shapes=shapes)
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
@@ -87,7 +87,7 @@ def test_a_file_is_opened_once(suffix, tmp_path):
         onnx.save(zoo.ONNX["block"], path)
     else:
         torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), path)
-    source = open_model(path)
+    source = ModelSource(path)
     path.unlink()
     assert source.weights() and "main" in [each.name_hint for each in source.relax_module().get_global_vars()]
 
@@ -123,7 +123,7 @@ def dynamic_program():
 )
 def test_errors(source, example, message, capsys):
     with pytest.raises(ModelError, match=message) as raised:
-        open_model(source()).relax_module(example)
+        ModelSource(source()).relax_module(example)
     assert "\n" not in str(raised.value)
     assert capsys.readouterr().out == ""
 
@@ -135,5 +135,5 @@ def test_unknown_onnx_operator(tmp_path, capsys):
     )
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="Det"):
-        open_model(tmp_path / "m.onnx").relax_module()
+        ModelSource(tmp_path / "m.onnx").relax_module()
     assert capsys.readouterr().out == ""

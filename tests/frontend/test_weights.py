@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 
 
 class Net(nn.Module):
@@ -57,19 +57,19 @@ def onnx_model(weight, name="", node=""):
 
 
 def test_module(net):
-    weights = open_model(net).weights()
+    weights = ModelSource(net).weights()
     assert list(weights) == ["body.0", "body.2"]
     np.testing.assert_array_equal(weights["body.0"], net.body[0].weight.detach().numpy())
     assert weights["body.2"].shape == (6, 2, 1, 1)
 
 
 def test_arrays_are_copies(net):
-    open_model(net).weights()["body.0"][:] = 7
+    ModelSource(net).weights()["body.0"][:] = 7
     assert not (net.body[0].weight == 7).any()
 
 
 def test_mask_is_applied_and_left_alone(pruned):
-    weight = open_model(pruned).weights()["body.0"]
+    weight = ModelSource(pruned).weights()["body.0"]
     assert (weight == 0).mean() == pytest.approx(0.5, abs=0.01)
     np.testing.assert_array_equal(weight, (pruned.body[0].weight_orig * pruned.body[0].weight_mask).detach().numpy())
     assert prune.is_pruned(pruned)
@@ -78,7 +78,7 @@ def test_mask_is_applied_and_left_alone(pruned):
 def test_mask_counts_after_a_step_without_forward(pruned):
     with torch.no_grad():
         pruned.body[0].weight_orig.add_(1)
-    weight = open_model(pruned).weights()["body.0"]
+    weight = ModelSource(pruned).weights()["body.0"]
     np.testing.assert_array_equal(weight, (pruned.body[0].weight_orig * pruned.body[0].weight_mask).detach().numpy())
 
 
@@ -87,16 +87,16 @@ def test_parametrised_weight(net):
         def forward(self, weight):
             return weight / 2
 
-    before = open_model(net).weights()["body.0"]
+    before = ModelSource(net).weights()["body.0"]
     parametrize.register_parametrization(net.body[0], "weight", Halve())
-    weights = open_model(net).weights()
+    weights = ModelSource(net).weights()
     assert sorted(weights) == ["body.0", "body.2"]
     np.testing.assert_array_equal(weights["body.0"], before / 2)
 
 
 def test_a_file_agrees_with_the_module(pruned, tmp_path):
-    expected = open_model(pruned).weights()
-    weights = open_model(export(pruned, tmp_path / "m.pt2")).weights()
+    expected = ModelSource(pruned).weights()
+    weights = ModelSource(export(pruned, tmp_path / "m.pt2")).weights()
     assert set(weights) == set(expected)
     for layer, weight in weights.items():
         np.testing.assert_array_equal(weight, expected[layer])
@@ -107,7 +107,7 @@ def test_boolean_mask():
     module.c = nn.Module()
     module.c.register_parameter("weight_orig", nn.Parameter(torch.ones(2, 1, 1, 1)))
     module.c.register_buffer("weight_mask", torch.tensor([True, False]).reshape(2, 1, 1, 1))
-    assert open_model(module).weights()["c"].ravel().tolist() == [1, 0]
+    assert ModelSource(module).weights()["c"].ravel().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_boolean_mask():
 def test_onnx_names(name, node, layer, tmp_path):
     weight = np.arange(12, dtype=np.float32).reshape(2, 6, 1, 1)
     onnx.save(onnx_model(weight, name, node), tmp_path / "m.onnx")
-    weights = open_model(tmp_path / "m.onnx").weights()
+    weights = ModelSource(tmp_path / "m.onnx").weights()
     assert list(weights) == [layer]
     np.testing.assert_array_equal(weights[layer], weight)
 
@@ -127,13 +127,13 @@ def test_non_finite_weight_names_the_layer(net, value):
     with torch.no_grad():
         net.body[2].weight[1, 0, 0, 0] = value
     with pytest.raises(ModelError, match=r"layer body\.2: weight\[1, 0, 0, 0\] is not finite"):
-        open_model(net).weights()
+        ModelSource(net).weights()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_element_types_are_refused(net, dtype):
     with pytest.raises(ModelError, match=r"layer body\.0: .*allowed: float32"):
-        open_model(net.to(dtype)).weights()
+        ModelSource(net.to(dtype)).weights()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_bad_files(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError, match=message) as raised:
-        open_model(tmp_path / name).weights()
+        ModelSource(tmp_path / name).weights()
     assert "\n" not in str(raised.value)
 
 
@@ -159,7 +159,7 @@ def test_truncated_onnx(tmp_path):
     data = (tmp_path / "m.onnx").read_bytes()
     (tmp_path / "m.onnx").write_bytes(data[: len(data) // 2])
     with pytest.raises(ModelError, match="no valid ONNX model"):
-        open_model(tmp_path / "m.onnx").weights()
+        ModelSource(tmp_path / "m.onnx").weights()
 
 
 def rewritten(path, change):
@@ -190,7 +190,7 @@ def test_pt2_with_a_pickle_is_refused(net, tmp_path):
     path = export(net, tmp_path / "m.pt2")
     rewritten(path, lambda name, content: buffer.getvalue() if "sample_inputs" in name else content)
     with pytest.raises(ModelError, match="not plain tensors"):
-        open_model(path).weights()
+        ModelSource(path).weights()
     assert not trap.exists()
 
 
@@ -206,7 +206,7 @@ def test_pt2_with_a_pickle_is_refused(net, tmp_path):
 def test_pt2_that_could_run_code_is_refused(net, tmp_path, old, new, message):
     path = rewritten(export(net, tmp_path / "m.pt2"), lambda name, content: content.replace(old, new))
     with pytest.raises(ModelError, match=message):
-        open_model(path).weights()
+        ModelSource(path).weights()
 
 
 def test_pt2_with_a_library_is_refused(net, tmp_path):
@@ -214,11 +214,11 @@ def test_pt2_with_a_library_is_refused(net, tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(archive.namelist()[0].split("/")[0] + "/data/aotinductor/model/x.so", b"")
     with pytest.raises(ModelError, match="may run code"):
-        open_model(path).weights()
+        ModelSource(path).weights()
 
 
 def test_pt2_with_dynamic_shapes_is_refused(net, tmp_path):
     shapes = {"x": {0: torch.export.Dim("n", max=9)}}
     torch.export.save(torch.export.export(net, (torch.zeros(2, 3, 8, 8),), dynamic_shapes=shapes), tmp_path / "m.pt2")
     with pytest.raises(ModelError, match="dynamic shapes"):
-        open_model(tmp_path / "m.pt2").weights()
+        ModelSource(tmp_path / "m.pt2").weights()

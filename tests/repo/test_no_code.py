@@ -162,7 +162,7 @@ found = []
 sys.addaudithook(lambda event, arguments: found.append(arguments[1:]) if event == "pickle.find_class" else None)
 from tvm_sparse.cli import main as cli
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 import torch, tvm
 found.clear()
 trap = Path("trap")
@@ -176,7 +176,7 @@ for path in sorted(Path("data").iterdir()):
         # Classes of its own that torch's restricted reader may name are no harm; others would be.
         assert not [name for name in found if name[0].split(".")[0] not in ("torch", "collections")], (words, found)
     with contextlib.suppress(TvmSparseError):
-        open_model(path).weights()
+        ModelSource(path).weights()
     assert not trap.exists(), path
 print("opened", len(list(Path("data").iterdir())))
 """

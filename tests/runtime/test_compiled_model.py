@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvm_sparse.errors import InputError
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.runtime.compiled_model import COLUMNS, CompiledModel
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 
@@ -23,7 +23,7 @@ TARGET = tvm.target.Target("llvm")
 
 def compiled(name):
     module, shapes = zoo.TORCH[name]
-    imported = open_model(module).relax_module(tuple(torch.zeros(shape) for shape in shapes))
+    imported = ModelSource(module).relax_module(tuple(torch.zeros(shape) for shape in shapes))
     executable = tvm.compile(imported, TARGET)
     outputs = zoo.run_torch(module, *zoo.inputs_of(shapes))
     signature = Signature(

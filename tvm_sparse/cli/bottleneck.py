@@ -56,7 +56,7 @@ def limit_of(
     Parameters
     ----------
     not_served
-        Schedules that do not serve it, with reasons, as `space.spaces` gives them.
+        Schedules that do not serve it, with reasons, as `spaces_of` gives them.
     estimate_us
         Estimated time of the best schedule's default decisions, where a space gives one.
     """

@@ -45,26 +45,23 @@ def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | 
     if not paths and not DEFAULT_LOG.exists():
         return None
     # The first file of a log may be missing; none that was asked for may.
-    log = TuningLog(os.devnull, *(paths or [DEFAULT_LOG]))
-    log.require_known_schema()
-    warn_of_rejected(log, console)
-    return log
+    return opened(console, os.devnull, *(paths or [DEFAULT_LOG]))
 
 
 def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
     """The log of ``--output`` over those of ``--tuning-records``; else the first of these over the others."""
     first, *rest = [path for path in (arguments.output, *arguments.tuning_records) if path] or [DEFAULT_LOG]
-    log = TuningLog(first, *(path for path in rest if path != first))
+    return opened(console, first, *(path for path in rest if path != first))
+
+
+def opened(console: Console, first: Path | str, *more: Path | str) -> TuningLog:
+    """The log of these files; says which have lines that are no records, and LogError where they are a newer one's."""
+    log = TuningLog(first, *more)
     log.require_known_schema()
-    warn_of_rejected(log, console)
-    return log
-
-
-def warn_of_rejected(log: TuningLog, console: Console) -> None:
-    """Say which files of `log` have lines that are no records."""
     for path in dict.fromkeys(line.path for line in log.rejected):
         count = sum(line.path == path for line in log.rejected)
         console.print(Text(f"{path}: {count} line(s) skipped, see: tvm-sparse logs stats {path}"))
+    return log
 
 
 def existing_log(path: Path) -> Path:

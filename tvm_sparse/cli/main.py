@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from tvm_sparse.cli.parser import build_parser
-from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.errors import TvmSparseError, last_line
 
 EXIT_INTERRUPTED = 130
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
@@ -51,11 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """An error as one sentence; of others' errors the last line, where TVM puts the reason."""
-    if isinstance(error, TvmSparseError):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return f"internal error: {lines[-1]}; run again with -v to see where"
+    is_ours = isinstance(error, TvmSparseError)
+    return str(error) if is_ours else f"internal error: {last_line(error)}; run again with -v to see where"
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Checks of the installed TVM that may end the process: `doctor` runs each in one of its own.
 
-Run as ``python -m tvm_sparse.self_check NAME``. Torch is kept out: importing TVM loads it where it is installed.
+Run as ``python -m tvm_sparse.cli.self_check NAME``. Torch is kept out: importing TVM loads it where it is installed.
 """
 
 from __future__ import annotations

@@ -43,9 +43,13 @@ def table(title: str, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, s
 
 
 def cell(value: Any) -> str:
-    """One value of a table: four significant digits, ``-`` for None."""
+    """One value of a table: four significant digits, ``-`` for None, names and counts as text."""
     if value is None:
         return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({count})" for name, count in value.items())
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

@@ -18,7 +18,7 @@ from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
-from tvm_sparse.errors import BuildError, TvmSparseError
+from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -43,9 +43,9 @@ def compile(
     Parameters
     ----------
     source, example_inputs, shapes
-        See `importer.import_model`.
+        See `ModelSource`.
     target
-        See `environment.resolve_target`.
+        See `resolve_target`.
     log
         A tuning log or its path; without one every convolution runs dense.
     strict_nonfinite
@@ -126,9 +126,8 @@ def _compile(module: tvm.IRModule, target: Target) -> Any:
     try:
         return lowering.compiled(module, target, _pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         hint = "report it with the model and what -v shows"
-        raise BuildError("model", f"TVM cannot compile it: {lines[-1].strip()}", hint=hint) from error
+        raise BuildError("model", f"TVM cannot compile it: {last_line(error)}", hint=hint) from error
 
 
 def _pipeline(target: Target) -> tvm.transform.Pass:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm
 
-from tvm_sparse.frontend.model_source import open_model
+from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
@@ -28,8 +28,8 @@ class PreparedModel:
 def prepare(
     source: Any, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> PreparedModel:
-    """Open a model and fold what can be folded; see `open_model` and `ModelSource` for arguments and errors."""
-    opened = open_model(source)
+    """Open a model and fold what can be folded; see `ModelSource` for arguments and errors."""
+    opened = ModelSource(source)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
     module = opened.relax_module(example_inputs, shapes)

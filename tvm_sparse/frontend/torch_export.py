@@ -17,7 +17,7 @@ from pathlib import Path
 from pickle import UnpicklingError  # the error only: nothing is un-pickled
 from typing import Any
 
-from tvm_sparse.errors import ModelError
+from tvm_sparse.errors import ModelError, first_line
 
 # What torch.export.save writes for a model made of ordinary tensors; anything else may be code.
 _ALLOWED_FILES = re.compile(
@@ -75,7 +75,7 @@ def load_exported_program(path: Path) -> Any:
 
 
 def _first_sentence(error: Exception) -> str:
-    return str(error).split("\n")[0].split(". ")[0][:300] or type(error).__name__
+    return first_line(error).split(". ")[0]
 
 
 def _check_archive(path: Path, what: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
-from tvm_sparse.errors import ArtifactError, BuildError
+from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
 from tvm_sparse.runtime import manifest
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.signature import Signature
@@ -95,9 +95,8 @@ def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
     try:
         module = tvm.runtime.load_module(str(library.resolve()))
     except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
         hint = "compile the model here, onto a file system that allows execution"
-        raise ArtifactError(str(directory), f"cannot be loaded ({reason})", hint=hint) from error
+        raise ArtifactError(str(directory), f"cannot be loaded ({last_line(error)})", hint=hint) from error
     return CompiledModel(module, target, signature, content["decisions"])
 
 
@@ -108,7 +107,7 @@ def _export(model: CompiledModel, stage: Path) -> None:
         model.executable.export_library(str(path))
     except RuntimeError as error:
         hint = "it needs a C compiler: install gcc or clang"
-        raise BuildError("model.so", f"cannot be linked ({str(error).splitlines()[0]})", hint=hint) from error
+        raise BuildError("model.so", f"cannot be linked ({first_line(error)})", hint=hint) from error
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.rename(stage / f"model-{manifest.sha256(path)[:16]}.so")

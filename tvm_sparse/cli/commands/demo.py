@@ -35,8 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: what was tuned, the decision table, accuracies, differences and times."""
     target = resolve_target(arguments.target)
     threads = thread_count(target)
-    log = TuningLog(arguments.output)
-    common.warn_of_rejected(log, console)
+    log = common.opened(console, arguments.output)
 
     _say(console, 1, "what is sparse in a network that reads digits")
     pruned = prepare(demo_data.model_path("pruned"))
@@ -46,10 +45,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
     progress = Progress(console)
     # Short measurements: a demo shows the way, and its kernels take microseconds.
-    options = TuneOptions(seed=arguments.seed, measure=MeasureOptions(repeats=5, min_repeat_ms=2.0))
-    session.tune(
-        demo_data.model_path("pruned"), None, target, log, arguments.trials, options=options, progress=progress
-    )
+    measure = MeasureOptions(repeats=5, min_repeat_ms=2.0)
+    options = TuneOptions(trials=arguments.trials, seed=arguments.seed, measure=measure)
+    session.tune_tasks(session.tasks_of(pruned.layers), target, log, options, progress)
 
     _say(console, 3, "compile: pruned, pruned with dense kernels, and the network before pruning")
     models = _compile_all(pruned, target, log)

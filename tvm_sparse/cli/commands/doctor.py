@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -32,21 +32,6 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "xgboost", "onnx", "onnxrun
 LINKERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _TIMEOUT_S = 120
 _PINNED = "pip install 'apache-tvm==0.27.0.post1' 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
-
-
-class Ability(NamedTuple):
-    """Something a user may want: whether it works here, why not, and what to install for it."""
-
-    what: str
-    works: bool
-    why_not: str
-    install: str
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; without reasons where it works."""
-        return {"what": self.what, "works": self.works} | (
-            {} if self.works else {"why_not": self.why_not, "install": self.install}
-        )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -69,20 +54,20 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         target = resolve_target(arguments.target)
         document["target"] = target_json(target)
         document["fingerprint"] = fingerprint_of(target)
-    document["abilities"] = [ability.to_json() for ability in abilities(document)]
+    document["abilities"] = abilities(document)
     return document
 
 
-def abilities(document: Mapping[str, Any]) -> list[Ability]:
-    """What works, from the probes of `document`."""
+def abilities(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a user may want: whether it works, from the probes of `document`; where not, why and what to install."""
     packages = document["packages"]
     is_sound, why = document["self_check"] == "ok", document["self_check"]
     builds = is_sound and document["build_check"] == "ok"
     why_no_build = document.get("build_check", why)
     linker = document["linker"] is not None
     found = [
-        Ability("build and run kernels on this processor", builds, why_no_build, _PINNED),
-        Ability(
+        _ability("build and run kernels on this processor", builds, why_no_build, _PINNED),
+        _ability(
             "tune and save models",
             builds and linker and packages["xgboost"] is not None,
             why_no_build if not builds else "no C compiler" if not linker else "no xgboost",
@@ -90,7 +75,7 @@ def abilities(document: Mapping[str, Any]) -> list[Ability]:
         ),
     ]
     found += [
-        Ability(what, packages[name] is not None, f"{name} is not installed", f"pip install {install}")
+        _ability(what, packages[name] is not None, f"{name} is not installed", f"pip install {install}")
         for what, name, install in (
             ("read .onnx files", "onnx", "'tvm-sparse[onnx]'"),
             ("take torch modules and .pt2 files", "torch", "'tvm-sparse[torch]'"),
@@ -100,28 +85,29 @@ def abilities(document: Mapping[str, Any]) -> list[Ability]:
     return [*found, *_gpu_abilities(document, is_sound, why)]
 
 
-def _gpu_abilities(document: Mapping[str, Any], is_sound: bool, why: str) -> list[Ability]:
+def _gpu_abilities(document: Mapping[str, Any], is_sound: bool, why: str) -> list[dict[str, Any]]:
     has_compiler = document["compilers"]["nvcc"] is not None or _has_nvrtc()
     gpu = document["gpu"]["name"]
     state = document.get("tvm_cuda", "")
     if gpu is None:
         reason, install = "nvidia-smi finds no GPU", "an NVIDIA driver, on a machine with a GPU"
     elif "runtime" not in state:
-        reason, install = (
-            "TVM cannot load CUDA's libraries",
-            "a CUDA toolkit of version 13: pip install 'tvm-sparse[cuda]'",
-        )
+        reason, install = "TVM cannot load CUDA's libraries", "CUDA 13: pip install 'tvm-sparse[cuda]'"
     else:
         reason, install = f"TVM finds no device ({state})", "a driver that fits the toolkit"
     return [
-        Ability(
+        _ability(
             "build CUDA kernels",
             is_sound and has_compiler,
             why if not is_sound else "neither nvcc nor NVRTC",
             "nvcc on PATH, or: pip install 'tvm-sparse[cuda]'",
         ),
-        Ability("run on a GPU", is_sound and "device" in state and gpu is not None, reason, install),
+        _ability("run on a GPU", is_sound and "device" in state and gpu is not None, reason, install),
     ]
+
+
+def _ability(what: str, works: bool, why_not: str, install: str) -> dict[str, Any]:
+    return {"what": what, "works": works} | ({} if works else {"why_not": why_not, "install": install})
 
 
 def _has_nvrtc() -> bool:

@@ -121,7 +121,7 @@ def show(document: dict[str, Any], console: Console) -> None:
 
 def show_layers(document: dict[str, Any], console: Console) -> None:
     """The layers, and what is worth knowing about them."""
-    rows = [{**row, "schedules": ", ".join(row["schedules"])} for row in document["layers"]]
+    rows = [{**row, "schedules": list(row["schedules"])} for row in document["layers"]]
     columns = {
         "layer": "layer",
         "shape": "input, filters",

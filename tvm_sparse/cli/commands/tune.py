@@ -33,22 +33,12 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
     log = common.log_to_write(arguments, console)
+    layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+    tasks = session.select(session.tasks_of(layers), arguments.layers)
     if arguments.dry_run:
-        layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
-        tasks = session.select(session.tasks_of(layers), arguments.layers)
         return _plan(tasks, target, log, arguments)
     progress = Progress(console, limit_s=arguments.seconds)
-    session.tune(
-        arguments.model,
-        None,
-        target,
-        log,
-        arguments.trials,
-        options=_options(arguments),
-        layers=arguments.layers,
-        shapes=common.shapes(arguments),
-        progress=progress,
-    )
+    session.tune_tasks(tasks, target, log, _options(arguments), progress)
     rows = [task.to_json() for task in progress.tasks]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
 
@@ -59,11 +49,11 @@ def _options(arguments: argparse.Namespace) -> TuneOptions:
         limits |= {"build_timeout_s": arguments.timeout, "run_timeout_s": arguments.timeout}
     if arguments.worker_memory:
         limits["memory_bytes"] = int(arguments.worker_memory * 2**30)
-    schedules = tuple(arguments.schedules) if arguments.schedules else None
     return TuneOptions(
+        trials=arguments.trials,
         seed=arguments.seed,
         seconds=arguments.seconds,
-        schedules=schedules,
+        schedules=tuple(arguments.schedules) if arguments.schedules else None,
         search=arguments.search,
         measure=MeasureOptions(**limits),
     )
@@ -104,10 +94,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     if document.get("dry_run"):
         _show_plan(document, console)
         return
-    rows = [
-        {**row, "layers": ", ".join(row["layers"]), "failures": sum(row["failures"].values())}
-        for row in document["tasks"]
-    ]
+    rows = [{**row, "failures": sum(row["failures"].values())} for row in document["tasks"]]
     columns = {
         "layers": "layers",
         "trials": "trials",
@@ -118,7 +105,7 @@ def show(document: dict[str, Any], console: Console) -> None:
         "speedup": "speed-up",
     }
     console.print(tables.table(document["log"], rows, columns))
-    ended = [row["layers"] for row in rows if row["out_of_time"]]
+    ended = [tables.cell(row["layers"]) for row in rows if row["out_of_time"]]
     if ended:
         console.print()
         limit = f"The time, {document['seconds']:g} s a layer, and not the trials"
@@ -126,14 +113,6 @@ def show(document: dict[str, Any], console: Console) -> None:
 
 
 def _show_plan(document: dict[str, Any], console: Console) -> None:
-    rows = [
-        {
-            **row,
-            "layers": ", ".join(row["layers"]),
-            "schedules": ", ".join(f"{name} ({count})" for name, count in row["schedules"].items()),
-        }
-        for row in document["tasks"]
-    ]
     columns = {
         "layers": "layers",
         "convolution": "convolution",
@@ -143,7 +122,7 @@ def _show_plan(document: dict[str, Any], console: Console) -> None:
         "known_trials": "in the log",
         "trials": "to try",
     }
-    console.print(tables.table("What would be tuned", rows, columns))
+    console.print(tables.table("What would be tuned", document["tasks"], columns))
     console.print()
     span = duration(document["seconds_estimate"])
     limit = f", {document['seconds']:g} s a layer at most" if document["seconds"] else ""
