@@ -44,9 +44,9 @@ def compile(
     Parameters
     ----------
     source, example_inputs, shapes
-        See `importer.import_model`.
+        See `frontend.prepare.prepare`.
     target
-        See `environment.resolve_target`.
+        See `target.resolve.resolve_target`.
     log
         A tuning log or its path; without one every convolution runs dense.
     strict_nonfinite
