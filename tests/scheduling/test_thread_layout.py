@@ -42,7 +42,7 @@ def test_every_copy_is_made_once(extents, free, threads, k_tiles):
         ((8, 10, 24), 480, 8, (2,), 1, 4),
         # A third of the threads has nothing to copy, but one address instead of three.
         ((4, 7, 30), 384, 4, (1,), 1, 4),
-        # In many k_tiles a copy less is worth more than two addresses.
+        # In many k-tiles a copy less is worth more than two addresses.
         ((4, 7, 30), 384, 64, (), 3, 3),
         # But registers are worth more than copies.
         ((64, 46, 7), 314, 32, (1,), 2, 128),
