@@ -22,7 +22,7 @@ from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folde
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
-# In the order in which they are tried. Sparse schedules first, then the dense rival.
+# In the order in which they are tried. Sparse schedules first, then the dense baseline.
 SCHEDULES: tuple[ModuleType, ...] = (
     folded_cpu,
     generated_cpu,

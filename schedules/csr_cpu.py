@@ -1,7 +1,7 @@
 """Escort's direct sparse convolution for CPUs: weights as data, any number of non-zeros in little code.
 
 The input is packed so that one tap of a whole group of output rows is one contiguous run of floats
-(`tvm_sparse.compute.RowGroups`). For each filter and each tile of pixel vectors, every non-zero is broadcast and
+(`conv.conv2d_rows.RowGroups`). For each filter and each tile of pixel vectors, every non-zero is broadcast and
 multiplied by vectors loaded at its offset; the tile's sums stay in registers.
 """
 

@@ -1,6 +1,6 @@
 """Dense convolution for CPUs: the structure of `cpu_rows` with the weight as an argument.
 
-The rival every folded kernel must beat, and what a layer falls to that is not sparse enough. On operators 6
+The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On operators 6
 to 10 of Table 2 it runs at 0.6 to 1.0 times the speed of oneDNN (docs/results/table2-znver5.md).
 """
 

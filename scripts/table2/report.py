@@ -25,7 +25,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 def main() -> int:
     """Write the report that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measured", type=Path, nargs="+", help="files of bench_table2.py, or of an earlier report")
+    parser.add_argument("measured", type=Path, nargs="+", help="files of bench_gpu.py, or of an earlier report")
     parser.add_argument("--tuning", action="append", default=[], metavar="LABEL=LOG", help="a search; may be repeated")
     parser.add_argument("--density", type=float, default=0.1, help="of the tables at one density (default: 0.1)")
     parser.add_argument("--name", required=True, help="of the files to write, such as table2-h200")

@@ -143,7 +143,7 @@ def test_equal_times_run_dense(prepared, log):
     assert decide(prepared.layers, TARGET, log)[0].schedule == "dense_cpu"
 
 
-def test_a_record_without_its_rival_is_compared_with_the_dense_record(prepared, log):
+def test_a_record_without_its_baseline_is_compared_with_the_dense_record(prepared, log):
     layer = prepared.layers[0]
     log.append(record(layer, time_us=3.0, dense_time_us=None))
     assert decide([layer], TARGET, log)[0].reason.startswith("dense was never timed beside folded_cpu")

@@ -1,4 +1,4 @@
-"""Random weights of a density; those that are like another are tested with `validate`, which makes them."""
+"""Random weights of a density; those that are like another are tested with `logs.validate`, which makes them."""
 
 import numpy as np
 

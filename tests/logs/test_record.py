@@ -54,8 +54,8 @@ def test_failure_round_trips_without_times():
 def test_medians_and_speedup():
     record = make_record()
     assert (record.time_us, record.dense_time_us, record.speedup) == (12.5, 31.5, 31.5 / 12.5)
-    unrivalled = make_record(dense_times_us=(), baseline="")
-    assert (unrivalled.dense_time_us, unrivalled.speedup) == (None, None)
+    alone = make_record(dense_times_us=(), baseline="")
+    assert (alone.dense_time_us, alone.speedup) == (None, None)
 
 
 def test_keys_are_sorted_at_every_level():

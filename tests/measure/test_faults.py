@@ -1,6 +1,6 @@
 """Faults that reach beyond their candidate if nobody stops them: memory, floods, nonsense, poisoned processes.
 
-`test_measure` has those that end with their process. Here too the next candidate is measured and the cause is kept, up
+`test_measurer` has those that end with their process. Here too the next candidate is measured and the cause is kept, up
 to the record in the log and the summary on the screen.
 """
 

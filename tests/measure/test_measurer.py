@@ -16,7 +16,7 @@ import pytest
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import worker_main
-from tvm_sparse.measure.kernel_run import _Inputs
+from tvm_sparse.measure.kernel_run import _Inputs, run
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.scratch_dir import Workspace
@@ -89,24 +89,24 @@ def test_a_hanging_build_takes_its_compilers_along(faulty, tmp_path):
     assert ends(int(note.read_text()))
 
 
-def test_rivals_are_timed_in_the_same_run(faulty):
+def test_baselines_are_timed_in_the_same_run(faulty):
     (before,) = faulty.measure([Candidate("good")])
-    assert before.rival_times_us == ()
-    faulty.set_rival(Candidate("dense"))
+    assert before.dense_times_us == ()
+    faulty.set_baseline(Candidate("dense"))
     (after,) = faulty.measure([Candidate("good")])
-    assert (after.times_us, after.rival_times_us) == ((10.0,) * 3, (20.0,) * 3)
+    assert (after.times_us, after.dense_times_us) == ((10.0,) * 3, (20.0,) * 3)
 
 
-def test_a_rival_that_does_not_build_is_an_error(faulty):
+def test_a_baseline_that_does_not_build_is_an_error(faulty):
     with pytest.raises(BuildError, match=r"the dense kernel does not build again: .*SIGKILL"):
-        faulty.set_rival(Candidate("build SIGKILL"))
+        faulty.set_baseline(Candidate("build SIGKILL"))
 
 
 def test_files_and_processes_end_with_the_measurer(faulty):
     folder = Path(faulty._folder.name)
-    faulty.set_rival(Candidate("dense"))
+    faulty.set_baseline(Candidate("dense"))
     assert len(list(faulty.measure([Candidate("run exits"), Candidate("build exits"), Candidate("good")]))) == 3
-    # Beside the arguments and a lock, only the rival's library and constants are left of four candidates.
+    # Beside the arguments and a lock, only the baseline's library and constants are left of four candidates.
     assert len(list(folder.iterdir())) == 4
     pids = [each._channel.pid for each in (*faulty._workers, faulty._runner) if each._channel]
     assert pids
@@ -181,32 +181,32 @@ def test_a_worker_that_does_not_start_is_an_error(monkeypatch):
 
 def test_real_kernels_are_built_verified_and_timed():
     with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
-        measurer.set_rival(Candidate("dense_cpu"))
-        sparse, unknown, misfit = measurer.measure(
-            [Candidate("folded_cpu"), Candidate("folded_gpu"), Candidate("folded_cpu", [[["GetSBlock"]], []])]
-        )
+        measurer.set_baseline(Candidate("dense_cpu"))
+        damaged = [[["GetSBlock"]], []]
+        candidates = (("folded_cpu", None), ("folded_gpu", None), ("folded_cpu", damaged), ("generated_cpu", damaged))
+        sparse, *failed = measurer.measure([Candidate(*each) for each in candidates])
     assert sparse.status == "ok"
     assert 0 <= sparse.error <= 1
-    assert len(sparse.times_us) == len(sparse.rival_times_us) == OPTIONS.repeats
-    assert min(*sparse.times_us, *sparse.rival_times_us) > 0
-    assert (unknown.status, misfit.status) == ("build_failed", "build_failed")
-    assert "unknown for target llvm" in unknown.cause
-    assert "the trace is damaged" in misfit.cause
+    assert len(sparse.times_us) == len(sparse.dense_times_us) == OPTIONS.repeats
+    assert min(*sparse.times_us, *sparse.dense_times_us) > 0
+    assert [each.status for each in failed] == ["build_failed"] * 3
+    causes = ("unknown for target llvm", "takes decisions by name, found list", "the trace is damaged")
+    assert all(cause in each.cause for each, cause in zip(failed, causes, strict=True))
 
 
 @pytest.mark.parametrize("change", [lambda value, bound: value + 2 * bound, lambda value, bound: value * np.nan])
 def test_the_worker_verifies_before_it_times(tmp_path, change):
     with Measurer(SPEC, WEIGHT, TARGET, OPTIONS) as measurer:
         arrays, library = dict(np.load(measurer._arrays)), str(tmp_path / "kernel.so")
-    names = {"arrays": str(tmp_path / "arrays.npz"), "library": library, "rival": None, "kind": "llvm"}
+    names = {"arrays": str(tmp_path / "arrays.npz"), "library": library, "baseline": None, "kind": "llvm"}
     np.savez(names["arrays"], **arrays)
-    build = {"spec": SPEC.to_json(), "target": target_json(TARGET), "schedule": "folded_cpu", "trace": None}
+    build = {"spec": SPEC.to_json(), "target": target_json(TARGET), "schedule": "folded_cpu", "decisions": None}
     worker_main.build({**names, **build})
-    run = {**names, "repeats": 2, "min_repeat_ms": 0.1}
-    assert len(run(run)["times_us"]) == 2
+    request = {**names, "repeats": 2, "min_repeat_ms": 0.1}
+    assert len(run(request)["times_us"]) == 2
     wrong = str(tmp_path / "wrong.npz")
     np.savez(wrong, **{**arrays, "value": change(arrays["value"], arrays["bound"])})
-    answer = run({**run, "arrays": wrong})
+    answer = run({**request, "arrays": wrong})
     assert answer["error"] > 1
     assert answer["times_us"] == []
 

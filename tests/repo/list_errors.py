@@ -2,7 +2,7 @@
 
     python tests/repo/list_errors.py
 
-A value that is only known at run time stands as `...`. `tests/test_error_docs.py` fails where the page is out of date.
+A value that is only known at run time stands as `...`. `test_error_docs.py` fails where the page is out of date.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def test_emulated_split_kernels_match_the_reference(seed: int, tmp_path: Path) -
 
 @needs_compiler
 def test_the_default_of_a_small_map_is_a_split_kernel_that_is_right(tmp_path: Path) -> None:
-    """What `space.kernel` makes where nothing was tuned, here with a residual and 2 images."""
+    """What `make_kernel` makes where nothing was tuned, here with a residual and 2 images."""
     spec = ConvSpec(2, 128, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
     weight = weight_of(spec, 0.1)
     assert "split" in find_space("folded_cuda", spec, SparsityPattern.of(weight), CUDA).variant

@@ -28,7 +28,7 @@ class TuneOptions:
     baseline that shows, at equal trials, what guiding is worth. The dense kernel is searched for alike in both. A
     record does not say which search made it, and known records count for both: give each a log of its own.
 
-    A guided search of a layer that takes a GPU's compilers long spends most trials on a sample of it, see `sample`.
+    A guided search of a layer that takes a GPU's compilers long spends most trials on a proxy of it, see `proxy_layer`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Random search over several schedule spaces: the baseline that guided search has to beat at equal trials.
 
 MetaSchedule's ``ReplayTrace`` draws: it replays a space's trace with its decisions sampled again, and drops what the
-space's postprocessors refuse, as the guided search does. Like `search`, nothing here measures or writes.
+space's postprocessors refuse, as the guided search does. Like `evolutionary_search`, nothing here measures or writes.
 """
 
 from __future__ import annotations

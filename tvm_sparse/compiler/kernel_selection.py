@@ -51,7 +51,7 @@ class Decision:
         return self.record.chosen if self.record is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """The row of the decision table; keys are `runtime.COLUMNS`."""
+        """The row of the decision table; keys are `runtime.compiled_model.COLUMNS`."""
         return {
             "layer": self.layer,
             "density": self.density,

@@ -1,7 +1,7 @@
 """Check a compiled model layer by layer: ours against the float64 reference and, where there is one, a baseline.
 
 A convolution's own error is that of its kernel alone: the reference is given what our kernel was given. It must lie
-within the bound of `reference`. The baseline ran the whole network on its own, so rounding has spread through all
+within the bound of `conv.reference`. The baseline ran the whole network on its own, so rounding has spread through all
 layers before; there only agreement can be asked for.
 """
 

@@ -62,7 +62,7 @@ class TuningRecord:
         Largest error as a fraction of its bound (`Reference.worst`), 1 or less if ``ok``; None: not verified,
         or not finite.
     target, fingerprint
-        The TVM target as JSON, and the machine (`environment.fingerprint`).
+        The TVM target as JSON, and the machine (`target.fingerprint.fingerprint_of`).
     seed, timestamp
         Of the search, and UTC ISO 8601.
 

@@ -6,7 +6,7 @@ Outermost first::
       for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
         for each tile of pixel vectors                   packed first, and tiles of channels come outermost;
           registers = 0                                  "direct": the input is read as it is
-          for each chunk of `channels` input channels
+          for each k-tile of `channels` input channels
             multiply-adds, straight-line where folded
           store to a scratch tile
         copy the tile to the output with bias, residual and ReLU

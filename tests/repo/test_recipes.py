@@ -1,0 +1,186 @@
+"""The recipes of docs/architecture.md, applied to a copy of the tree and used there as a stranger would.
+
+Blocks of Python are files, called as their first line says; blocks of diff are changes of files that exist. What uses
+them are the functions `use_*`, each in a process of its own, which imports the copy.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from random_convolutions import Case
+
+from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.layer import tune_layer
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.benchmarks.gpu.case import bench_case
+from tvm_sparse.benchmarks.gpu.contenders import Settings
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.resolve import resolve_target
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(python|diff)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+SPEC = ConvSpec(2, 8, 12, 12, 12, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
+WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
+PATTERN = SparsityPattern.of(WEIGHT)
+CPU = '{"kind":"llvm","num-cores":2}'
+QUICK = MeasureOptions(repeats=2, min_repeat_ms=1.0, builders=1)
+
+
+def apply(page, tree):
+    """Make the files and changes of a page in `tree`; returns the names of these files."""
+    names = []
+    for language, name, code in BLOCK.findall(page):
+        path = tree / name
+        if language == "python":
+            assert not path.exists(), name
+            path.write_text(code)
+        else:
+            for hunk in code.split("@@\n")[1:]:
+                old, new = (
+                    "".join(line[1:] for line in hunk.splitlines(True) if line[0] in signs) for signs in (" -", " +")
+                )
+                # A line may be shown up to where it changes.
+                old, new = old.rstrip("\n"), new.rstrip("\n")
+                text = path.read_text()
+                assert text.count(old) == 1, f"{name}: {old}"
+                path.write_text(text.replace(old, new))
+        names.append(name)
+    return names
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the package with the page applied to it."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("tvm_sparse", "schedules"):
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "data"))
+    assert len(apply(PAGE, tree)) == len(re.findall(r"^```(?:python|diff)$", PAGE, re.MULTILINE))
+    return tree
+
+
+@pytest.mark.parametrize("recipe", ["schedule_space", "relax_pass", "target", "baseline"])
+def test_recipe(tree, tmp_path, recipe):
+    code = f"import tvm_sparse, test_recipes as t; print(tvm_sparse.__file__); t.use_{recipe}()"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), *sys.path]), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Path(done.stdout.splitlines()[0]).is_relative_to(tree)
+
+
+def worst(kernel, target):
+    return Case(SPEC, WEIGHT, 1, integers=False).worst(kernel, target)
+
+
+def tuned(target, schedule, trials):
+    """Records of a schedule that the tuner measured, all verified by it."""
+    options = TuneOptions(trials=trials, schedules=(schedule,), measure=QUICK)
+    records = [each for each in tune_layer(SPEC, WEIGHT, target, options) if each.schedule == schedule]
+    assert [each.status for each in records] == ["ok"] * len(records), [each.cause for each in records]
+    assert all(0 <= each.error <= 1 and each.times_us for each in records)
+    return records
+
+
+def use_schedule_space():
+    """It is found, refuses what it says, is searched and tuned, and its kernels are right."""
+    target = resolve_target(CPU)
+    space = find_space("simple_cpu", SPEC, PATTERN, target)
+    assert space.choices.keys() == {"rows", "filters"}
+    default = space.starts()[0]
+    assert default == {"rows": 4, "filters": 6}
+    many = ConvSpec(1, 64, 5, 5, 64, 3, 3)
+    found, reasons = spaces_of(many, SparsityPattern.of(np.ones(many.weight_shape, np.float32)), target, ["simple_cpu"])
+    assert not found and reasons == {"simple_cpu": "36864 non-zeros, at most 2000 are folded"}
+
+    proposed = SpaceSearch(space, target, SharedModel(1), 1, trials=16, batch=16).propose()
+    for name in default:
+        assert {each[name] for each in proposed} - {default[name]}, f"no other {name} is proposed"
+    for decisions in (None, *proposed[:4]):
+        assert worst(apply_decisions(space, WEIGHT, decisions), target) <= 1
+    sources = {apply_decisions(space, WEIGHT, each).func.script() for each in proposed}
+    assert len(sources) == len(proposed), "decisions change nothing"
+    with pytest.raises(BuildError, match="decision rows does not fit, found 5; allowed: one of 1, 2, 3, 4, 6, 12"):
+        make_kernel("simple_cpu", SPEC, WEIGHT, target, {**default, "rows": 5})
+
+    records = tuned(target, "simple_cpu", trials=6)
+    assert len(records) > 1 and records[0].decisions == default and records[1].decisions != default
+    again = TuningRecord.from_line(records[1].to_line())
+    assert again == records[1]
+    assert worst(make_kernel(again.schedule, SPEC, WEIGHT, target, again.chosen), target) <= 1
+
+
+class Scaled(torch.nn.Module):
+    """A factor of 1 ahead of a convolution, and one of 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = zoo.Chain(zoo.conv())
+
+    def forward(self, x):
+        return self.conv(x * torch.ones(1)) * 2
+
+
+def factors():
+    """The multiplications of `Scaled` that `prepare` leaves; the numbers are those of torch."""
+    model, (x,) = Scaled().eval(), zoo.inputs_of([zoo.X])
+    prepared = prepare(model, torch.from_numpy(x))
+    (got,), (want,) = zoo.run_relax(prepared.mod, x), zoo.run_torch(model, x)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return prepared.mod.script().count("R.multiply")
+
+
+def use_relax_pass():
+    """It takes out the factor 1; `test_without_the_recipes` says that nothing else does."""
+    assert factors() == 0
+
+
+def use_target():
+    """It resolves and has a schedule; kernels are built and tuned, and are right."""
+    target = resolve_target("c")
+    assert target.kind.name == "c" and schedule_names(target) == ["dense_c"]
+    records = tuned(target, "dense_c", trials=3)
+    assert records[0].decisions == {"channels": 8} and records[0].fingerprint["kind"] == "c"
+
+
+def use_baseline():
+    """A benchmark verifies and times it."""
+    settings = Settings(("kn2row",), 7, 0.1, 0, "", "progress", on_gpu=False)
+    (result,) = bench_case(2, 1, (0.5,), [], settings, {}).contenders
+    assert (result.family, result.variant, result.status, result.cause) == ("kn2row", "nchw", "ok", "")
+    assert 0 < result.error <= 1 and result.final and min(result.cold_us) > 0
+
+
+def test_without_the_recipes():
+    assert factors() == 1
+    with pytest.raises(UsageError, match="unknown target kind"):
+        resolve_target("c")
+    with pytest.raises(UsageError, match="schedule simple_cpu: unknown"):
+        find_space("simple_cpu", SPEC, PATTERN, resolve_target(CPU))
+
+
+def test_a_wrong_recipe_is_noticed(tmp_path):
+    (tmp_path / "a.py").write_text("one = 1\n")
+    with pytest.raises(AssertionError, match=r"a\.py: two = 2"):
+        apply("```diff\n# a.py\n@@\n two = 2\n+three = 3\n```\n", tmp_path)
+    with pytest.raises(AssertionError, match=r"a\.py"):
+        apply("```python\n# a.py\none = 2\n```\n", tmp_path)
+    apply("```diff\n# a.py\n@@\n one = 1\n+two = 2\n```\n", tmp_path)
+    assert (tmp_path / "a.py").read_text() == "one = 1\ntwo = 2\n"
