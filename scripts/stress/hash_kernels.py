@@ -4,22 +4,31 @@
     python scripts/stress/hash_kernels.py --check docs/results/kernel-sources.txt
 
 Needs no GPU. A record's kernel is built with a random weight of the record's structure and density. CUDA source and
-LLVM's intermediate code are hashed with each name replaced by the number of its first appearance.
+LLVM's intermediate code are hashed with each name replaced by the number of its first appearance. A line is the checksum
+of a record's line, and the hash.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import re
 import sys
 from importlib import resources
 from multiprocessing import Pool
 from pathlib import Path
 
+from tvm_sparse.codegen.kernel_stages import stages
+from tvm_sparse.conv.random_weights import weight_like
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.record_codec import CHECKSUM
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu import available_cores
+from tvm_sparse.target.resolve import resolve_target
 
 # Numbers, and names: in LLVM's code those of values, functions and metadata, among which are addresses.
 _TOKEN = re.compile(r'"0x[0-9a-f]+|0x[0-9a-fA-F.]+(?:p[+-]?\d+)?\w*|\d[\w.]*|[%@]?[A-Za-z_$][\w$.]*|[%@]"[^"]*"')
@@ -38,31 +47,25 @@ def without_names(source: str, is_llvm: bool) -> str:
     return _TOKEN.sub(number, source)
 
 
-def line_of(job: tuple[str, str]) -> str:
-    """The hash of a record's kernel, and which record of which log that is."""
-    from tvm_sparse.codegen import lowering
-    from tvm_sparse.conv.random_weights import weight_like
-    from tvm_sparse.schedules import make_kernel
-    from tvm_sparse.target.resolve import resolve_target
-
-    log, record = job[0], TuningRecord.from_line(job[1])
-    target = resolve_target(record.target)
-    weight = weight_like(record.spec, record.pattern)
-    module = lowering.build(make_kernel(record.schedule, record.spec, weight, target, record.chosen).func, target)
-    is_llvm = target.kind.name == "llvm"
-    sources = [module.inspect_source("ll")] if is_llvm else [each.inspect_source() for each in module.imports]
-    digest = hashlib.sha256(without_names("\n".join(sources), is_llvm).encode()).hexdigest()[:16]
-    weight_digest = record.pattern.value_digest[:8]
-    return f"{digest} {log} {record.spec.key} {weight_digest} {record.schedule} {record.timestamp} {record.times_us[0]}"
+def line_of(line: str) -> str:
+    """The checksum of a record's line, and the hash of its kernel."""
+    record = TuningRecord.from_line(line)
+    target, weight = resolve_target(record.target), weight_like(record.spec, record.pattern)
+    space = find_space(record.schedule, record.spec, SparsityPattern.of(weight), target)
+    kernel = apply_decisions(space, weight, record.chosen)
+    kind = target.kind.name
+    source = without_names(stages(space, kernel, target)[kind](), is_llvm=kind == "llvm")
+    return f"{json.loads(line)[CHECKSUM]} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 def lines() -> list[str]:
-    """One line a record, sorted by what follows the hash."""
+    """One line a record, sorted."""
     folder = Path(str(resources.files("tvm_sparse.tuning_logs")))
-    paths = sorted(path for path in folder.rglob("*.jsonl*"))
-    jobs = [(str(path.relative_to(folder)), record.to_line()) for path in paths for record in TuningLog(path).records]
+    records = [record for path in folder.rglob("*.jsonl*") for record in TuningLog(path).records]
+    # Large ones first, so that no core waits for one of them alone.
+    jobs = [record.to_line() for record in sorted(records, key=lambda record: -record.pattern.nnz)]
     with Pool(available_cores(), maxtasksperchild=20) as pool:
-        return sorted(pool.imap_unordered(line_of, jobs), key=lambda line: line.partition(" ")[2])
+        return sorted(pool.imap_unordered(line_of, jobs))
 
 
 def main() -> int:
@@ -77,7 +80,7 @@ def main() -> int:
     if arguments.check is None:
         return 0
     before = {line for line in arguments.check.read_text().splitlines() if not line.startswith("#")}
-    changed = sorted(before ^ set(found), key=lambda line: line.partition(" ")[2])
+    changed = sorted(before ^ set(found))
     print("\n".join([*changed, f"{len(before & set(found))} of {len(before | set(found))} kernels are the same"]))
     return 1 if changed else 0
 
