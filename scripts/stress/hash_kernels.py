@@ -4,8 +4,8 @@
     python scripts/stress/hash_kernels.py --check docs/results/kernel-sources.txt
 
 Needs no GPU. A record's kernel is built with a random weight of the record's structure and density. CUDA source and
-LLVM's intermediate code are hashed with each name replaced by the number of its first appearance. A line is the checksum
-of a record's line, and the hash.
+LLVM's intermediate code are hashed with each name replaced by the number of its first appearance. A line is the
+checksum of a record's line, and the hash.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ from tvm_sparse.target.resolve import resolve_target
 
 # Numbers, and names: in LLVM's code those of values, functions and metadata, among which are addresses.
 _TOKEN = re.compile(r'"0x[0-9a-f]+|0x[0-9a-fA-F.]+(?:p[+-]?\d+)?\w*|\d[\w.]*|[%@]?[A-Za-z_$][\w$.]*|[%@]"[^"]*"')
+# A function or macro that kernels use; TVM sorts them by name.
+_HELPER = re.compile(
+    r"^(?:__forceinline__ __device__ [^{;]*?\b(?P<function>\w+)\([^)]*\) \{\n.*?^\}\n"
+    r"|#define (?P<macro>tvm_sparse_\w+)(?:[^\n]*\\\n)*[^\n]*\n)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
-def without_names(source: str, is_llvm: bool) -> str:
+def without_names(source: str, is_llvm: bool = False) -> str:
     """`source` with each name replaced by the number of its first appearance; keywords of CUDA are names too."""
     numbers: dict[str, int] = {}
 
@@ -47,6 +53,19 @@ def without_names(source: str, is_llvm: bool) -> str:
     return _TOKEN.sub(number, source)
 
 
+def cuda_without_names(source: str) -> str:
+    """CUDA source whose helpers come sorted, each called by the hash of what it does, and no other name is left."""
+    helpers = {}
+    for found in _HELPER.finditer(source):
+        name = found["function"] or found["macro"]
+        text = without_names(re.sub(rf"\b{name}\b", "itself", found[0]))
+        # Begins like a number, so that it is not taken for a name.
+        helpers[name] = f"0{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    rest = re.sub(r"\w+", lambda word: helpers.get(word[0], word[0]), _HELPER.sub("", source))
+    # Between helpers there may be an empty line.
+    return "\n".join(sorted(helpers.values())) + without_names(re.sub(r"\n+", "\n", rest))
+
+
 def line_of(line: str) -> str:
     """The checksum of a record's line, and the hash of its kernel."""
     record = TuningRecord.from_line(line)
@@ -54,7 +73,8 @@ def line_of(line: str) -> str:
     space = find_space(record.schedule, record.spec, SparsityPattern.of(weight), target)
     kernel = apply_decisions(space, weight, record.chosen)
     kind = target.kind.name
-    source = without_names(stages(space, kernel, target)[kind](), is_llvm=kind == "llvm")
+    source = stages(space, kernel, target)[kind]()
+    source = without_names(source, is_llvm=True) if kind == "llvm" else cuda_without_names(source)
     return f"{json.loads(line)[CHECKSUM]} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 

@@ -18,7 +18,7 @@ from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
 
 FAULTS = json.loads(os.environ.get("FAULTS", "{}"))
-REAL = dict(worker_main._ACTIONS) if "FAULTY_REAL" in os.environ else {}
+REAL = dict(worker_main.ACTIONS) if "FAULTY_REAL" in os.environ else {}
 # Where the worker will write its answers.
 ANSWERS = os.dup(1)
 # What an earlier candidate has left in this process.
