@@ -45,7 +45,7 @@ class SafeReplay:
         BuildError
             They are damaged or do not fit.
         """
-        if isinstance(space, HandMadeSpace):
+        if decisions is None or isinstance(space, HandMadeSpace):
             return space.scheduled(decisions)
         reason = problem(decisions)
         if not reason:
