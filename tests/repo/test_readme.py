@@ -1,17 +1,28 @@
 """The pages say what is so: commands are those that are tested, code runs, and files, folders and headings exist."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from factories import make_record
 
 from tvm_sparse.cli.parser import build_parser
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.record_codec import CHECKSUM, hints_of
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import find_space
+from tvm_sparse.target.resolve import resolve_target
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
 # A page of results that its data makes names the files of its time.
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tuning_logs" / "README.md"]
 PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.with_suffix(".json.xz").exists()]
@@ -96,6 +107,32 @@ def test_the_kernel_of_the_pages_is_what_is_generated(tmp_path):
         for shown in block.splitlines():
             wanted = re.escape(shown.partition("  //")[0].strip()).replace(re.escape("..."), ".*")
             assert wanted == ".*" or any(re.fullmatch(wanted, line) for line in lines), shown
+
+
+def test_the_fields_of_a_record_are_those_of_the_page():
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", LOGS, re.MULTILINE)
+    assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted([*hints_of(TuningRecord), CHECKSUM])
+
+
+def test_the_decisions_of_the_page_are_those_of_a_kernel():
+    spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    weight = np.where(np.random.default_rng(0).random(spec.weight_shape) < 0.1, 1, 0).astype(np.float32)
+    (decisions,) = map(json.loads, blocks("json", LOGS))
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    space = find_space("folded_cuda:multistage-56x28-pixels1", spec, SparsityPattern.of(weight), target)
+    assert list(decisions) == list(space.choices)
+    assert space.decisions_of(space.scheduled(decisions)) == decisions
+
+
+def test_a_record_is_written_by_hand_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    TuningLog("my.jsonl").append(make_record())
+    (code,) = blocks("python", LOGS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    measured, written = TuningLog("my.jsonl").records
+    assert written.decisions == {**measured.decisions, "pipeline_stages": 4}
+    assert (written.times_us, written.error) == ((41.9, 42.0, 42.1), None)
 
 
 @pytest.mark.slow

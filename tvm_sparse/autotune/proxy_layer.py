@@ -1,4 +1,4 @@
-"""Tuning a large layer on a sample of its output channels: a share of the filters, as many times more images.
+"""Tuning a large layer on a proxy, a sample of its output channels: a share of the filters, as many times more images.
 
 A CUDA kernel with 100,000 multiply-adds and more takes half a minute to a minute to build on eight cores, that of an
 eighth of the filters an eighth of that. With eight times as many images it has as many thread blocks, and each has as
