@@ -13,7 +13,7 @@ import pytest
 from tvm_sparse.logs import validate
 from tvm_sparse.logs.tuning_log import TuningLog
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "stress"
 
 
 def experiment(script, *words):

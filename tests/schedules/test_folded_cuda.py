@@ -13,12 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_jobs
+import kernel_jobs
 import numpy as np
 import pytest
 import tvm
+from check_kernels import summary
 from cuda_emulator import build_source, emulate, kernels, run_emulated
-from kernel_jobs import summary
 from random_convolutions import Case, random_case, random_kernel
 from tvm.support import nvcc as tvm_nvcc
 from tvm.target import Target
@@ -301,7 +301,7 @@ def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> Non
 def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
     """Threads and shared memory of the largest candidates together are within what a block may have."""
     choose = random.Random(seed).choice
-    spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
+    spec = choose([*kernel_jobs.LARGE, random_case(choose).spec])
     structure = Structure(choose(layouts(spec, GPU, 2)), 2, choose(("async", "single")), choose((False, True)))
     decisions = plan(structure, GPU, 1000)
     if decisions is None:
@@ -411,7 +411,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 def test_kernels_on_the_gpu_match_the_reference() -> None:
     """Random and larger convolutions with every schedule, as ``scripts/stress/check_kernels.py`` runs them."""
-    jobs = [*gpu_jobs.random_jobs(range(100), 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
-    table = summary(gpu_jobs.check(jobs, os.cpu_count() or 1))
+    jobs = [*kernel_jobs.random_jobs(range(100), 1, SCHEDULES), *kernel_jobs.cuda_jobs(kernel_jobs.LARGE, SCHEDULES)]
+    table = summary(kernel_jobs.check(jobs, os.cpu_count() or 1))
     assert {name: row["failures"] for name, row in table.items()} == {name: [] for name in SCHEDULES}
     assert tvm.cuda(0).exist
