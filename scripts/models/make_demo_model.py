@@ -15,6 +15,7 @@ import copy
 import lzma
 import math
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -44,17 +45,12 @@ FRACTION, OTHER_FRACTION = 5, 9
 PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 2, "pb": 1}]
 
 
-class ConvBN(nn.Module):
-    """3x3 convolution and batch norm."""
+class ConvBN(nn.Sequential):
+    """3x3 convolution and batch norm: (N, C, H, W) to (N, K, H / stride, W / stride)."""
 
     def __init__(self, c: int, k: int, stride: int = 1):
-        super().__init__()
-        self.conv = nn.Conv2d(c, k, 3, stride, padding=1, bias=False)
-        self.bn = nn.BatchNorm2d(k)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C, H, W) to (N, K, H / stride, W / stride)."""
-        return self.bn(self.conv(x))
+        conv = nn.Conv2d(c, k, 3, stride, padding=1, bias=False)
+        super().__init__(OrderedDict(conv=conv, bn=nn.BatchNorm2d(k)))
 
 
 class Block(nn.Module):
@@ -65,31 +61,27 @@ class Block(nn.Module):
         self.first, self.second = ConvBN(c, c), ConvBN(c, c)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C, H, W) to the same shape."""
         return relu(x + self.second(relu(self.first(x))))
 
 
 class DigitsNet(nn.Module):
-    """A block of 32 channels at 32x32 pixels, one of 48 at 16x16, ten logits: 74,000 weights."""
+    """A block of 32 channels at 32x32 pixels, one of 48 at 16x16: (N, 1, 32, 32) to logits (N, 10); 74,000 weights."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = ConvBN(1, 32)
-        self.block1 = Block(32)
-        self.down = ConvBN(32, 48, stride=2)
-        self.block2 = Block(48)
+        self.stem, self.block1 = ConvBN(1, 32), Block(32)
+        self.down, self.block2 = ConvBN(32, 48, stride=2), Block(48)
         self.classifier = nn.Linear(48, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, 1, 32, 32) to logits (N, 10)."""
         x = self.block1(relu(self.stem(x)))
         x = self.block2(relu(self.down(x)))
         return self.classifier(x.mean((2, 3)))
 
 
-def convolutions(net: nn.Module) -> dict[str, nn.Conv2d]:
-    """The convolutions of `net` by name, the first one first."""
-    return {name: module for name, module in net.named_modules() if isinstance(module, nn.Conv2d)}
+def convolutions(net: nn.Module) -> list[nn.Conv2d]:
+    """The convolutions of `net`, the first one first."""
+    return [module for module in net.modules() if isinstance(module, nn.Conv2d)]
 
 
 def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int, rate: float) -> None:
@@ -117,16 +109,9 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([image[:, i : i + size, j : j + size] for image, (i, j) in zip(padded, corners, strict=True)])
 
 
-def accuracy(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Share of right answers."""
-    net.eval()
-    with torch.no_grad():
-        return (net(x).argmax(1) == y).double().mean().item()
-
-
 def prune_to(net: nn.Module, density: float) -> None:
     """Mask the smallest weights of every convolution but the first, on top of the masks that are there."""
-    for conv in list(convolutions(net).values())[1:]:
+    for conv in convolutions(net)[1:]:
         alive = int((conv.weight != 0).sum())
         prune.l1_unstructured(conv, "weight", amount=alive - round(density * conv.weight.numel()))
 
@@ -137,7 +122,7 @@ def prune_gradually(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         prune_to(net, density)
         train(net, x, y, STEP_EPOCHS, rate=0.03)
     train(net, x, y, FINE_TUNE_EPOCHS, rate=0.05)
-    for conv in list(convolutions(net).values())[1:]:
+    for conv in convolutions(net)[1:]:
         prune.remove(conv, "weight")
 
 
@@ -167,17 +152,16 @@ class Rounded(nn.Module):
         return (index + 0.5) * self.step
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Any shape."""
         return weight + (self.nearest(weight) - weight).detach()
 
 
 def train_rounded(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     """Train on with rounded convolution weights, which are then permanent."""
-    roundings = {conv: Rounded(conv.weight.detach()) for conv in convolutions(net).values()}
-    for conv, rounding in roundings.items():
+    roundings = [Rounded(conv.weight.detach()) for conv in convolutions(net)]
+    for conv, rounding in zip(convolutions(net), roundings, strict=True):
         parametrize.register_parametrization(conv, "weight", rounding)
     train(net, x, y, ROUNDED_EPOCHS, rate=0.02)
-    for conv, rounding in roundings.items():
+    for conv, rounding in zip(convolutions(net), roundings, strict=True):
         parametrize.remove_parametrizations(conv, "weight")
         conv.weight.data = rounding.nearest(conv.weight.data)
 
@@ -188,13 +172,10 @@ def to_onnx(net: DigitsNet, name: str) -> onnx.ModelProto:
 
     def conv_bn(name: str, x: str) -> str:
         module = net.get_submodule(name)
-        stride = module.conv.stride[0]
         # A masked negative weight is -0.0: plus 0 it is 0.0, without a sign to store.
         weight = module.conv.weight.detach().numpy() + np.float32(0)
-        x = graph.conv(f"{name}.conv", x, weight, stride=stride, padding=1)
-        return graph.batch_norm(
-            f"{name}.bn", x, {key: value.numpy() for key, value in module.bn.state_dict().items()}, module.bn.eps
-        )
+        x = graph.conv(f"{name}.conv", x, weight, stride=module.conv.stride[0], padding=1)
+        return graph.batch_norm(f"{name}.bn", x, {key: value.numpy() for key, value in module.bn.state_dict().items()})
 
     def block(name: str, x: str) -> str:
         y = graph.relu(f"{name}.first.relu", conv_bn(f"{name}.first", x))
@@ -202,21 +183,13 @@ def to_onnx(net: DigitsNet, name: str) -> onnx.ModelProto:
 
     x = block("block1", graph.relu("stem.relu", conv_bn("stem", "x")))
     x = block("block2", graph.relu("down.relu", conv_bn("down", x)))
-    head = net.classifier
-    x = graph.linear(
-        "classifier", graph.global_average_pool("pool", x), head.weight.detach().numpy(), head.bias.detach().numpy()
-    )
+    weight, bias = (value.detach().numpy() for value in net.classifier.parameters())
+    x = graph.linear("classifier", graph.global_average_pool("pool", x), weight, bias)
     return graph.model(x, (1, 10), "logits")
 
 
 def check(net: nn.Module, model: bytes, x: torch.Tensor) -> float:
-    """Largest difference between torch's logits and ONNX Runtime's.
-
-    Raises
-    ------
-    ValueError
-        They differ by more than rounding.
-    """
+    """Largest difference between torch's logits and ONNX Runtime's; ValueError where it is more than rounding."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     ours = np.concatenate([session.run(["logits"], {"x": image[None]})[0] for image in x.numpy()])
     with torch.no_grad():
@@ -234,34 +207,11 @@ def save_test(path: Path, **arrays: np.ndarray) -> None:
                 np.lib.format.write_array(file, array)
 
 
-def split_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images, held-out images (N, 8, 8), training labels, held-out labels (N,); all uint8."""
-    digits = load_digits()
-    images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
-    return train_test_split(images, labels, test_size=TEST_SHARE, random_state=SEED, stratify=labels)
-
-
-def make(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_test: torch.Tensor) -> tuple[DigitsNet, DigitsNet]:
-    """Train the dense and the pruned network, printing the accuracies on the way."""
-    dense = DigitsNet()
-    train(dense, x, y, DENSE_EPOCHS, rate=0.1)
-    print(f"accuracy, dense                   {accuracy(dense, x_test, y_test):.4f}", flush=True)
-    at_once = copy.deepcopy(dense)
-    prune_to(at_once, DENSITIES[-1])
-    print(f"accuracy, pruned, not fine-tuned  {accuracy(at_once, x_test, y_test):.4f}", flush=True)
-    pruned = copy.deepcopy(dense)
-    prune_gradually(pruned, x, y)
-    shorten(pruned)
-    print(f"accuracy, pruned and fine-tuned   {accuracy(pruned, x_test, y_test):.4f}")
-    return dense, pruned
-
-
-def print_densities(net: nn.Module) -> None:
-    """One line for each convolution."""
-    print(f"\n{'layer':20}{'weight':>18}{'non-zeros':>12}{'density':>10}")
-    for name, conv in convolutions(net).items():
-        alive, size = int((conv.weight != 0).sum()), conv.weight.numel()
-        print(f"{name:20}{'x'.join(map(str, conv.weight.shape)):>18}{alive:>12}{alive / size:>10.4f}")
+def report(label: str, net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Print the share of right answers."""
+    with torch.no_grad():
+        right = (net.eval()(x).argmax(1) == y).double().mean().item()
+    print(f"accuracy, {label:24}{right:.4f}", flush=True)
 
 
 def main() -> None:
@@ -274,18 +224,28 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
 
-    train_images, test_images, train_labels, test_labels = split_digits()
-    x, x_test = (torch.from_numpy(demo_data.preprocess(part)) for part in (train_images, test_images))
-    y, y_test = (torch.from_numpy(part.astype(np.int64)) for part in (train_labels, test_labels))
-    dense, pruned = make(x, y, x_test, y_test)
-    print_densities(pruned)
+    digits = load_digits()
+    images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
+    split = train_test_split(images, labels, test_size=TEST_SHARE, random_state=SEED, stratify=labels)
+    x, x_test = (torch.from_numpy(demo_data.preprocess(part)) for part in split[:2])
+    y, y_test = (torch.from_numpy(part.astype(np.int64)) for part in split[2:])
+    dense = DigitsNet()
+    train(dense, x, y, DENSE_EPOCHS, rate=0.1)
+    report("dense", dense, x_test, y_test)
+    at_once, pruned = copy.deepcopy(dense), copy.deepcopy(dense)
+    prune_to(at_once, DENSITIES[-1])
+    report("pruned, not fine-tuned", at_once, x_test, y_test)
+    prune_gradually(pruned, x, y)
+    shorten(pruned)
+    report("pruned and fine-tuned", pruned, x_test, y_test)
+    for conv in convolutions(pruned):
+        print(f"  {tuple(conv.weight.shape)}: density {(conv.weight != 0).double().mean().item():.4f}")
     train_rounded(dense, x, y)
     shorten(dense)
-    print(f"accuracy, dense, rounded          {accuracy(dense, x_test, y_test):.4f}")
+    report("dense, rounded", dense, x_test, y_test)
 
     arguments.output.mkdir(parents=True, exist_ok=True)
-    save_test(arguments.output / "digits_test.npz", images=test_images, labels=test_labels)
-    print()
+    save_test(arguments.output / "digits_test.npz", images=split[1], labels=split[3])
     for which, net in (("dense", dense), ("pruned", pruned)):
         path = arguments.output / f"digits_{which}.onnx.xz"
         model = to_onnx(net, f"digits_{which}").SerializeToString()

@@ -15,44 +15,88 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from functools import partial
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import cpu_jobs
-import gpu_jobs
-from kernel_jobs import Done, Result, Table
+import kernel_jobs
+from kernel_jobs import LARGE, Result
 
 from tvm_sparse.schedules import schedule_names
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
+CPU = '{"kind":"llvm","num-cores":2}'
 # Cases that are checked, and done, together.
-CPU_CHUNK, GPU_CHUNK = 50, 250
-LARGE = "large"
+CPU_CASES, GPU_CASES = 50, 250
 
 
-def check(options: argparse.Namespace, target: Any, schedules: list[str]) -> tuple[Table, float]:
-    """The summary of all cases, those already done included, and the seconds that they took."""
-    run = {"seed": options.seed, "schedules": schedules, "target": options.target}
-    done, on_gpu = Done(options.done, run), target.kind.name == "cuda"
-    chunk, end = GPU_CHUNK if on_gpu else CPU_CHUNK, options.first + options.cases
-    keys: list[tuple[Any, int]] = [(first, min(chunk, end - first)) for first in range(options.first, end, chunk)]
-    if on_gpu:
-        keys.append((LARGE, len(gpu_jobs.LARGE)))
-        table = done.check(keys, partial(check_on_gpu, options.seed, schedules, options.workers), 1)
-    else:
-        table = done.check(keys, partial(cpu_jobs.check_in_child, options.seed, schedules), options.workers)
-    return table, sum(done.chunks[key]["check_s"] for key in keys)
+def check(options: argparse.Namespace, schedules: list[str]) -> tuple[list[Result], float]:
+    """The results of all cases, those already done included, and the seconds that they took."""
+    on_gpu = options.target == "cuda"
+    target, together, end = options.target, GPU_CASES, options.first + options.cases
+    if not on_gpu:
+        target, together = CPU, CPU_CASES
+
+    def check_some(first: int | str, count: int) -> Iterable[Result]:
+        if isinstance(first, str):
+            jobs = kernel_jobs.cuda_jobs(LARGE, schedules)
+        else:
+            jobs = kernel_jobs.random_jobs(range(first, first + count), options.seed, schedules, on_gpu)
+        return kernel_jobs.check(jobs, options.workers, target)
+
+    done = Done(options.done, {"seed": options.seed, "schedules": schedules, "target": options.target})
+    keys: list[tuple[int | str, int]] = [(i, min(together, end - i)) for i in range(options.first, end, together)]
+    found = [done.check(*key, check_some) for key in keys + [("large", len(LARGE))] * on_gpu]
+    return [result for each in found for result in each["results"]], sum(each["check_s"] for each in found)
 
 
-def check_on_gpu(seed: int, schedules: list[str], workers: int, first: Any, count: int) -> Iterator[Result]:
-    """The results of `count` cases from `first` on, or of the large convolutions."""
-    if first == LARGE:
-        return gpu_jobs.check(gpu_jobs.large_jobs(schedules), workers)
-    return gpu_jobs.check(gpu_jobs.random_jobs(range(first, first + count), seed, schedules), workers)
+class Done:
+    """What has been checked of a run, cases together by the first and their number; in a file, one line of JSON each.
+
+    The first line says what was checked: a run that checks something else does not continue it.
+    """
+
+    def __init__(self, path: Path | None, run: dict[str, Any]):
+        self.path = path
+        lines = path.read_bytes().splitlines(keepends=True) if path is not None and path.exists() else []
+        # A line that a killed run did not finish is dropped.
+        head, *self.known = [json.loads(line) for line in lines if line.endswith(b"\n")] or [run]
+        if head != run:
+            raise SystemExit(f"{path}: belongs to another run, {head}; this is {run}; choose another --done")
+        self._write("w", head, *self.known)
+
+    def check(self, first: int | str, cases: int, check: Callable[..., Iterable[Result]]) -> dict[str, Any]:
+        """The line of some cases, which are checked where they are not done yet."""
+        for line in self.known:
+            if (line["first"], line["cases"]) == (first, cases):
+                return line
+        started = time.monotonic()
+        results = list(check(first, cases))
+        line = {"first": first, "cases": cases, "check_s": time.monotonic() - started, "results": results}
+        self._write("a", line)
+        return line
+
+    def _write(self, mode: str, *lines: dict[str, Any]) -> None:
+        if self.path is not None:
+            with self.path.open(mode) as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def summary(results: Iterable[Result]) -> dict[str, dict[str, Any]]:
+    """By schedule: kernels run, their largest error, results of those that failed, and number of cases not served."""
+    table: dict[str, dict[str, Any]] = {}
+    for result in results:
+        empty = {"kernels": 0, "worst": 0.0, "not_served": 0, "failures": []}
+        row = table.setdefault(result["schedule"], empty)
+        row["not_served" if "not_served" in result else "kernels"] += 1
+        if "cause" in result:
+            row["failures"].append(result)
+        else:
+            row["worst"] = max(row["worst"], result.get("worst", 0))
+    return table
 
 
 def main() -> int:
@@ -73,10 +117,11 @@ def main() -> int:
     if options.target == "cuda" and not tvm.cuda(0).exist:
         print("no NVIDIA GPU that TVM can use: tvm.cuda(0) does not exist", file=sys.stderr)
         return 4
-    target = resolve_target(cpu_jobs.TARGET if options.target == "llvm" else options.target)
+    target = resolve_target(CPU if options.target == "llvm" else options.target)
     # Generated spaces have no decisions but those that a search finds.
     schedules = options.schedules or [name for name in schedule_names(target) if not name.startswith("generated")]
-    table, check_s = check(options, target, schedules)
+    results, check_s = check(options, schedules)
+    table = summary(results)
     report = {"cases": options.cases, "seed": options.seed, "fingerprint": fingerprint_of(target)}
     report |= {"schedules": table, "check_s": round(check_s, 1)}
     if options.output is not None:

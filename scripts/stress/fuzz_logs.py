@@ -9,7 +9,7 @@ Three experiments on records of the logs that are shared with the package:
   must be refused, or be others that fit.
 * *writers*: eight processes append records to one log at once; it must hold exactly these.
 
-All of it runs in other processes. One that dies is counted as a crash, and the next one goes on after its case.
+All of it runs in other processes. One that dies is counted as a crash, and another goes on after its case.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import functools
 import json
 import lzma
 import random
-import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -30,13 +30,22 @@ from typing import Any
 
 from damage import damage, damage_list
 
+from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.errors import BuildError, LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog, merge
+from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.schedules import find_space
+from tvm_sparse.target.resolve import resolve_target
 
 RECORDS = 12
+WORKER = (sys.executable, __file__, "--serve")
+# That a case may take, or a writer.
+TIMEOUT_S = 600
 
 
+@functools.cache
 def shared_records() -> list[TuningRecord]:
     """All records that are shared with the package."""
     folder = Path(str(resources.files("tvm_sparse.tuning_logs")))
@@ -112,12 +121,8 @@ def compare(log: TuningLog, untouched: set[str], sound: set[str]) -> Counter[str
     return Counter(lost=len(untouched - found), believed=len(found - sound))
 
 
-def decisions_case(seed: str, records: list[TuningRecord], _folder: Path) -> Counter[str]:
+def decisions_case(seed: str, records: list[TuningRecord]) -> Counter[str]:
     """Damaged decisions, or a damaged trace; the process dies if TVM is given one that it crashes on."""
-    from tvm.target import Target
-
-    from tvm_sparse.schedules import find_space
-
     rng = random.Random(seed)
     record = rng.choice(records)
     # Damaged as lists, so that values are swapped between names too.
@@ -127,7 +132,7 @@ def decisions_case(seed: str, records: list[TuningRecord], _folder: Path) -> Cou
         # Decisions are few among instructions, and what is valid in form is most likely among them.
         damage_list(rng.choice([*parts, *(part for part in parts[0] if isinstance(part, list))]), rng)
     damaged = parts[0] if isinstance(chosen, list) else dict(zip(map(str, parts[0]), parts[1], strict=False))
-    target = Target(record.target)
+    target = resolve_target(record.target)
     each = find_space(record.schedule, record.spec, record.pattern, target)
     try:
         replay().scheduled(each, record.spec, record.pattern, target, damaged)
@@ -137,80 +142,60 @@ def decisions_case(seed: str, records: list[TuningRecord], _folder: Path) -> Cou
 
 
 @functools.cache
-def replay() -> Any:
-    """The one `SafeReplay` of this process; its worker ends with it."""
-    from tvm_sparse.measure.safe_replay import SafeReplay
-
+def replay() -> SafeReplay:
+    """The one of this process; its worker ends with it."""
     return SafeReplay()
 
 
-def write_records(path: Path, first: int, count: int) -> None:
+def write_records(path: str, first: int, count: int) -> None:
     """Append `count` records, told apart by their seeds from `first` on."""
-    record = shared_records()[0]
-    log = TuningLog(path)
+    record, log = shared_records()[0], TuningLog(path)
     for seed in range(first, first + count):
         log.append(replace(record, seed=seed))
 
 
-CASES = {"files": file_case, "decisions": decisions_case}
+# What a worker is asked for.
+ACTIONS = {
+    "files": lambda request: file_case(request["case"], shared_records(), Path(request["folder"])),
+    "decisions": lambda request: decisions_case(request["case"], shared_records()),
+    "write": lambda request: write_records(*request["arguments"]) or {},
+}
 # What is counted, zeros included.
 FIGURES = {
-    "files": (
-        "cases",
-        "packed_cases",
-        "packed_read",
-        "sound_lines",
-        "lost",
-        "believed",
-        "bad_lines",
-        "bad_lines_not_moved",
-    ),
-    "decisions": ("cases", "refused", "refused_by_a_crash", "replayed"),
+    "files": "cases packed_cases packed_read sound_lines lost believed bad_lines bad_lines_not_moved",
+    "decisions": "cases refused refused_by_a_crash replayed",
 }
-
-
-def serve(kind: str, seed: int, first: int, count: int) -> None:
-    """The process in which cases run; one line of JSON a case."""
-    records = shared_records()
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(first, count):
-            print(json.dumps(CASES[kind](f"{seed}-{number}", records, Path(folder))), flush=True)
 
 
 def run_cases(kind: str, seed: int, count: int) -> dict[str, Any]:
     """All cases of one kind, whatever happens to the process that runs them."""
-    total, done, crashes = Counter[str](), 0, []
-    while done < count:
-        command = [sys.executable, __file__, "--serve", kind, str(seed), str(done), str(count)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                total += Counter(json.loads(line))
-                done += 1
-        if process.returncode:
-            crashes.append({"case": f"{seed}-{done}", "exit_code": process.returncode})
-            done += 1
-    return {"crashes": crashes, **dict.fromkeys(FIGURES[kind], 0), **total}
+    total, crashes = Counter(dict.fromkeys(FIGURES[kind].split(), 0)), []
+    with tempfile.TemporaryDirectory() as folder, crew(1, WORKER) as ask:
+        for case in (f"{seed}-{number}" for number in range(count)):
+            answer = ask({"action": kind, "case": case, "folder": folder}, TIMEOUT_S)
+            if answer.keys() & {"failure", "timeout"}:
+                crashes.append({"case": case, **answer})
+            else:
+                total.update(answer)
+    return {"crashes": crashes, **total}
 
 
 def run_writers(writers: int, count: int) -> dict[str, Any]:
     """`writers` processes that append `count` records each to one log."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "log.jsonl"
-        processes = [
-            subprocess.Popen([sys.executable, __file__, "--write", path, str(index * count), str(count)])
-            for index in range(writers)
-        ]
-        failed = sum(process.wait() != 0 for process in processes)
+        path = f"{folder}/log.jsonl"
+        requests = [{"action": "write", "arguments": (path, i * count, count)} for i in range(writers)]
+        with crew(writers, WORKER) as ask, ThreadPoolExecutor(writers) as threads:
+            answers = list(threads.map(lambda request: ask(request, TIMEOUT_S), requests))
         log = TuningLog(path)
         seeds = Counter(record.seed for record in log.records)
     wanted = Counter(range(writers * count))
     return {
         "writers": writers,
         "records_each": count,
-        "failed_writers": failed,
-        "lost": sum((wanted - seeds).values()),
-        "too_many": sum((seeds - wanted).values()),
+        "failed_writers": sum(map(bool, answers)),
+        "lost": (wanted - seeds).total(),
+        "too_many": (seeds - wanted).total(),
         "bad_lines": len(log.rejected),
     }
 
@@ -223,16 +208,10 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--records", type=int, default=200, help="of each writer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        kind, *numbers = arguments.serve
-        serve(kind, *map(int, numbers))
-        return 0
-    if arguments.write:
-        path, *numbers = arguments.write
-        write_records(Path(path), *map(int, numbers))
+        worker_main.serve(ACTIONS)
         return 0
     found = {
         "files": run_cases("files", arguments.seed, arguments.cases),
@@ -240,10 +219,9 @@ def main() -> int:
         "writers": run_writers(arguments.writers, arguments.records),
     }
     print(json.dumps(found, indent=2))
-    broken = [found["files"].get(key) for key in ("crashes", "lost", "believed", "bad_lines_not_moved")]
-    broken += [found["decisions"]["crashes"]]
-    broken += [found["writers"][key] for key in ("failed_writers", "lost", "too_many", "bad_lines")]
-    return 1 if any(broken) else 0
+    promises = ("crashes", "lost", "believed", "bad_lines_not_moved", "failed_writers", "too_many")
+    broken = [each[name] for each in found.values() for name in promises if name in each]
+    return 1 if any(broken) or found["writers"]["bad_lines"] else 0
 
 
 if __name__ == "__main__":

@@ -1,35 +1,62 @@
-"""Kernels to check: what each is made of, how it went, and what is kept of a run so that it can go on."""
+"""Kernels to check, built and run in worker processes: one that crashes or hangs is a failure like any other.
+
+``python kernel_jobs.py`` is such a process.
+"""
 
 from __future__ import annotations
 
-import json
 import random
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from random_convolutions import Case, random_case, random_kernel, random_weight
+import tvm
+from random_convolutions import Case, random_case, random_kernel
 
+from tvm_sparse.benchmarks.gpu.isolated_process import crew
+from tvm_sparse.codegen import lowering
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
-from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.resolve import resolve_target
 
-# Of weights that are not random in all that can be.
+# Convolutions of real networks, larger than the random ones.
+LARGE = (
+    ConvSpec(4, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True),
+    ConvSpec(1, 3, 224, 224, 64, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3), bias=True),
+    ConvSpec(4, 64, 14, 14, 256, 1, 1, residual=True, relu=True),
+    ConvSpec(1, 128, 28, 28, 96, 3, 3, stride=(2, 2), padding=(1, 1, 1, 1)),
+    ConvSpec(1, 32, 112, 112, 32, 3, 3, padding=(1, 1, 1, 1), groups=32, relu=True),
+    ConvSpec(3, 48, 13, 13, 72, 5, 5, padding=(2, 2, 2, 2), residual=True),
+    ConvSpec(1, 512, 7, 7, 128, 1, 1, bias=True),
+    ConvSpec(64, 32, 8, 8, 64, 5, 5, padding=(2, 2, 2, 2)),
+    ConvSpec(1, 16, 113, 227, 24, 3, 3, dilation=(2, 2), padding=(2, 2, 2, 2), bias=True),
+    ConvSpec(2, 24, 200, 10, 32, 3, 3, padding=(0, 0, 1, 2), groups=2),
+)
+# Of the weights of convolutions that are not random.
 DENSITY = 0.1
+# Every third random convolution on a GPU has so many images, so that thread blocks may outnumber multiprocessors: these
+# have other code.
+MANY = 40
+# That a kernel may take to be built, or to run.
+TIMEOUT_S = 300
+WORKER = (sys.executable, __file__)
 # What a kernel that is wrong or cannot be built may raise.
 ERRORS = (TvmSparseError, RuntimeError, ValueError, TypeError)
-# How one kernel went: `schedule`, `index`, `case`, `space` and `worst`, its largest error as a fraction of the bound;
-# where there is none, `cause` or, of a schedule that does not apply, `not_served`.
+# How one kernel went: `schedule`, `index`, `space` and `worst`, its largest error as a fraction of the bound; where it
+# failed its `case` and `cause`, where its schedule does not apply `not_served`.
 Result = dict[str, Any]
-# By schedule: kernels run, their largest error, results of those that failed, and cases not served.
-Table = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +64,8 @@ class Job:
     """One kernel of a schedule, ``name`` or ``name:variant``.
 
     It computes case `index` of `seed`, which is always the same, of so many `images` where they are given, with default
-    decisions where the index is even and random ones where it is odd; or `spec`, with default decisions.
+    decisions where the index is even and random ones where it is odd; or `spec`, with decisions number `start` of those
+    that a search begins with, of which 0 are the default.
     """
 
     schedule: str
@@ -45,113 +73,109 @@ class Job:
     index: int = 0
     images: int | None = None
     spec: ConvSpec | None = None
+    start: int = 0
 
     def case(self) -> Case:
         """The convolution, its weight and its inputs' seed."""
         if self.spec is not None:
-            return Case(self.spec, pruned_weight(self.spec, self.seed), self.seed, integers=False)
+            return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
         case = random_case(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 
-    def make(self, target: Any) -> tuple[Result, Kernel | None]:
-        """The kernel, and its result as far as it is known; None where it has a cause already."""
-        case, (name, _, variant) = self.case(), self.schedule.partition(":")
-        known = {"schedule": name, "index": self.index, "case": repr(case), "worst": None}
-        found, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), target, [name])
-        found = [each for each in found if not variant or each.name == self.schedule]
-        if not found:
-            return {**known, "not_served": reasons.get(name, "it has no such variant")}, None
-        choose = random.Random(f"kernel {self.seed} {self.index} {name}").choice
-        space = choose(found) if self.spec is None else found[0]
-        known["space"] = space.name
-        try:
-            is_random = self.spec is None and self.index % 2 == 1
-            return known, random_kernel(space, case.weight, choose) if is_random else apply_decisions(
-                space, case.weight
-            )
-        except ERRORS as error:
-            return {**known, "cause": cause_of(error)}, None
+
+def random_jobs(numbers: Sequence[int], seed: int, schedules: Sequence[str], on_gpu: bool = True) -> list[Job]:
+    """The random convolutions of these numbers, each with every schedule."""
+    return [Job(name, seed, i, MANY if on_gpu and i % 3 == 0 else None) for i in numbers for name in schedules]
 
 
-def pruned_weight(spec: ConvSpec, seed: int) -> np.ndarray:
-    """A normal weight whose smallest values are zero, of density `DENSITY`."""
-    weight = random_weight(spec, 1.0, "unstructured", seed, integers=False)
-    weight[np.abs(weight) < np.quantile(np.abs(weight), 1 - DENSITY)] = 0
-    return weight
+def cuda_jobs(specs: Sequence[ConvSpec], schedules: Sequence[str], every_start: bool = False) -> list[Job]:
+    """Every variant of every schedule for each of `specs`, with default decisions or all that a search begins with."""
+    jobs = []
+    for spec in specs:
+        pattern = SparsityPattern.of(Job("", spec=spec).case().weight)
+        found, _ = spaces_of(spec, pattern, resolve_target("cuda"), list(schedules))
+        jobs += [Job(s.name, spec=spec, start=i) for s in found for i in range(len(s.starts()) if every_start else 1)]
+    return jobs
 
 
-def cause_of(error: Exception) -> str:
-    """An exception as a cause of failure."""
-    return f"{type(error).__name__}: {str(error).strip()[-500:]}"
+def check(jobs: Sequence[Job], workers: int, target: str = "cuda") -> Iterator[Result]:
+    """Build all jobs side by side and run each, one at a time, as soon as it is built."""
+    runner = Worker({}, command=WORKER)
+    with tempfile.TemporaryDirectory() as folder:
+        for job, (request, found) in zip(jobs, built(jobs, workers, target, folder), strict=True):
+            result = {"schedule": job.schedule.partition(":")[0], "index": job.index, **found}
+            if found.keys() == {"space"}:
+                result |= judged(runner.ask({**request, "action": "run"}, TIMEOUT_S))
+            if "cause" in result:
+                result["case"] = repr(job.case())
+                # A CUDA context may be broken.
+                runner.stop()
+            yield result
+    runner.stop()
 
 
-def judged(known: Result, worst: float) -> Result:
-    """The result of a kernel that ran."""
-    return {**known, "worst": worst} if worst <= 1 else {**known, "cause": f"{worst:.3g} times the error bound"}
+def built(jobs: Sequence[Job], workers: int, target: str, folder: str) -> Iterator[tuple[dict[str, Any], Result]]:
+    """What asks for each job's kernel, and its result so far; if that is a `space` alone, the library is built."""
+    requests = [
+        {"action": "build", "job": asdict(job), "target": target, "library": f"{folder}/{i}.so"}
+        for i, job in enumerate(jobs)
+    ]
+    with crew(workers, WORKER) as ask, ThreadPoolExecutor(workers) as threads:
+        answers = threads.map(lambda request: judged(ask(request, TIMEOUT_S)), requests)
+        yield from zip(requests, answers, strict=True)
 
 
-def summary(results: Iterable[Result]) -> Table:
-    """Results counted by schedule."""
-    table: Table = {}
-    for result in results:
-        row = table.setdefault(result["schedule"], _new_row())
-        if "not_served" in result:
-            row["not_served"] += 1
-            continue
-        row["kernels"] += 1
-        if "cause" in result:
-            row["failures"].append(result)
+def judged(answer: dict[str, Any]) -> Result:
+    """A worker's answer as part of a result: with a cause where it gave none, or the kernel is wrong."""
+    if "timeout" in answer:
+        return {"cause": f"took longer than {answer['timeout']} s"}
+    if "failure" in answer:
+        return {"cause": answer["failure"]}
+    return answer if answer.get("worst", 0) <= 1 else {"cause": f"{answer['worst']:.3g} times the error bound"}
+
+
+def build(request: dict[str, Any]) -> Result:
+    """A worker's build: the `space`, and the `cause` where it fails; or why the job is `not_served`."""
+    job, target = _job(request), resolve_target(request["target"])
+    case, (name, _, variant) = job.case(), job.schedule.partition(":")
+    found, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), target, [name])
+    found = [each for each in found if variant in ("", each.variant)]
+    if not found:
+        return {"not_served": reasons.get(name, "it has no such variant")}
+    choose = random.Random(f"kernel {job.seed} {job.index} {name}").choice
+    space = choose(found) if job.spec is None else found[0]
+    try:
+        if job.spec is None and job.index % 2 == 1:
+            kernel = random_kernel(space, case.weight, choose)
         else:
-            row["worst"] = max(row["worst"], result["worst"])
-    return table
+            kernel = apply_decisions(space, case.weight, space.starts()[job.start] if job.start else None)
+        lowering.build(kernel.func, target).export_library(request["library"])
+    except ERRORS as error:
+        return {"space": space.name, "cause": f"{type(error).__name__}: {str(error).strip()[-500:]}"}
+    np.savez(constants_path(request["library"]), *kernel.constants)
+    return {"space": space.name}
 
 
-def _new_row() -> dict[str, Any]:
-    return {"kernels": 0, "worst": 0.0, "not_served": 0, "failures": []}
+def run(request: dict[str, Any]) -> Result:
+    """A worker's run: the `worst` error, the output filled with NaN before."""
+    case, on_gpu = _job(request).case(), resolve_target(request["target"]).kind.name == "cuda"
+    device = tvm.cuda(0) if on_gpu else tvm.cpu(0)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    with np.load(constants_path(request["library"]), allow_pickle=False) as made:
+        constants = [made[name] for name in made]
+    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
+    y = np.full(case.spec.output_shape, np.nan, np.float32)
+    tensors = [tvm.runtime.tensor(value, device) for value in (arguments["x"], *constants, *epilogue, y)]
+    tvm.runtime.load_module(request["library"])["main"](*tensors)
+    device.sync()
+    return {"worst": case.error(arguments, tensors[-1].numpy())}
 
 
-def joined(tables: Iterable[Table]) -> Table:
-    """The summary of all cases, from summaries of some each."""
-    total: Table = {}
-    for table in tables:
-        for name, row in table.items():
-            sums = total.setdefault(name, _new_row())
-            sums["worst"] = max(sums["worst"], row["worst"])
-            for key in ("kernels", "not_served", "failures"):
-                sums[key] += row[key]
-    return total
+def _job(request: dict[str, Any]) -> Job:
+    data = request["job"]
+    return Job(**{**data, "spec": data["spec"] and ConvSpec.from_json(data["spec"])})
 
 
-class Done:
-    """Summaries of finished chunks of a run, by first case and number of cases; in a file, one line of JSON each.
-
-    The first line says what was checked: a run that checks something else does not continue it.
-    """
-
-    def __init__(self, path: Path | None, run: dict[str, Any]):
-        self.path, self._lock = path, threading.Lock()
-        lines = path.read_bytes().splitlines(keepends=True) if path is not None and path.exists() else []
-        # A line that a killed run did not finish is dropped.
-        head, *chunks = [json.loads(line) for line in lines if line.endswith(b"\n")] or [run]
-        if head != run:
-            raise SystemExit(f"{path}: belongs to another run, {head}; this is {run}; choose another --done")
-        self.chunks: dict[tuple[Any, int], dict[str, Any]] = {(each["first"], each["cases"]): each for each in chunks}
-        if path is not None:
-            path.write_text("".join(json.dumps(line) + "\n" for line in (head, *chunks)))
-
-    def check(self, keys: Sequence[tuple[Any, int]], check: Callable[..., Iterable[Result]], workers: int) -> Table:
-        """The summary of the chunks `keys`; those that are not done yet are checked, `workers` at a time."""
-
-        def run(key: tuple[Any, int]) -> None:
-            started = time.monotonic()
-            table = summary(check(*key))
-            chunk = {"first": key[0], "cases": key[1], "table": table, "check_s": time.monotonic() - started}
-            with self._lock:
-                self.chunks[key] = chunk
-                if self.path is not None:
-                    with self.path.open("a") as file:
-                        file.write(json.dumps(chunk) + "\n")
-
-        with ThreadPoolExecutor(workers) as threads:
-            list(threads.map(run, [key for key in keys if key not in self.chunks]))
-        return joined(self.chunks[key]["table"] for key in keys)
+ACTIONS = {"build": build, "run": run}
+if __name__ == "__main__":
+    worker_main.serve(ACTIONS)

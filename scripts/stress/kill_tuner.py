@@ -29,7 +29,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import psutil
 from fake_kernels import EVENTS
@@ -37,6 +36,8 @@ from fake_kernels import EVENTS
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.worker import Worker
@@ -48,12 +49,10 @@ ORPHAN_S = 5.0
 
 def make_model(path: Path, seed: int) -> None:
     """Write a model of two small convolutions."""
-    rng = np.random.default_rng(seed)
     graph = GraphBuilder("two", (1, 8, 12, 12))
     x = "x"
-    for name in ("first", "second"):
-        shape = (8 if name == "first" else 16, 8, 3, 3)
-        weight = np.where(rng.random(shape) < 0.2, rng.standard_normal(shape), 0).astype(np.float32)
+    for name, k in (("first", 8), ("second", 16)):
+        weight = normal_weight(ConvSpec(1, 8, 12, 12, k, 3, 3), 0.2, (seed, k))
         x = graph.conv(name, x, weight, padding=1)
     onnx.save(graph.model(x, (1, 16, 12, 12), "y"), path)
 
@@ -69,20 +68,20 @@ class Chain:
     """A log that is tuned by one tuner after the other until it is finished, and what came of it."""
 
     def __init__(self, folder: Path, model: Path, arguments: argparse.Namespace):
+        folder.mkdir()
         self.folder, self.log, self.events = folder, folder / "log.jsonl", folder / "events"
         self.events.touch()
-        self.command = [sys.executable, __file__, "--tune", model, self.log]
-        self.command += ["--trials", arguments.trials, "--seed", arguments.seed]
-        self.kills: list[int] = []
+        words = (__file__, "--tune", model, self.log, "--trials", arguments.trials, "--seed", arguments.seed)
+        self.command = [sys.executable, *map(str, words)]
         self.repeated = self.torn = self.orphans = 0
 
     def start(self) -> psutil.Popen:
         """A tuner whose temporary files are in the chain's folder."""
         variables = {"TMPDIR": str(self.folder), EVENTS: str(self.events)}
-        return psutil.Popen(list(map(str, self.command)), env={**os.environ, **variables})
+        return psutil.Popen(self.command, env={**os.environ, **variables})
 
-    def kill_once(self, rng: random.Random, usual_s: float) -> bool:
-        """Start a tuner and kill it; False where it ended before that."""
+    def kill_once(self, rng: random.Random, usual_s: float) -> int | None:
+        """Start a tuner and kill it: how many finished trials are lost, None where it ended before that."""
         logged, ended = self.trials(), self.finished()
         tuner = self.start()
         self._wait(tuner, rng, usual_s, len(ended))
@@ -95,9 +94,7 @@ class Chain:
         new = self.finished()[len(ended) :]
         self.torn += len(TuningLog(self.log).rejected)
         self.repeated += sum((Counter(new) & Counter(logged)).values())
-        if is_killed:
-            self.kills.append(len(new) - (len(self.trials()) - len(logged)))
-        return is_killed
+        return len(new) - (len(self.trials()) - len(logged)) if is_killed else None
 
     def _wait(self, tuner: psutil.Popen, rng: random.Random, usual_s: float, ended: int) -> None:
         """Until the moment of the kill: any moment, or just after a trial."""
@@ -137,22 +134,19 @@ def experiment(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All kills, and what was found."""
     model, rng = folder / "two.onnx", random.Random(arguments.seed)
     make_model(model, arguments.seed)
-    (folder / "unbroken").mkdir()
     unbroken = Chain(folder / "unbroken", model, arguments)
     start_s = time.monotonic()
     unbroken.start().wait()
     usual_s = time.monotonic() - start_s
     expected = unbroken.records()
     assert expected, "the tuner that nobody kills finds nothing"
-    chains: list[Chain] = []
-    while sum(len(chain.kills) for chain in chains) < arguments.kills:
-        path = folder / f"chain{len(chains)}"
-        path.mkdir()
-        chains.append(Chain(path, model, arguments))
-        while sum(len(chain.kills) for chain in chains) < arguments.kills and chains[-1].kill_once(rng, usual_s):
-            print(f"kill {sum(len(chain.kills) for chain in chains)}, {len(chains[-1].trials())} records", flush=True)
-        chains[-1].start().wait()
-    lost = [count for chain in chains for count in chain.kills]
+    chains, lost = list[Chain](), list[int]()
+    while len(lost) < arguments.kills:
+        chains.append(chain := Chain(folder / f"chain{len(chains)}", model, arguments))
+        while len(lost) < arguments.kills and (count := chain.kill_once(rng, usual_s)) is not None:
+            lost.append(count)
+            print(f"kill {len(lost)}, {len(chain.trials())} records", flush=True)
+        chain.start().wait()
     return {
         "kills": len(lost),
         "logs": len(chains),

@@ -17,22 +17,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from gpu_jobs import run
-from kernel_jobs import Job
+import kernel_jobs
 
-from tvm_sparse.benchmarks.gpu.isolated_process import pool
-from tvm_sparse.codegen import lowering
-from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import schedule_names, spaces_of
-from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.schedules import schedule_names
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.resolve import resolve_target
 
+# What asks a worker for a kernel, and says where it lies.
+Request = dict[str, Any]
 TOOLS = ("memcheck", "racecheck", "synccheck")
 # Padding, a residual and odd sizes, and a batch of more blocks than multiprocessors; small, since a kernel runs a
 # hundred times longer under these tools.
@@ -46,65 +42,51 @@ TIMEOUT_S = 300
 FOUND, WRONG = 9, 8
 
 
-def build(index: int, schedule: str, folder: str) -> list[tuple[str, str]]:
-    """Build the kernels of a schedule for `SPECS[index]`: (name, ``<index>:<path without suffix>``) each."""
-    target, built = resolve_target("cuda"), []
-    weight = Job(schedule, spec=SPECS[index]).case().weight
-    spaces, _ = spaces_of(SPECS[index], SparsityPattern.of(weight), target, [schedule])
-    for space in spaces:
-        for i, decisions in enumerate(space.starts()):
-            kernel = apply_decisions(space, weight, decisions)
-            path = f"{folder}/{index}-{schedule}-{space.variant}-{i}"
-            lowering.build(kernel.func, target).export_library(f"{path}.so")
-            np.savez(f"{path}.npz", *kernel.constants)
-            built.append((f"{space.name} {i}", f"{index}:{path}"))
-    return built
-
-
-def sanitize(tool: str, jobs: Sequence[str]) -> str:
-    """What a tool says of a process that runs these jobs; "" where it is clean and all results are right."""
+def sanitize(tool: str, requests: Sequence[Request]) -> str:
+    """What a tool says of a process that runs these kernels; "" where it is clean and all results are right."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, __file__, "--run"]
+    words = [*command, json.dumps(requests)]
     try:
-        done = subprocess.run([*command, *jobs], check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         return f"not done after {TIMEOUT_S} s: {(error.stdout or b'').decode()[-1500:]}"
     return "" if done.returncode == 0 else f"exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"
 
 
-def run_here(jobs: Sequence[str]) -> int:
-    """Run built kernels, each ``<number of its spec>:<path>``, and compare them."""
-    wrong = 0
-    for each in jobs:
-        index, _, path = each.partition(":")
-        worst, cause = run(Job("", spec=SPECS[int(index)]).case(), path)
-        print(path, worst, cause, flush=True)
-        wrong += worst is None or not worst <= 1
-    return WRONG if wrong else 0
+def run_here(requests: Sequence[Request]) -> int:
+    """Run built kernels and compare them."""
+    found = [kernel_jobs.judged(kernel_jobs.run(request)) for request in requests]
+    for request, each in zip(requests, found, strict=True):
+        print(request["job"], each, flush=True)
+    return WRONG if any("cause" in each for each in found) else 0
 
 
 def main() -> int:
     """4 without compute-sanitizer, 5 where a tool found something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=available_cores(), help="processes side by side")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if options.run:
-        return run_here(options.run)
+        return run_here(json.loads(options.run))
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH; it comes with the CUDA toolkit", file=sys.stderr)
         return 4
     schedules = [name for name in schedule_names(resolve_target("cuda")) if not name.startswith("generated")]
-    with tempfile.TemporaryDirectory() as folder, pool(options.workers) as builders:
-        waiting = [builders.submit(build, i, name, folder) for i, name in product(range(len(SPECS)), schedules)]
-        jobs = [job for future in waiting for job in future.result()]
+    jobs = kernel_jobs.cuda_jobs(SPECS, schedules, every_start=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = list(kernel_jobs.built(jobs, options.workers, "cuda", folder))
+        found = [{"tool": "build", "found": f"{request['job']}: {each}"} for request, each in made if "cause" in each]
+        requests = [request for request, each in made if "cause" not in each]
         # Several kernels a process, since it takes seconds to start under these tools; several processes at once.
         processes = max(1, options.workers // len(TOOLS))
-        groups = [(tool, [job for _, job in jobs[i::processes]]) for tool in TOOLS for i in range(processes)]
+        groups = [(tool, requests[i::processes]) for tool in TOOLS for i in range(processes)]
         with ThreadPoolExecutor(len(groups)) as threads:
             said = list(threads.map(lambda group: sanitize(*group), groups))
-    found = [{"tool": tool, "found": text} for (tool, _), text in zip(groups, said, strict=True) if text]
-    report = {"kernels": len(jobs), "tools": TOOLS, "names": sorted({name for name, _ in jobs}), "findings": found}
+    found += [{"tool": tool, "found": text} for (tool, _), text in zip(groups, said, strict=True) if text]
+    names = sorted({f"{job.schedule} {job.start}" for job in jobs})
+    report = {"kernels": len(jobs), "tools": TOOLS, "names": names, "findings": found}
     print(f"{len(jobs)} kernels, {', '.join(TOOLS)}: {len(found)} findings")
     for each in found:
         print(f"FOUND {each['tool']}\n{each['found']}")

@@ -120,7 +120,7 @@ def test_random_models_have_the_density_asked_for(make_models, prune_first, prun
 @pytest.mark.parametrize("asked", [0, 1])
 def test_random_models_at_the_ends_of_density(make_models, asked):
     options = make_models.Options(image=32, width=0.125, density=asked, prune_first=True)
-    model = make_models.resnet18(options)
+    model = make_models.MODELS["resnet18"](options)
     assert {density(weight) for weight in conv_weights(model).values()} == {asked}
     assert np.isfinite(run(model, np.ones((1, 3, 32, 32), np.float32))).all()
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_jobs
+import kernel_jobs
 import numpy as np
 import pytest
 import tvm
+from check_kernels import summary
 from cuda_emulator import build_source, emulate, kernels, run_emulated
-from kernel_jobs import summary
 from random_convolutions import Case, random_case, random_kernel
 from tvm.support import nvcc as tvm_nvcc
 from tvm.target import Target
@@ -306,7 +306,7 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
     Of a multistage pipeline's, those that are not refused.
     """
     choose = random.Random(seed).choice
-    spec = choose([*gpu_jobs.LARGE, random_case(choose).spec])
+    spec = choose([*kernel_jobs.LARGE, random_case(choose).spec])
     mode = ("multistage", "async", "single")[seed % 3]
     structure = Structure(choose(layouts(spec, GPU, 2)), 2, mode, mode != "multistage" and choose((False, True)))
     decisions = plan(structure, GPU, 1000)
@@ -424,7 +424,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 def test_kernels_on_the_gpu_match_the_reference() -> None:
     """Random and larger convolutions with every schedule, as ``scripts/stress/check_kernels.py`` runs them."""
-    jobs = [*gpu_jobs.random_jobs(range(100), 1, SCHEDULES), *gpu_jobs.large_jobs(SCHEDULES)]
-    table = summary(gpu_jobs.check(jobs, os.cpu_count() or 1))
+    jobs = [*kernel_jobs.random_jobs(range(100), 1, SCHEDULES), *kernel_jobs.cuda_jobs(kernel_jobs.LARGE, SCHEDULES)]
+    table = summary(kernel_jobs.check(jobs, os.cpu_count() or 1))
     assert {name: row["failures"] for name, row in table.items()} == {name: [] for name in SCHEDULES}
     assert tvm.cuda(0).exist

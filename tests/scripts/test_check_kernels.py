@@ -1,19 +1,15 @@
 """The script that checks schedules: it counts what it checks and finds what is wrong, crashes included."""
 
 import json
-import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import check_kernels
-import cpu_jobs
-import gpu_jobs
 import kernel_jobs
 import pytest
-from kernel_jobs import summary
-from random_convolutions import Case
+from check_kernels import summary
 
 
 def test_a_short_run_reports_every_schedule(tmp_path):
@@ -29,14 +25,14 @@ def test_a_short_run_reports_every_schedule(tmp_path):
 
 
 def test_a_stopped_run_continues(tmp_path, monkeypatch, capsys):
-    """Of three chunks two are done and a third was being written: only that one is checked again."""
+    """Of three parts two are done and a third was being written: only that one is checked again."""
     asked = []
 
-    def fake(seed, schedules, first, count):
-        asked.append(first)
-        return [{"schedule": "csr_cpu", "index": i, "worst": (i + 1) / 1000} for i in range(first, first + count)]
+    def fake(jobs, workers, target):
+        asked.append(jobs[0].index)
+        return [{"schedule": job.schedule, "index": job.index, "worst": (job.index + 1) / 1000} for job in jobs]
 
-    monkeypatch.setattr(cpu_jobs, "check_in_child", fake)
+    monkeypatch.setattr(kernel_jobs, "check", fake)
     done, report = tmp_path / "done.jsonl", tmp_path / "report.json"
     words = ["check_kernels.py", "--workers", "1", "--schedules", "csr_cpu", "--done", done, "-o", report]
     monkeypatch.setattr(sys, "argv", [*map(str, words), "--cases", "120"])
@@ -54,55 +50,64 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch, capsys):
         check_kernels.main()
 
 
-def test_isolated_processes_check_kernels_too():
-    """As on a GPU: built in one process, run in another; a large batch and a schedule that does not apply as well."""
-    jobs = [*gpu_jobs.random_jobs([0, 1], 3, ["csr_cpu"]), kernel_jobs.Job("csr_cuda", 3)]
+def test_a_large_batch_and_a_schedule_that_does_not_apply():
+    """As on a GPU: built in one process, run in another."""
+    jobs = [*kernel_jobs.random_jobs([0, 1], 3, ["csr_cpu"]), kernel_jobs.Job("csr_cuda", 3)]
     wanted = {"kernels": 2, "not_served": 0, "failures": []}
-    table = summary(gpu_jobs.check(jobs, 1, "llvm"))
+    table = summary(kernel_jobs.check(jobs, 1, "llvm"))
     assert wanted.items() <= table["csr_cpu"].items() and 0 <= table["csr_cpu"]["worst"] <= 1
-    assert [job.case().spec.n for job in jobs][:2] == [gpu_jobs.MANY, jobs[1].case().spec.n]
+    assert [job.case().spec.n for job in jobs][:2] == [kernel_jobs.MANY, jobs[1].case().spec.n]
     assert table["csr_cuda"] == {"kernels": 0, "worst": 0.0, "not_served": 1, "failures": []}
 
 
-def test_wrong_results_are_failures(monkeypatch):
-    monkeypatch.setattr(Case, "worst", lambda *_: 3.0)
-    (result,) = cpu_jobs.check_case(0, 0, ["dense_cpu"])
-    assert result["cause"] == "3 times the error bound"
+@pytest.mark.parametrize("error", [3.0, float("inf"), float("nan")])
+def test_wrong_and_undefined_results_are_failures(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(kernel_jobs.Case, "error", lambda *_: error)
+    job = asdict(kernel_jobs.Job("dense_cpu", index=1))
+    request = {"job": job, "target": "llvm", "library": str(tmp_path / "kernel.so")}
+    assert kernel_jobs.build(request).keys() == {"space"}
+    result = {"schedule": "dense_cpu", **kernel_jobs.judged(kernel_jobs.run(request))}
+    assert result["cause"] == f"{error:.3g} times the error bound"
     row = summary([result])["dense_cpu"]
     assert (row["kernels"], row["worst"], row["failures"]) == (1, 0.0, [result])
 
 
-@pytest.mark.parametrize("error", [float("inf"), float("nan")])
-def test_undefined_results_are_failures(monkeypatch, error):
-    monkeypatch.setattr(Case, "worst", lambda *_: error)
-    (result,) = cpu_jobs.check_case(0, 1, ["dense_cpu"])
-    assert summary([result])["dense_cpu"]["failures"] == [result]
-
-
-def test_errors_are_failures(monkeypatch):
+def test_a_kernel_that_cannot_be_built_is_a_failure(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("cannot be built")
 
-    monkeypatch.setattr(Case, "worst", fail)
-    (result,) = cpu_jobs.check_case(0, 0, ["dense_cpu"])
-    assert result["cause"] == "RuntimeError: cannot be built"
+    monkeypatch.setattr(kernel_jobs.lowering, "build", fail)
+    request = {"job": asdict(kernel_jobs.Job("dense_cpu")), "target": "llvm", "library": str(tmp_path / "kernel.so")}
+    found = kernel_jobs.build(request)
+    assert found["cause"] == "RuntimeError: cannot be built" and found["space"].startswith("dense_cpu")
 
 
-def test_a_crash_is_narrowed_down_to_its_case_and_schedule(monkeypatch):
-    """Case 13 crashes in csr_cpu; all others are well."""
+def test_a_crash_or_an_error_is_that_of_its_case_and_schedule(tmp_path, monkeypatch):
+    """Case 13 crashes and case 14 raises in csr_cpu; all others are well."""
+    script = tmp_path / "worker.py"
+    script.write_text(f"""
+import os, sys
+sys.path.insert(0, {str(Path(kernel_jobs.__file__).parent)!r})
+import kernel_jobs
 
-    def child(command, **_):
-        _seed, first, count, *schedules = command[2:]
-        cases = range(int(first), int(first) + int(count))
-        if 13 in cases and "csr_cpu" in schedules:
-            return SimpleNamespace(returncode=-signal.SIGSEGV, stdout="", stderr="Segfault encountered")
-        results = [{"schedule": name, "index": i, "worst": 0.5} for i in cases for name in schedules]
-        return SimpleNamespace(returncode=0, stdout="\n".join(map(json.dumps, results)), stderr="")
+def build(request):
+    if (request["job"]["index"], request["job"]["schedule"]) == (13, "csr_cpu"):
+        os.kill(os.getpid(), 11)
+    return {{"space": "any"}}
 
-    monkeypatch.setattr(subprocess, "run", child)
-    table = summary(cpu_jobs.check_in_child(0, ["folded_cpu", "csr_cpu"], 10, 20))
+def run(request):
+    if (request["job"]["index"], request["job"]["schedule"]) == (14, "csr_cpu"):
+        raise RuntimeError("cannot be run")
+    return {{"worst": 0.5}}
+
+kernel_jobs.worker_main.serve({{"build": build, "run": run}})
+""")
+    monkeypatch.setattr(kernel_jobs, "WORKER", (sys.executable, str(script)))
+    jobs = kernel_jobs.random_jobs(range(10, 30), 0, ["folded_cpu", "csr_cpu"], on_gpu=False)
+    table = summary(kernel_jobs.check(jobs, 1, "llvm"))
     assert [row["kernels"] for row in table.values()] == [20, 20]
     assert table["folded_cpu"]["failures"] == []
-    (failure,) = table["csr_cpu"]["failures"]
-    assert failure["index"] == 13
-    assert "code -11: Segfault encountered" in failure["cause"]
+    crash, error = table["csr_cpu"]["failures"]
+    assert (crash["index"], error["index"]) == (13, 14)
+    assert "killed by SIGSEGV" in crash["cause"]
+    assert error["cause"] == "RuntimeError: cannot be run" and error["case"].startswith("Case(")

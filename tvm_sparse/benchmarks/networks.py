@@ -1,20 +1,22 @@
 """Networks of well-known shapes with random pruned weights, for measuring speed without trained ones.
 
-Weights are drawn after He et al. 2015, the smallest of each convolution are set to zero (magnitude pruning, no
+Weights are normal, the smallest of each convolution are set to zero (magnitude pruning, no
 structure), and batch norm is given the statistics that such weights lead to, so activations stay of order 1 at any
 depth. Convolutions of VGG16 have a bias before their batch norm, like torchvision's vgg16_bn.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
 
 from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.spec import ConvSpec
 
 CLASSES = 1000
 
@@ -75,15 +77,17 @@ class RandomNetwork:
         relu: bool = True,
     ) -> Tensor:
         """Convolution that keeps the size (over `stride`), batch norm and, if asked for, ReLU."""
-        groups = x.channels if depthwise else 1
-        weight = self._weight((channels, x.channels // groups, kernel, kernel), self._density(x, depthwise))
-        offset = self._normal(channels, 0.1) if bias else None
+        options, groups = self.options, x.channels if depthwise else 1
+        is_kept = (x is self.input and not options.prune_first) or (depthwise and not options.prune_depthwise)
+        spec = ConvSpec(1, x.channels, kernel, kernel, channels, kernel, kernel, groups=groups)
+        weight = normal_weight(spec, 1.0 if is_kept else options.density, self.rng)
+        offset = self._normal(channels) if bias else None
         out = self.graph.conv(f"{name}.conv", x.name, weight, offset, stride=stride, padding=kernel // 2, groups=groups)
         variance = x.energy * np.square(weight).sum(axis=(1, 2, 3))
         norm = {
             "weight": self.rng.uniform(0.8, 1.2, channels),
-            "bias": self._normal(channels, 0.1),
-            "running_mean": 0.1 * np.sqrt(variance) * self._normal(channels) + (0 if offset is None else offset),
+            "bias": self._normal(channels),
+            "running_mean": np.sqrt(variance) * self._normal(channels) + (0 if offset is None else offset),
             # A filter without weights has no variance; the floor keeps its scale finite.
             "running_var": np.maximum(variance * self.rng.uniform(0.8, 1.2, channels), 1e-3),
         }
@@ -111,33 +115,37 @@ class RandomNetwork:
         if self.options.classifier == "none":
             return self.graph.model(x.name, (batch, x.channels, x.size, x.size), "features")
         pooled = self.graph.global_average_pool("pool", x.name)
-        weight = self._normal((CLASSES, x.channels), math.sqrt(1 / x.channels))
+        weight = normal_weight(ConvSpec(1, x.channels, 1, 1, CLASSES, 1, 1), 1.0, self.rng).reshape(CLASSES, -1)
         logits = self.graph.linear("classifier", pooled, weight, np.zeros(CLASSES))
         return self.graph.model(logits, (batch, CLASSES), "logits")
 
-    def _density(self, x: Tensor, depthwise: bool) -> float:
-        options = self.options
-        is_kept = (x is self.input and not options.prune_first) or (depthwise and not options.prune_depthwise)
-        return 1.0 if is_kept else options.density
-
-    def _normal(self, shape: int | tuple[int, ...], scale: float = 1.0) -> np.ndarray:
-        return self.rng.standard_normal(shape, np.float32) * np.float32(scale)
-
-    def _weight(self, shape: tuple[int, int, int, int], density: float) -> np.ndarray:
-        weight = self._normal(shape, math.sqrt(2 / math.prod(shape[1:])))
-        zeros = weight.size - round(density * weight.size)
-        weight.flat[np.abs(weight).argpartition(min(zeros, weight.size - 1), axis=None)[:zeros]] = 0
-        return weight
+    def _normal(self, channels: int) -> np.ndarray:
+        return 0.1 * self.rng.standard_normal(channels, np.float32)
 
 
-def resnet18(options: Options) -> onnx.ModelProto:
-    """ResNet-18 of He et al. 2016."""
-    return _resnet("resnet18", options, (2, 2, 2, 2), _basic_block)
+# Of each convolution of a residual block: name, channels over those of the stage, kernel, and whether it has the block's
+# stride (v1.5).
+Layers = tuple[tuple[str, int, int, bool], ...]
+BASIC: Layers = (("first", 1, 3, True), ("second", 1, 3, False))
+BOTTLENECK: Layers = (("first", 1, 1, False), ("second", 1, 3, True), ("third", 4, 1, False))
 
 
-def resnet50(options: Options) -> onnx.ModelProto:
-    """ResNet-50 of He et al. 2016, the stride in the 3x3 convolutions (v1.5)."""
-    return _resnet("resnet50", options, (3, 4, 6, 3), _bottleneck)
+def resnet(name: str, blocks: tuple[int, ...], layers: Layers, options: Options) -> onnx.ModelProto:
+    """A ResNet of He et al. 2016, with so many blocks in each stage."""
+    net = RandomNetwork(name, options)
+    x = net.conv("stem", net.input, net.channels(64), 7, stride=2)
+    x = net.max_pool("stem.pool", x, 3, padding=1)
+    for stage, count in enumerate(blocks):
+        k = net.channels(64 * 2**stage)
+        for number in range(count):
+            block, y, stride = f"stage{stage + 1}.{number + 1}", x, 2 if stage > 0 and number == 0 else 1
+            for layer, times, kernel, is_strided in layers:
+                is_last = layer == layers[-1][0]
+                y = net.conv(f"{block}.{layer}", y, times * k, kernel, stride if is_strided else 1, relu=not is_last)
+            if stride > 1 or x.channels != y.channels:
+                x = net.conv(f"{block}.shortcut", x, y.channels, 1, stride, relu=False)
+            x = net.add(f"{block}.add", y, x)
+    return net.finish(x)
 
 
 def vgg16(options: Options) -> onnx.ModelProto:
@@ -163,40 +171,8 @@ def mobilenet(options: Options) -> onnx.ModelProto:
 
 
 MODELS: dict[str, Callable[[Options], onnx.ModelProto]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
+    "resnet18": partial(resnet, "resnet18", (2, 2, 2, 2), BASIC),
+    "resnet50": partial(resnet, "resnet50", (3, 4, 6, 3), BOTTLENECK),
     "vgg16": vgg16,
     "mobilenet": mobilenet,
 }
-Block = Callable[[RandomNetwork, str, Tensor, int, int], Tensor]
-
-
-def _resnet(name: str, options: Options, blocks: tuple[int, ...], block: Block) -> onnx.ModelProto:
-    net = RandomNetwork(name, options)
-    x = net.conv("stem", net.input, net.channels(64), 7, stride=2)
-    x = net.max_pool("stem.pool", x, 3, padding=1)
-    for i, count in enumerate(blocks, start=1):
-        for j in range(1, count + 1):
-            x = block(net, f"stage{i}.{j}", x, 64 * 2 ** (i - 1), 2 if i > 1 and j == 1 else 1)
-    return net.finish(x)
-
-
-def _basic_block(net: RandomNetwork, name: str, x: Tensor, full: int, stride: int) -> Tensor:
-    k = net.channels(full)
-    y = net.conv(f"{name}.first", x, k, 3, stride)
-    y = net.conv(f"{name}.second", y, k, 3, relu=False)
-    return net.add(f"{name}.add", y, _shortcut(net, name, x, k, stride))
-
-
-def _bottleneck(net: RandomNetwork, name: str, x: Tensor, full: int, stride: int) -> Tensor:
-    k = net.channels(full)
-    y = net.conv(f"{name}.first", x, k, 1)
-    y = net.conv(f"{name}.second", y, k, 3, stride)
-    y = net.conv(f"{name}.third", y, 4 * k, 1, relu=False)
-    return net.add(f"{name}.add", y, _shortcut(net, name, x, 4 * k, stride))
-
-
-def _shortcut(net: RandomNetwork, name: str, x: Tensor, channels: int, stride: int) -> Tensor:
-    if stride == 1 and x.channels == channels:
-        return x
-    return net.conv(f"{name}.shortcut", x, channels, 1, stride, relu=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -36,42 +39,35 @@ class GraphBuilder:
     ) -> str:
         """Convolution with `weight` (K, C / groups, R, S) and `bias` (K,); `padding` zeros on all four sides."""
         parameters = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-        return self._add(
-            "Conv",
-            name,
-            [x],
-            parameters,
-            kernel_shape=weight.shape[2:],
-            strides=[stride] * 2,
-            pads=[padding] * 4,
-            group=groups,
-        )
+        shape = {"kernel_shape": weight.shape[2:], "strides": [stride] * 2, "pads": [padding] * 4, "group": groups}
+        return self._add("Conv", name, x, parameters=parameters, **shape)
 
-    def batch_norm(self, name: str, x: str, parameters: dict[str, np.ndarray], epsilon: float = 1e-5) -> str:
+    def batch_norm(self, name: str, x: str, parameters: dict[str, np.ndarray]) -> str:
         """Batch norm for inference; `parameters` are ``weight, bias, running_mean, running_var``, each (C,)."""
         order = ("weight", "bias", "running_mean", "running_var")
-        return self._add("BatchNormalization", name, [x], {key: parameters[key] for key in order}, epsilon=epsilon)
+        return self._add(
+            "BatchNormalization", name, x, parameters={key: parameters[key] for key in order}, epsilon=1e-5
+        )
 
     def relu(self, name: str, x: str) -> str:
         """max(x, 0)."""
-        return self._add("Relu", name, [x])
+        return self._add("Relu", name, x)
 
     def add(self, name: str, a: str, b: str) -> str:
         """a + b."""
-        return self._add("Add", name, [a, b])
+        return self._add("Add", name, a, b)
 
     def max_pool(self, name: str, x: str, kernel: int, stride: int, padding: int = 0) -> str:
         """Maximum over `kernel` x `kernel` pixels."""
-        return self._add("MaxPool", name, [x], kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4)
+        return self._add("MaxPool", name, x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4)
 
     def global_average_pool(self, name: str, x: str) -> str:
         """(N, C, H, W) to (N, C): mean over the pixels."""
-        pooled = self._add("GlobalAveragePool", f"{name}.pool", [x])
-        return self._add("Flatten", name, [pooled], axis=1)
+        return self._add("Flatten", name, self._add("GlobalAveragePool", f"{name}.pool", x), axis=1)
 
     def linear(self, name: str, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
         """(N, C) to (N, K) with `weight` (K, C) and `bias` (K,)."""
-        return self._add("Gemm", name, [x], {"weight": weight, "bias": bias}, transB=1)
+        return self._add("Gemm", name, x, parameters={"weight": weight, "bias": bias}, transB=1)
 
     def model(self, output: str, shape: tuple[int, ...], name: str) -> onnx.ModelProto:
         """The finished, checked model with one output, `output` (of `shape`) renamed to `name`."""
@@ -80,23 +76,18 @@ class GraphBuilder:
             raise ValueError(f"{output} is not the last node, {self.nodes[-1].name} is")
         outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, outputs, self.constants)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="tvm-sparse", ir_version=IR_VERSION
-        )
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, producer_name="tvm-sparse", ir_version=IR_VERSION)
         onnx.checker.check_model(model, full_check=True)
         return model
 
     def _add(
-        self,
-        op: str,
-        name: str,
-        inputs: list[str],
-        parameters: dict[str, np.ndarray] | None = None,
-        **attributes: object,
+        self, op: str, name: str, *inputs: str, parameters: Mapping[str, np.ndarray] | None = None, **attributes: Any
     ) -> str:
-        names = list(inputs)
-        for key, value in (parameters or {}).items():
-            names.append(f"{name}.{key}")
-            self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), names[-1]))
+        parameters = parameters or {}
+        for key, value in parameters.items():
+            array = np.ascontiguousarray(value, np.float32)
+            self.constants.append(numpy_helper.from_array(array, f"{name}.{key}"))
+        names = [*inputs, *(f"{name}.{key}" for key in parameters)]
         self.nodes.append(helper.make_node(op, names, [name], name, **attributes))
         return name

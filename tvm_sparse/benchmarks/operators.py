@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 import numpy as np
 
+from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 
 # Number -> output height (= width), input channels, filters, kernel height (= width), padding on each side.
@@ -33,13 +33,7 @@ def spec(operator: int, batch: int = 1) -> ConvSpec:
 
 def weight(operator: int, density: float, seed: int = 0) -> np.ndarray:
     """Normal random weight (K, C, R, S), float32, of which the largest round(density * size) are kept."""
-    shape = spec(operator).weight_shape
-    values = np.random.default_rng([seed, operator]).standard_normal(shape, np.float32) / math.sqrt(
-        math.prod(shape[1:])
-    )
-    zeros = values.size - round(density * values.size)
-    values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
-    return values
+    return normal_weight(spec(operator), density, [seed, operator])
 
 
 def name(operator: int, batch: int, density: float) -> str:

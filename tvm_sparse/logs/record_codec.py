@@ -67,9 +67,11 @@ def _check_schema(where: str, data: dict[str, Any]) -> None:
         hint = "tune again, or read it with the tvm-sparse that wrote it"
         raise LogError(where, "the line has an older form", f"schema {schema}", f"schema {SCHEMA}", hint)
     found = data.pop(CHECKSUM, None)
-    if found is not None and found != _checksum(dumps(where, data)):
+    # By hand only this schema is written.
+    is_newer = type(schema) is int and schema > SCHEMA
+    if (found is not None or is_newer) and found != _checksum(dumps(where, data)):
         raise LogError(where, "the line does not match its checksum, so it is damaged", reprlib.repr(found))
-    if type(schema) is int and schema > SCHEMA:
+    if is_newer:
         raise NewerSchemaError(
             where, "written by a newer tvm-sparse", f"schema {schema}", f"up to {SCHEMA}", "upgrade tvm-sparse"
         )

@@ -1,16 +1,15 @@
-"""One process apart: it holds the GPU and is replaced when a kernel breaks its CUDA context, or has its own threads."""
+"""Processes apart: one holds the GPU and is replaced when a kernel breaks its CUDA context, others build kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import queue
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
-
-def pool(workers: int) -> ProcessPoolExecutor:
-    """Fresh processes: CUDA does not survive a fork."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+from tvm_sparse.measure.worker import Worker
 
 
 class Runner:
@@ -34,5 +33,28 @@ class Runner:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``function(*arguments)`` in the process; BrokenProcessPool where the process died of it."""
         if self._pool is None:
-            self._pool = pool(1)
+            # A fresh process: CUDA does not survive a fork.
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
         return self._pool.submit(function, *arguments).result()
+
+
+@contextmanager
+def crew(size: int, command: Sequence[str] | None = None) -> Iterator[Callable[..., dict[str, Any]]]:
+    """`Worker.ask` of whichever of `size` workers is idle, to be called from as many threads."""
+    workers = [Worker({}, command=command) for _ in range(size)]
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for each in workers:
+        idle.put(each)
+
+    def ask(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        worker = idle.get()
+        try:
+            return worker.ask(request, timeout_s)
+        finally:
+            idle.put(worker)
+
+    try:
+        yield ask
+    finally:
+        for each in workers:
+            each.stop()

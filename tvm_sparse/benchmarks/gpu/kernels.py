@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,13 @@ import numpy as np
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.baselines import Baseline, Prepared
 from tvm_sparse.benchmarks.gpu import code_size
+from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.benchmarks.results import OURS
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import schedule_names, spaces_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -106,36 +105,20 @@ def built(
 
     The libraries live in a temporary folder until the context ends; a kernel that cannot be built says why.
     """
-    crew = [Worker({}) for _ in range(min(workers, len(kernels)))]
-    idle: queue.Queue[Worker] = queue.Queue()
-    for worker in crew:
-        idle.put(worker)
-
-    def build(number: int) -> Baseline:
-        worker = idle.get()
-        try:
-            return _build(kernels[number], worker, str(Path(folder) / f"kernel{number}"), target, timeout_s)
-        finally:
-            idle.put(worker)
-
+    # Many non-zeros take longest to compile, so they start first.
+    order = sorted(range(len(kernels)), key=lambda i: -kernels[i].density * operators.spec(kernels[i].operator).k)
+    size = max(1, min(workers, len(kernels)))
     with tempfile.TemporaryDirectory(prefix="tvm_sparse_") as folder:
-        try:
-            # Many non-zeros take longest to compile, so they start first.
-            order = sorted(
-                range(len(kernels)), key=lambda i: -kernels[i].density * operators.spec(kernels[i].operator).k
-            )
-            with ThreadPoolExecutor(max(1, len(crew))) as threads:
-                done = dict(zip(order, threads.map(build, order), strict=True))
-        finally:
-            for worker in crew:
-                worker.stop()
+        with crew(size) as ask, ThreadPoolExecutor(size) as threads:
+            made = threads.map(lambda i: _build(kernels[i], ask, f"{folder}/kernel{i}", target, timeout_s), order)
+            done = dict(zip(order, made, strict=True))
         by_case: dict[tuple[int, int], list[tuple[float, Baseline]]] = {}
         for number, kernel in enumerate(kernels):
             by_case.setdefault((kernel.operator, kernel.batch), []).append((kernel.density, done[number]))
         yield by_case
 
 
-def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: float) -> Baseline:
+def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target: Any, timeout_s: float) -> Baseline:
     spec = operators.spec(kernel.operator, kernel.batch)
     weight = operators.weight(kernel.operator, kernel.density, kernel.seed)
     arrays, library = f"{path}-weight.npz", f"{path}.so"
@@ -152,7 +135,7 @@ def _build(kernel: Wanted, worker: Worker, path: str, target: Any, timeout_s: fl
             "library": library,
         }
         try:
-            answer = worker.ask(request, timeout_s)
+            answer = ask(request, timeout_s)
         except TvmSparseError as error:
             answer = {"failure": str(error)}
         if not answer:
