@@ -83,11 +83,9 @@ class CsrRowSpace(HandMadeSpace):
         self.spec, self.layout = spec, layout
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """See `Space`."""
         return stretch(weight, _places(self.spec, self.layout))
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        """See `HandMadeSpace`."""
         spec, layout = self.spec, self.layout
         filters, blocks = divisors(spec.k, 32), divisors(spec.out_h // layout.rows)
         filters_block = choose.one_of("filters", filters, nearest(filters, 8))

@@ -59,14 +59,12 @@ class CsrPixelsSpace(HandMadeSpace):
         self.spec = spec
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """See `Space`."""
         height, width = _padded_size(self.spec)
         c, r, s = np.ogrid[: self.spec.c, : self.spec.r, : self.spec.s]
         places = (c * height + r * self.spec.dilation[0]) * width + s * self.spec.dilation[1]
         return stretch(weight, places)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        """See `HandMadeSpace`."""
         # At most 256 x 4 threads a block.
         threads = choose.one_of("threads", (32, 64, 128, 256), 64)
         filters = divisors(self.spec.k, 4)

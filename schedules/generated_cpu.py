@@ -54,7 +54,6 @@ class TextbookSpace(GeneratedSpace):
         self.nnz = nnz
 
     def generator(self, postprocs: list) -> ms.space_generator.SpaceGenerator:
-        """See `GeneratedSpace`."""
         rules = [
             ms.schedule_rule.MultiLevelTiling(
                 structure="SSRSRS",

@@ -17,10 +17,7 @@ from tvm.runtime import tensor
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_sparse.autotune.metaschedule_context import (
-    Reason,
-    tune_context,
-)
+from tvm_sparse.autotune.metaschedule_context import Reason, tune_context
 from tvm_sparse.scheduling.space import Decisions, Space
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.

@@ -76,7 +76,6 @@ class SamplePhase(GuidedPhase):
         self.sample = sample
 
     def run(self) -> Iterator[TuningRecord]:
-        """See `Phase`."""
         runner = self.runner
         twins = filter(None, (self.sample.twin(each, runner.target) for each in self.spaces))
         with Measurer(self.sample.spec, self.sample.weight, runner.target, runner.options.measure) as measurer:

@@ -71,7 +71,6 @@ class GuidedPhase(Phase):
     """Defaults and other starts of all spaces, then rounds of search over the best ones."""
 
     def run(self) -> Iterator[TuningRecord]:
-        """See `Phase`."""
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
@@ -132,7 +131,6 @@ class RandomPhase(Phase):
     """Draws from all spaces, whatever their times."""
 
     def run(self) -> Iterator[TuningRecord]:
-        """See `Phase`."""
         search = RandomSearch(self.spaces, self.runner.target, self.runner.options.seed + 1)
         while self._goes_on() and (proposals := search.propose(self.runner.batch)):
             yield from self._measure(proposals)

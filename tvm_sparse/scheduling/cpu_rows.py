@@ -74,7 +74,6 @@ class RowSpace(HandMadeSpace):
         self.spec, self.layout, self.pack = spec, layout, pack
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        """See `HandMadeSpace`."""
         spec, layout, pack = self.spec, self.layout, self.pack
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
         acc = sch.cache_write(conv, 0, "local")

@@ -183,7 +183,6 @@ class HandMadeSpace(Space):
         self.apply(sch, Choose(sch, f"schedule {self.name}"))
 
     def scheduled(self, decisions: Decisions | None = None) -> Schedule:
-        """See `Space`."""
         if decisions is not None and not isinstance(decisions, dict):
             raise BuildError(f"schedule {self.name}", "takes decisions by name", type(decisions).__name__, "an object")
         sch = Schedule(self.func, debug_mask="none")
@@ -201,14 +200,12 @@ class HandMadeSpace(Space):
         return choose.choices
 
     def decisions_of(self, sch: Schedule) -> Decisions:
-        """See `Space`."""
         return {
             name: choice.to_json(value)
             for (name, choice), value in zip(self.choices.items(), sampled(sch), strict=True)
         }
 
     def starts(self) -> list[Decisions]:
-        """See `Space`."""
         return [self.decisions_of(self.scheduled())]
 
 
@@ -224,19 +221,16 @@ class GeneratedSpace(Space):
         """What is done to a schedule after its trace."""
 
     def scheduled(self, decisions: Decisions | None = None) -> Schedule:
-        """See `Space`. TVM may crash on a trace that `measure.safe_replay` has not seen."""
         if decisions is None:
             hint = "give a trace from a tuning log"
             raise UsageError(f"schedule {self.name}", "has no default decisions", hint=hint)
         return replayed(self.func, f"schedule {self.name}", decisions)
 
     def decisions_of(self, sch: Schedule) -> Decisions:
-        """See `Space`."""
         trace: Decisions = trace_to_json(sch.trace)
         return trace
 
     def starts(self) -> list[Decisions]:
-        """See `Space`."""
         return []
 
 

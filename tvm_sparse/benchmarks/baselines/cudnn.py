@@ -11,14 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.benchmarks.baselines.base import (
-    Baseline,
-    Prepared,
-    Tensor,
-    require_plain,
-    settings,
-    symmetric_padding,
-)
+from tvm_sparse.benchmarks.baselines.base import Baseline, Prepared, Tensor, require_plain, settings, symmetric_padding
 from tvm_sparse.benchmarks.references import FLOAT32_TOLERANCE, ROUNDED_TOLERANCE
 from tvm_sparse.conv.spec import ConvSpec
 

@@ -115,12 +115,10 @@ class NpqSpace(FoldedCudaSpace):
         super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding.gpu)
 
     def counts(self, decisions: NpqDecisions) -> KernelCounts:
-        """See `FoldedCudaSpace`."""
         filters, channels, stages, order, resident, launch = decisions
         return npq_counts(self.tiles, self.folding, (filters, channels, stages, resident), order=order, launch=launch)
 
     def schedule_with(self, sch: Schedule, decisions: NpqDecisions) -> None:
-        """See `FoldedCudaSpace`."""
         conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
         sch.set_scope(conv, 0, "local")
         filters, channels, stages, order, blocks, launch = decisions

@@ -105,7 +105,6 @@ class FoldedCudaSpace(HandMadeSpace):
         """Schedule with sampled `decisions`, a tuple like `candidates`."""
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        """See `HandMadeSpace`."""
         candidates = self.candidates
         default = candidates if choose.given is not None else self._default()
         each = zip(candidates._fields, candidates, default, strict=True)
@@ -113,12 +112,10 @@ class FoldedCudaSpace(HandMadeSpace):
 
     @cached_property
     def choices(self) -> dict[str, OneOf | Split]:
-        """See `HandMadeSpace`."""
         pairs = zip(self.candidates._fields, self.candidates, strict=True)
         return {name: OneOf(tuple(sorted(set(values)))) for name, values in pairs}
 
     def starts(self) -> list[Decisions]:
-        """See `Space`; empty where no decisions fit."""
         items = self.choices.items()
         return [
             {name: choice.to_json(value) for (name, choice), value in zip(items, each, strict=True)}
@@ -159,18 +156,14 @@ class FoldedCudaSpace(HandMadeSpace):
         return self.counts(type(self.candidates)(*sampled(sch)))
 
     def refusal(self, sch: Schedule) -> str:
-        """See `Space`."""
         return refused(self.counts_of(sch), self.gpu)
 
     def features(self, sch: Schedule) -> Sequence[float]:
-        """See `Space`."""
         return features(self.counts_of(sch), self.gpu)
 
     def estimate(self, sch: Schedule) -> float | None:
-        """See `Space`."""
         return time_us(self.counts_of(sch), self.gpu)
 
     @property
     def estimate_us(self) -> float | None:
-        """See `Space`."""
         return time_us(self.counts(self.defaults[0]), self.gpu) if self.defaults else None

@@ -73,7 +73,6 @@ class TileSpace(HandMadeSpace):
         self.plan = plan
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        """See `HandMadeSpace`."""
         names = ("filters", "rows", "images", "channels")
         tile = [choose.one_of(name, *getattr(self.plan, name)) for name in names]
         marks = {FOLD: choose.one_of("blocks_per_sm", *self.plan.blocks)} if self.fold else {}
@@ -112,7 +111,6 @@ class FoldedTileSpace(FoldedCudaSpace):
         super().__init__(name, self.structure.variant, func, candidates, folding.gpu)
 
     def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
-        """See `FoldedCudaSpace`."""
         *tile, stages, order, blocks, launch = decisions
         _schedule(
             sch,
@@ -122,7 +120,6 @@ class FoldedTileSpace(FoldedCudaSpace):
         )
 
     def counts(self, decisions: TileDecisions) -> KernelCounts:
-        """See `FoldedCudaSpace`."""
         structure, gpu = self.structure, self.folding.gpu
         filters, rows, images, channels, stages, order, resident, launch = decisions
         output = OutputTile(

@@ -95,12 +95,10 @@ class SplitKSpace(FoldedCudaSpace):
         super().__init__(name, variant, func, candidates, folding.gpu)
 
     def counts(self, decisions: SplitKDecisions) -> KernelCounts:
-        """See `FoldedCudaSpace`."""
         *sizes, launch = decisions
         return npq_counts(self.tiles, self.folding, sizes, splits=self.parts, launch=launch)
 
     def schedule_with(self, sch: Schedule, decisions: SplitKDecisions) -> None:
-        """See `FoldedCudaSpace`."""
         conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
         sch.set_scope(conv, 0, "local")
         sch.set_scope(total, 0, "local")
