@@ -98,7 +98,7 @@ def test_the_roof() -> None:
     case = make_case(9, 64, (0.1,))
     roof = comparison.roof(case, 0.1, H200)
     assert roof.compute_us == pytest.approx(2 * 3686 * 64 * 224**2 / (132 * 128 * 2 * 1.98e9) * 1e6)
-    assert roof.memory_us == pytest.approx(8 * 64 * 64 * 224**2 / 4.32e12 * 1e6, rel=1e-4)
+    assert roof.memory_us == pytest.approx(8 * 64 * 64 * 224**2 / 4.3e12 * 1e6, rel=1e-4)
     assert roof.time_us == roof.memory_us
     by_name = comparison.peak_flops(Device(name="NVIDIA H100 80GB HBM3", arch="sm_90"))
     assert by_name == pytest.approx(comparison.peak_flops(H200), rel=0.01)

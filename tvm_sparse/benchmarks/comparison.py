@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device
 from tvm_sparse.benchmarks.timing import Quartiles, speedup, verdict
+from tvm_sparse.target.gpu import GpuInfo, capability_of, card
 
 # What a user of cuDNN gets: exactly float32, or, torch's default, TF32 allowed where that is faster.
 CUDNN_FP32, CUDNN_TF32, CUDNN_FP16 = ("cudnn-fp32",), ("cudnn-fp32", "cudnn-tf32"), ("cudnn-fp16",)
@@ -16,10 +17,6 @@ LOWERED = ("im2col-cublas-fp32", "im2col-cusparse")
 ESCORT = ("escort", "escort-prepadded")
 # Every baseline that computes the same convolution in float32.
 EXACT = (*CUDNN_FP32, *LOWERED, *ESCORT)
-# Part of the name -> float32 operations a second, bytes a second of the memory as specified.
-PEAKS = {"H200": (67e12, 4.8e12), "H100": (67e12, 3.35e12)}
-# Of the specified bandwidth, what copies reach on an H200 (4.3 of 4.8 TB/s).
-REACHABLE_BANDWIDTH = 0.9
 # Multiply-adds a clock of one multiprocessor, Hopper.
 LANES = 128
 
@@ -53,7 +50,12 @@ def best(case: Case, families: Sequence[str], density: float | None = None) -> C
         for contender in case.contenders
         if contender.family in families and contender.final and contender.density in (None, density)
     ]
-    return min(found, key=lambda contender: Quartiles.of(contender.cold_us).median, default=None)
+    return min(found, key=median_us, default=None)
+
+
+def median_us(contender: Contender) -> float:
+    """Median time, cold."""
+    return Quartiles.of(contender.cold_us).median
 
 
 def against(case: Case, density: float, families: Sequence[str], ours: str = OURS) -> Comparison | None:
@@ -65,16 +67,18 @@ def against(case: Case, density: float, families: Sequence[str], ours: str = OUR
     return Comparison(baseline, ratio, verdict(ratio))
 
 
+def card_of(device: Device) -> GpuInfo | None:
+    """What is known of a GPU; None where no card has its name."""
+    found = card(capability_of(device.arch), device.name)
+    return found if device.name.startswith(found.name) else None
+
+
 def peak_flops(device: Device) -> float | None:
     """float32 operations a second: from multiprocessors and clock where known, else by name."""
     if device.multiprocessors and device.clock_mhz:
         return device.multiprocessors * LANES * 2 * device.clock_mhz * 1e6
-    return next((flops for name, (flops, _) in PEAKS.items() if name in device.name), None)
-
-
-def bandwidth(device: Device) -> float | None:
-    """Bytes a second that memory can move, by name."""
-    return next((REACHABLE_BANDWIDTH * bytes_ for name, (_, bytes_) in PEAKS.items() if name in device.name), None)
+    gpu = card_of(device)
+    return gpu and gpu.flops_s
 
 
 def non_zeros(case: Case, density: float) -> int:
@@ -84,12 +88,12 @@ def non_zeros(case: Case, density: float) -> int:
 
 def roof(case: Case, density: float, device: Device) -> Roof | None:
     """For the non-zeros; input, output and the non-zeros' values move once. None for an unknown GPU."""
-    flops, bytes_per_s = peak_flops(device), bandwidth(device)
-    if flops is None or bytes_per_s is None:
+    flops, gpu = peak_flops(device), card_of(device)
+    if flops is None or gpu is None:
         return None
     nnz = non_zeros(case, density)
     moved = 4 * (math.prod(case.spec.input_shape) + math.prod(case.spec.output_shape) + nnz)
-    return Roof(case.spec.sparse_flops(nnz) / flops * 1e6, moved / bytes_per_s * 1e6)
+    return Roof(case.spec.sparse_flops(nnz) / flops * 1e6, moved / gpu.dram_bytes_s * 1e6)
 
 
 def crossing(ratios: Iterable[tuple[float, float]]) -> tuple[str, float | None]:

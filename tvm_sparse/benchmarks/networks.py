@@ -123,8 +123,8 @@ class RandomNetwork:
         return 0.1 * self.rng.standard_normal(channels, np.float32)
 
 
-# Of each convolution of a residual block: name, channels over those of the stage, kernel, and whether it has the block's
-# stride (v1.5).
+# Of each convolution of a residual block: name, channels over those of the stage, kernel, and whether it has the stride
+# of the block (v1.5).
 Layers = tuple[tuple[str, int, int, bool], ...]
 BASIC: Layers = (("first", 1, 3, True), ("second", 1, 3, False))
 BOTTLENECK: Layers = (("first", 1, 1, False), ("second", 1, 3, True), ("third", 4, 1, False))

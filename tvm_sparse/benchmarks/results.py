@@ -143,6 +143,11 @@ class Document:
     tuning: tuple[TuningCurve, ...] = ()
     schema: int = SCHEMA
 
+    @property
+    def cases(self) -> list[Case]:
+        """Those of all runs."""
+        return [case for run in self.runs for case in run.cases]
+
     def save(self, path: Path) -> None:
         """Write JSON, compressed where the name ends in ``.xz``, all at once."""
         text = json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"

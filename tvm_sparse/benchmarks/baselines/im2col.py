@@ -25,6 +25,7 @@ import numpy as np
 from tvm_sparse.benchmarks.baselines.base import Baseline, Prepared, Tensor, require_plain, settings, symmetric_padding
 from tvm_sparse.benchmarks.references import ROUNDED_TOLERANCE
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.csr import stretch
 
 
 def cublas(variant: str, tf32: bool = False) -> Baseline:
@@ -89,11 +90,8 @@ def _sparse(variant: str, spec: ConvSpec, weight: np.ndarray, device: Any) -> Pr
 
 def compressed_rows(spec: ConvSpec, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row pointers int32 (K + 1,), columns int32 and values float32 (nnz,) of the matrix (K, C R S)."""
-    filters, c, r, s = np.nonzero(weight)
-    channels = filters // (spec.k // spec.groups) * (spec.c // spec.groups) + c
-    columns = (channels * spec.r + r) * spec.s + s
-    rows = np.concatenate([[0], np.cumsum(np.bincount(filters, minlength=spec.k))])
-    return rows.astype(np.int32), columns.astype(np.int32), weight[filters, c, r, s]
+    values, columns, rows = stretch(weight, np.arange(spec.c * spec.r * spec.s).reshape(spec.c, spec.r, spec.s))
+    return rows, columns[: rows[-1]], values[: rows[-1]]
 
 
 def _output_shape(spec: ConvSpec, channels_first: bool) -> tuple[int, ...]:

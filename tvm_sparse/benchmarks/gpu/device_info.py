@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from importlib import metadata
 
 from tvm_sparse.benchmarks.results import Device
 from tvm_sparse.errors import BuildError
+from tvm_sparse.target.gpu_driver import gpu_property
 
 
 def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device]:
@@ -20,21 +20,12 @@ def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device
         raise BuildError("bench_gpu.py", "torch finds no GPU", hint="--target llvm tries it without one")
     versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
     properties = torch.cuda.get_device_properties(0)
-    clock, driver = _driver_says("clocks.max.sm", "driver_version")
+    clock_mhz, _, _ = (gpu_property("clocks.max.sm") or "").partition(" ")
     return versions, Device(
         name=properties.name,
         arch=arch,
         multiprocessors=properties.multi_processor_count,
-        clock_mhz=float(clock) if clock.replace(".", "").isdigit() else 0,
+        clock_mhz=float(clock_mhz) if clock_mhz.replace(".", "").isdigit() else 0,
         l2_bytes=getattr(properties, "L2_cache_size", 0),
-        driver=driver,
+        driver=gpu_property("driver_version") or "",
     )
-
-
-def _driver_says(*fields: str) -> list[str]:
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return [""] * len(fields)
-    return [part.strip() for part in answer.split(",")]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from tvm_sparse.benchmarks.comparison import CUDNN_TF32, best, non_zeros
+from tvm_sparse.benchmarks.comparison import CUDNN_TF32, best, median_us, non_zeros
 from tvm_sparse.benchmarks.report.cells import NOTHING, Table, kib
-from tvm_sparse.benchmarks.results import OURS, Case, Contender, Document
-from tvm_sparse.benchmarks.timing import Quartiles
+from tvm_sparse.benchmarks.results import OURS, Case, Document
 from tvm_sparse.scheduling.cuda.cost_model import cudnn_us
 from tvm_sparse.target.gpu import capability_of, card
 
@@ -37,53 +35,37 @@ def memory(cases: dict[tuple[int, int], Case], density: float) -> Table:
 
 def predictions(document: Document, shown: float) -> Table:
     """Predicted times and their ratio at density `shown`, and how often the winner is predicted."""
+    device = document.runs[0].device
+    gpu = card(capability_of(device.arch), device.name)
     rows: dict[tuple[int, int], tuple[str, ...]] = {}
     right: dict[tuple[int, int, float], bool] = {}
-    for case, density in _cases(document):
+    for case, density in [(each, density) for each in document.cases for density in each.densities]:
         own, baseline = best(case, [OURS], density), best(case, CUDNN_TF32, density)
         key = (case.operator, case.batch, density)
         if own is None or baseline is None or own.predicted_us is None or key in right:
             continue
-        measured = [Quartiles.of(each.cold_us).median for each in (own, baseline)]
-        device = document.runs[0].device
-        gpu = card(capability_of(device.arch), device.name)
-        predicted = [own.predicted_us, cudnn_us(case.spec, gpu)]
-        ratios = [times[1] / times[0] for times in (predicted, measured)]
+        predicted = (own.predicted_us, cudnn_us(case.spec, gpu))
+        ratios = (predicted[1] / predicted[0], median_us(baseline) / median_us(own))
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)
         if density == shown:
             rows[key[:2]] = (*(f"{each:.4g}" for each in predicted), *(f"{each:.2f}x" for each in ratios))
-    here, all_ = sum(right[key[0], key[1], shown] for key in rows), sum(right.values())
+    here, all_ = sum(right[(*key, shown)] for key in rows), sum(right.values())
     note = (
         f"Density {shown:g}. What `inspect --target cuda` predicts from the pattern alone, for the best of the default "
         f"decisions, and the ratio of measured medians, cold, of tuned kernels. The winner is predicted in {here} of "
         f"{len(rows)} cases, in {all_} of {len(right)} over all densities."
     )
-    names = ("ours, us", "cuDNN with TF32, us", "ratio", "measured ratio")
-    cells = tuple((*map(str, key), *rows[key]) for key in sorted(rows))
-    return Table("Prediction", note, ("op", "batch", *names), cells)
+    header = ("op", "batch", "ours, us", "cuDNN with TF32, us", "ratio", "measured ratio")
+    return Table("Prediction", note, header, tuple((*map(str, key), *rows[key]) for key in sorted(rows)))
 
 
 def failures(document: Document) -> Table:
     """What was not timed: one row for all cases and methods of which the same is said."""
     note = "Contenders without times, and the cause; cases are operator/batch."
-    where: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for case, each in _contenders(document):
+    same: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for case, each in [(where, each) for where in document.cases for each in where.contenders]:
         if each.status != "ok":
-            cases, families = where.setdefault((each.status, " ".join(each.cause.split())[-200:]), ({}, {}))
+            cases, families = same.setdefault((each.status, " ".join(each.cause.split())[-200:]), ({}, {}))
             cases[f"{case.operator}/{case.batch}"] = families[each.family] = None
-    rows = tuple((" ".join(cases), " ".join(families), *key) for key, (cases, families) in where.items())
+    rows = tuple((" ".join(cases), " ".join(families), *key) for key, (cases, families) in same.items())
     return Table("Not timed", note, ("cases", "contender", "status", "cause"), rows, detail=True)
-
-
-def _cases(document: Document) -> Iterator[tuple[Case, float]]:
-    for run in document.runs:
-        for case in run.cases:
-            for density in case.densities:
-                yield case, density
-
-
-def _contenders(document: Document) -> Iterator[tuple[Case, Contender]]:
-    for run in document.runs:
-        for case in run.cases:
-            for contender in case.contenders:
-                yield case, contender

@@ -66,7 +66,7 @@ def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
     """All results and curves; UsageError where they are not of one GPU, or there are none."""
     document = Document.merge(Document.load(path) for path in paths)
     names = {run.device.name for run in document.runs}
-    if len(names) != 1 or not any(run.cases for run in document.runs):
+    if len(names) != 1 or not document.cases:
         raise UsageError("report", "one report is of one GPU", ", ".join(sorted(names)) or "no results")
     added = []
     for text in tuning:
@@ -79,11 +79,10 @@ def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
 
 def write(document: Document, density: float, folder: Path, name: str, with_html: bool) -> list[Path]:
     """Write all files of the report and return their paths; UsageError where nothing was measured at `density`."""
-    measured = sorted({each for run in document.runs for case in run.cases for each in case.densities})
+    measured = sorted({each for case in document.cases for each in case.densities})
     if density not in measured:
-        raise UsageError(
-            "--density", "nothing was measured at it", density, ", ".join(f"{each:g}" for each in measured)
-        )
+        allowed = ", ".join(f"{each:g}" for each in measured)
+        raise UsageError("--density", "nothing was measured at it", density, allowed)
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Table 2 on the GPU: {document.runs[0].device.name}"
     made = tables(document, density)

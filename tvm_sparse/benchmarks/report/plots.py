@@ -7,11 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, against, best
+from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, against, best, median_us
 from tvm_sparse.benchmarks.report.search_curves import layers
-from tvm_sparse.benchmarks.report.tables import cases_at, own_densities, sweeps
+from tvm_sparse.benchmarks.report.tables import by_batch, cases_at, own_densities, sweeps
 from tvm_sparse.benchmarks.results import OURS, Case, Document, TuningCurve
-from tvm_sparse.benchmarks.timing import Quartiles
 
 # Distinct for the colour-blind as well (Okabe and Ito).
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#888888", "#56B4E9", "#000000")
@@ -30,16 +29,10 @@ COLUMNS = 5
 
 def plots(document: Document, density: float) -> list[tuple[str, str]]:
     """(title, SVG) of every plot that there are results for."""
-    found = []
-    at = cases_at(document, density)
-    for batch in sorted({batch for _, batch in at}, reverse=True):
-        cases = [case for (_, each), case in at.items() if each == batch]
-        title = f"Speed against cuDNN in float32, batch {batch}, density {density:g}"
-        found.append((title, _bars(cases, density)))
-    swept = sweeps(document)
-    for batch in sorted({batch for _, batch in swept}, reverse=True):
-        cases = [case for (_, each), case in swept.items() if each == batch]
-        found.append((f"Speed against sparsity, batch {batch}", _sparsity(cases)))
+    at, swept = by_batch(cases_at(document, density)), by_batch(sweeps(document))
+    title = f"Speed against cuDNN in float32, batch {{}}, density {density:g}"
+    found = [(title.format(batch), _bars(cases, density)) for batch, cases in at.items()]
+    found += [(f"Speed against sparsity, batch {batch}", _sparsity(cases)) for batch, cases in swept.items()]
     if document.tuning:
         found.append(("Best time after so many trials", _trials(document.tuning)))
     return found
@@ -66,7 +59,7 @@ def _speed(case: Case, families: Sequence[str], density: float | None = None) ->
     found, base = best(case, families, density), best(case, CUDNN_FP32, density)
     if found is None or base is None:
         return math.nan
-    return Quartiles.of(base.cold_us).median / Quartiles.of(found.cold_us).median
+    return median_us(base) / median_us(found)
 
 
 def _sparsity(cases: Sequence[Case]) -> str:
@@ -74,10 +67,10 @@ def _sparsity(cases: Sequence[Case]) -> str:
     figure, axes = _small_plots(len(cases))
     for each, case in zip(axes, cases, strict=False):
         found = [(density, against(case, density, CUDNN_FP32)) for density in own_densities(case)]
-        spreads = {100 * (1 - density): one.ratio for density, one in found if one is not None}
-        low, middle, high = ([getattr(s, name) for s in spreads.values()] for name in ("low", "median", "high"))
-        each.fill_between(list(spreads), low, high, color=COLOURS[0], alpha=0.3)
-        each.plot(list(spreads), middle, marker="o", markersize=3, color=COLOURS[0], label=OURS)
+        ratios = {100 * (1 - density): one.ratio for density, one in found if one is not None}
+        low, middle, high = ([getattr(ratio, name) for ratio in ratios.values()] for name in ("low", "median", "high"))
+        each.fill_between(list(ratios), low, high, color=COLOURS[0], alpha=0.3)
+        each.plot(list(ratios), middle, marker="o", markersize=3, color=COLOURS[0], label=OURS)
         each.axhline(1, color="black", linewidth=1, label="cuDNN float32")
         each.axhline(_speed(case, CUDNN_TF32), color=COLOURS[1], label="cuDNN, TF32 allowed")
         _logarithmic(each)

@@ -13,6 +13,7 @@ from tvm_sparse.benchmarks.comparison import (
     against,
     best,
     crossing,
+    median_us,
     pick,
     roof,
 )
@@ -45,16 +46,22 @@ METHODS = (
 
 def cases_at(document: Document, density: float) -> dict[tuple[int, int], Case]:
     """For each operator and batch the case with most methods at a density."""
-    cases = [case for run in document.runs for case in run.cases if density in case.densities]
-    return pick(
-        cases, lambda case: len({c.family for c in case.contenders if c.final and c.density in (None, density)})
-    )
+    cases = [case for case in document.cases if density in case.densities]
+    timed = (None, density)
+    return pick(cases, lambda case: len({c.family for c in case.contenders if c.final and c.density in timed}))
 
 
 def sweeps(document: Document) -> dict[tuple[int, int], Case]:
     """For each operator and batch the case with most densities of our kernel, two at least."""
-    cases = [case for run in document.runs for case in run.cases if len(own_densities(case)) > 1]
-    return pick(cases, lambda case: len(own_densities(case)))
+    return pick(
+        [case for case in document.cases if len(own_densities(case)) > 1], lambda case: len(own_densities(case))
+    )
+
+
+def by_batch(cases: dict[tuple[int, int], Case]) -> dict[int, list[Case]]:
+    """The cases of each batch, the largest first."""
+    batches = sorted({batch for _, batch in cases}, reverse=True)
+    return {batch: [case for case in cases.values() if case.batch == batch] for batch in batches}
 
 
 def own_densities(case: Case) -> list[float]:
@@ -66,9 +73,8 @@ def tables(document: Document, density: float) -> list[Table]:
     """All tables, in the order of the report."""
     device = document.runs[0].device
     at = cases_at(document, density)
-    batches = sorted({batch for _, batch in at}, reverse=True)
     return [
-        *(_verdicts(at, batch, density, device) for batch in batches),
+        *(_verdicts(cases, density, device, number == 0) for number, cases in enumerate(by_batch(at).values())),
         _methods(at, density),
         _warm(at, density),
         _densities(document),
@@ -80,26 +86,22 @@ def tables(document: Document, density: float) -> list[Table]:
     ]
 
 
-def _verdicts(cases: dict[tuple[int, int], Case], batch: int, density: float, device: Device) -> Table:
+def _verdicts(cases: Sequence[Case], density: float, device: Device, is_first: bool) -> Table:
     note = (
         f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
         "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
         "better of float32 and TF32, torch's default. Ours and the exact baselines are float32. Roof: least time of "
         "the non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
     )
-    if batch < max(each for _, each in cases):
-        note = "As above."
-    header = ("op", "ours", *BASELINES, "roof", "kernel")
     rows = []
-    for (operator, each_batch), case in cases.items():
-        if each_batch != batch:
-            continue
+    for case in cases:
         own = best(case, [OURS], density)
         cells = [_against(against(case, density, each), name_it=each is EXACT) for each in BASELINES.values()]
         kernel = own.detail.removeprefix("folded_cuda:") if own else NOTHING
         kernel = kernel.removesuffix(", tuned for these weights")
-        rows.append((str(operator), time(own), *cells, _roof(case, own, density, device), kernel))
-    return Table(f"Batch {batch}", note, header, tuple(rows))
+        rows.append((str(case.operator), time(own), *cells, _roof(case, own, density, device), kernel))
+    header = ("op", "ours", *BASELINES, "roof", "kernel")
+    return Table(f"Batch {cases[0].batch}", note if is_first else "As above.", header, tuple(rows))
 
 
 def _against(found: Comparison | None, name_it: bool) -> str:
@@ -114,7 +116,7 @@ def _roof(case: Case, own: Contender | None, density: float, device: Device) -> 
     if own is None or least is None:
         return NOTHING
     bound = "compute" if least.compute_us > least.memory_us else "memory"
-    return f"{100 * least.time_us / Quartiles.of(own.cold_us).median:.0f}% ({bound})"
+    return f"{100 * least.time_us / median_us(own):.0f}% ({bound})"
 
 
 def _methods(cases: dict[tuple[int, int], Case], density: float) -> Table:
@@ -170,7 +172,7 @@ def _densities(document: Document) -> Table:
 
 def _crossing(document: Document, operator: int, batch: int, families: Sequence[str]) -> str:
     """The density up to which ours beats the best of `families`, of all cases of an operator and batch."""
-    cases = [case for run in document.runs for case in run.cases if (case.operator, case.batch) == (operator, batch)]
+    cases = [case for case in document.cases if (case.operator, case.batch) == (operator, batch)]
     found = [(density, against(case, density, families)) for case in cases for density in own_densities(case)]
     word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
     texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
