@@ -30,7 +30,7 @@ from tvm_sparse.scheduling.space import NotApplicable, Space
 
 NAME = "folded_cuda"
 TARGET = "cuda"
-# Multiply-adds, non-zeros times pixels of a thread, where there is no multistage pipeline: one compiler has all of them.
+# Multiply-adds, non-zeros times pixels of a thread, without a multistage pipeline: one compiler has all of them.
 MAX_WHOLE = 120_000
 # Multiply-adds of a k-tile where there is no multistage pipeline.
 K_TILE = 200

@@ -22,8 +22,8 @@ from tvm_sparse.target.gpu import gpu_info
 SPEC = ConvSpec(1, 8, 10, 12, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 # The others' tests are for sm_90.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_100", "sm_120")
-SPLIT = "folded_cuda:split2-run60"
-SCHEDULES = ("folded_cuda:ring-10x12-pixels1", "folded_cuda:run60", SPLIT, "csr_cuda", "dense_cuda")
+SPLIT = "folded_cuda:split2-npq60"
+SCHEDULES = ("folded_cuda:multistage-10x12-pixels1", "folded_cuda:npq60", SPLIT, "csr_cuda", "dense_cuda")
 
 
 def weight() -> np.ndarray:
@@ -84,5 +84,5 @@ def test_a_split_kernel_from_a_log_needs_clusters(arch: str) -> None:
     if gpu_info(target).has_clusters:
         assert find_space(SPLIT, SPEC, pattern, target).name == SPLIT
     else:
-        with pytest.raises(UsageError, match="it has no variant 'split2-run60'"):
+        with pytest.raises(UsageError, match="it has no variant 'split2-npq60'"):
             find_space(SPLIT, SPEC, pattern, target)
