@@ -91,7 +91,7 @@ def test_every_card_has_estimates(gpu: GpuInfo) -> None:
     pattern = SparsityPattern.of((rng.random(spec.weight_shape) < 0.1).astype(np.float32))
     target = resolve_target({"kind": "cuda", "arch": f"sm_{gpu.compute_capability}", "model": gpu.name})
     space = find_space("folded_cuda:npq384", spec, pattern, target)
-    counts = space.counts(space.scheduled(space.apply))
+    counts = space.counts_of(space.scheduled())
     assert floor_us(spec, pattern, gpu) < time_us(counts, gpu) == pytest.approx(space.estimate_us)
     assert all(np.isfinite(features(counts, gpu))) and len(features(counts, gpu)) == len(features(counts, H200))
     assert fitted_on(gpu) == DEFAULT
