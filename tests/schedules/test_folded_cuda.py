@@ -204,40 +204,40 @@ def test_many_blocks(name: str, values: tuple, grid: tuple, tmp_path: Path) -> N
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
 
 
-def test_a_ring_has_one_barrier_and_one_group_of_copies_a_chunk() -> None:
+def test_a_pipeline_has_one_barrier_and_one_group_of_copies_a_k_tile() -> None:
     """Copies are of 16 bytes where rows are aligned; their addresses are bound once, before the first barrier."""
     spec = ConvSpec(1, 64, 16, 16, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
     each = folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)[0]
     filters, rows, _, channels, depth, *_ = each.defaults[0]
     source = kernels(build_source(apply_decisions(each, weight).func, CUDA)[0])
-    tiles, chunks = spec.k // filters, spec.c // channels
-    assert source.count("__syncthreads()") == tiles * chunks
+    tiles, k_tiles = spec.k // filters, spec.c // channels
+    assert source.count("__syncthreads()") == tiles * k_tiles
     # The first copies are the same for all tiles.
-    ahead = min(depth - 1, chunks)
-    copied = ahead + tiles * (chunks - ahead)
+    ahead = min(depth - 1, k_tiles)
+    copied = ahead + tiles * (k_tiles - ahead)
     assert len(re.findall(r"commit_group\w*\(\);", source)) == copied
     assert each.variant == "multistage-16x16-pixels1"
     # Rows of 24 floats, padding and alignment included.
-    spread_out = spread((channels, rows + 2, 6), 1, rows * 16, chunks)
+    spread_out = spread((channels, rows + 2, 6), 1, rows * 16, k_tiles)
     assert source.count("tvm_sparse_cp_async_16(") == copied * spread_out.copies
     assert source.count("tvm_sparse_shared_address(") == spread_out.rounds < spread_out.copies
-    assert all("%" not in chunk for chunk in source.split("__syncthreads()")[1:chunks])
+    assert all("%" not in k_tile for k_tile in source.split("__syncthreads()")[1:k_tiles])
 
 
-def test_a_turned_ring_is_one_straight_line_that_is_entered_at_any_chunk() -> None:
-    """Each chunk is there once, behind a label; nothing is passed over chunk by chunk."""
+def test_rotated_k_tiles_are_one_straight_line_that_is_entered_at_any() -> None:
+    """Each k-tile is there once, behind a label; none is passed over one by one."""
     spec = ConvSpec(64, 64, 28, 28, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.5)
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "npq" in each.name)
     decisions = {**each.starts()[0], "order": "rotated"}
     source = kernels(build_source(apply_decisions(each, weight, decisions).func, CUDA)[0])
     filters, channels = decisions["filters"], decisions["channels"]
-    tiles, chunks = spec.k // filters, spec.c // channels
-    assert chunks > 3, "the test needs a ring with more chunks than buffers"
-    for macro, count in {"enter": tiles, "case": tiles * chunks, "leave": tiles * chunks, "end": tiles}.items():
+    tiles, k_tiles = spec.k // filters, spec.c // channels
+    assert k_tiles > 3, "the test needs more k-tiles than stages"
+    for macro, count in {"enter": tiles, "case": tiles * k_tiles, "leave": tiles * k_tiles, "end": tiles}.items():
         assert source.count(f"tvm_sparse_jump_table_{macro}(") == count
-    assert source.count("__syncthreads()") == tiles * chunks
+    assert source.count("__syncthreads()") == tiles * k_tiles
 
 
 def test_the_register_cap_reaches_the_kernel() -> None:

@@ -102,7 +102,7 @@ def test_a_split_space_is_refused_where_it_does_not_fit() -> None:
 
 
 def test_the_counts_of_a_part() -> None:
-    """A part has its share of multiply-adds, copies and chunks; its sums take shared memory; small grids gain by it."""
+    """A part has its share of multiply-adds, copies and k-tiles, its sums take shared memory; small grids gain."""
     pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
     output, k_tile = OutputTile(196, 4, 1, 1), KTile(8, 8 * 16 * 46 * 4, (8, 16, 8), 2)
     whole = kernel_counts(SMALL, pattern, output, k_tile, Pipeline(4, 1))
@@ -119,7 +119,7 @@ def test_the_counts_of_a_part() -> None:
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
-    """One launch in clusters along z; no workspace; one barrier a chunk of each tile and part; constant places."""
+    """One launch in clusters along z; no workspace; one barrier a k-tile of each tile and part; constant places."""
     weight = weight_of(SPEC)
     each = split(SPEC, weight, parts)
     filters, channels, depth, *_ = each.defaults[0]
@@ -128,7 +128,7 @@ def test_split_source_is_one_kernel_with_each_non_zero_once(parts: int) -> None:
     code = kernels(source)
     assert len(re.findall(r"\* (-?0x[0-9a-f.]+p[+-]\d+)f", code)) == np.count_nonzero(weight)
     assert code.count("__syncthreads()") == SPEC.k // filters * SPEC.c // channels
-    # The partial sums do not lie where other threads may still read the last chunk.
+    # The partial sums do not lie where other threads may still read the last k-tile.
     tiles = npq_tilings(SPEC, GPU)[0]
     staged = (min(depth, SPEC.c // parts // channels) * channels - 1) * channel_floats(tiles)
     staged += tiles.input_rows * tiles.width

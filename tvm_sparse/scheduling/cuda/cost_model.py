@@ -63,9 +63,9 @@ def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:
         last,
         each.resident_blocks,
         counts.pixels,
-        counts.turned,
-        counts.release == DependentLaunch.LAST_K_TILE,
-        counts.release == DependentLaunch.AT_ONCE,
+        counts.rotated,
+        counts.dependent_launch == DependentLaunch.LAST_K_TILE,
+        counts.dependent_launch == DependentLaunch.AT_ONCE,
     ]
 
 
@@ -138,9 +138,9 @@ class _Estimate:
     def starting_early(self) -> float:
         """How many times as long it takes as one that lets the next start at its exit."""
         counts, fit = self.counts, self.fit
-        if counts.release == DependentLaunch.LAST_K_TILE:
+        if counts.dependent_launch == DependentLaunch.LAST_K_TILE:
             return fit.apart if counts.splits == 1 and self.share <= 0.5 else fit.mixed
-        if counts.release == DependentLaunch.AT_ONCE:
+        if counts.dependent_launch == DependentLaunch.AT_ONCE:
             little = self.all_code_bytes <= self.gpu.instruction_cache_bytes[0]
             return fit.alike if counts.tiles * counts.splits == 1 or little else fit.mixed
         return 1.0
@@ -157,7 +157,7 @@ class _Estimate:
             active * counts.loads * counts.floats * counts.warps,
         )
         cramped = counts.registers > self.available_registers
-        issue *= (fit.slower_turned if counts.turned else 1) * (fit.cramped if cramped else 1)
+        issue *= (fit.slower_rotated if counts.rotated else 1) * (fit.cramped if cramped else 1)
         copies = self._copy_cycles(counts.copied_bytes)
         if active == 1:
             return issue + copies
@@ -184,9 +184,9 @@ class _Estimate:
         counts, fit = self.counts, self.fit
         # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
         rounds = min(counts.tiles, math.ceil(self.waves))
-        apart = counts.turned and counts.code_bytes <= self.gpu.instruction_cache_bytes[1]
+        apart = counts.rotated and counts.code_bytes <= self.gpu.instruction_cache_bytes[1]
         together = 0.0 if apart else min(1.0, counts.blocks / fit.together)
         cold = counts.instructions * (fit.cold_cycles + together * (fit.cold_together_cycles - fit.cold_cycles))
-        cold *= fit.slower_turned if counts.turned else 1
+        cold *= fit.slower_rotated if counts.rotated else 1
         cold = max(cold, self.all_code_bytes / rounds / fit.cold_bytes_cycle)
         return rounds * max(0.0, cold - self.warm_cycles) * (1 - min(1.0, fit.kept_bytes / self.all_code_bytes))

@@ -35,7 +35,7 @@ class Fit:
         Bytes of cold code that reach all multiprocessors together in a cycle, each tile's and split's once.
     kept_bytes
         Code of all tiles and splits that is still cached when the kernel is called again.
-    slower_turned, cramped
+    slower_rotated, cramped
         How many times as long code takes where blocks are at different k-tiles and so share less of what is fetched;
         and warm code whose registers do not suffice to issue shared loads well before their use.
     barrier_cycles, block_cycles
@@ -63,7 +63,7 @@ class Fit:
     cold_cycles: float
     cold_bytes_cycle: float
     kept_bytes: float
-    slower_turned: float
+    slower_rotated: float
     cramped: float
     barrier_cycles: float
     block_cycles: float
@@ -78,7 +78,7 @@ FITTED = (
     "cold_cycles",
     "cold_bytes_cycle",
     "kept_bytes",
-    "slower_turned",
+    "slower_rotated",
     "cramped",
     "barrier_cycles",
     "block_cycles",
@@ -112,7 +112,7 @@ FITS = {
         cold_cycles=7.0,
         cold_bytes_cycle=115.0,
         kept_bytes=153600.0,
-        slower_turned=1.38,
+        slower_rotated=1.38,
         cramped=1.7,
         barrier_cycles=230.0,
         block_cycles=220.0,

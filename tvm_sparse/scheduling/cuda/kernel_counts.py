@@ -48,7 +48,7 @@ class Pipeline(NamedTuple):
     stages: int
     resident: int
     order: int = Order.STRAIGHT
-    release: int = DependentLaunch.AT_EXIT
+    dependent_launch: int = DependentLaunch.AT_EXIT
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class KernelCounts:
         Copied by a block in all, and its shared memory.
     copies, addresses
         Of a thread in one k-tile, and how many of them are not just another channel or image further on.
-    stages, resident, order, release
+    stages, resident, order, dependent_launch
         Of its `Pipeline`.
     flops, traffic_bytes
         Of the convolution: two for a multiply-add of a non-zero; input once and output as often as it is written.
@@ -93,12 +93,12 @@ class KernelCounts:
     flops: int
     traffic_bytes: int
     order: int = Order.STRAIGHT
-    release: int = DependentLaunch.AT_EXIT
+    dependent_launch: int = DependentLaunch.AT_EXIT
     splits: int = 1
     floats: float = 1.0
 
     @property
-    def turned(self) -> bool:
+    def rotated(self) -> bool:
         """Whether blocks start at different k-tiles."""
         return self.order == Order.ROTATED
 

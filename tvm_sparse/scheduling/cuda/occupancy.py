@@ -29,12 +29,12 @@ OTHER_REGISTERS = 14
 MIN_REGISTERS = 48
 # 32-bit registers of one of a multiprocessor's four parts, and how many a thread may have.
 REGISTERS, MAX_REGISTERS = 16384, 255
-# Buffers of a ring. Small chunks need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
+# Pipeline stages. Small k-tiles need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
 # 334 us where three on their way took 341 (operator 10 at batch 64).
 DEPTHS = [3, 4, 6]
 # Decisions of a space that a search begins with.
 STARTS = 3
-# Chunks and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
+# K-tiles and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
 # compile. Large weights may have one for each `SHARE` multiply-adds, as these take longer.
 MAX_COPIES, SHARE = 4096, 8
 # What the driver and kernels of several translation units (`separate_compilation`) keep for themselves of each
@@ -74,7 +74,7 @@ def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     if copies > most:
         return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
-        return f"{kernel.addresses} addresses of a thread's copies in one chunk, at most {MAX_ADDRESSES}"
+        return f"{kernel.addresses} addresses of a thread's copies in one k-tile, at most {MAX_ADDRESSES}"
     accumulators = kernel.filters * kernel.pixels
     return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), gpu.shared_bytes)
 
@@ -136,7 +136,7 @@ class FoldedCudaSpace(HandMadeSpace):
         for values in itertools.product(*others, launches[:1]):
             each = self.counts(make(*values))
             if each.threads <= MAX_THREADS and not refused(each, self.gpu):
-                kind, estimate = (values[0], each.turned), (time_us(each, self.gpu), make(*values))
+                kind, estimate = (values[0], each.rotated), (time_us(each, self.gpu), make(*values))
                 best[kind] = min(best.get(kind, estimate), estimate)
 
         def estimate_us(values: Any) -> float:
