@@ -7,7 +7,7 @@ Several results of one GPU become one report: tables at one density come from th
 densities from the case with most densities, and no ratio is taken across cases. ``--tuning LABEL=LOG`` adds how a
 search went, from a tuning log that holds all its trials. Writes ``<name>.md``, ``<name>.html`` (one self-contained file
 with plots; needs matplotlib and jinja2, extra ``report``) and ``<name>.json.xz``, from which alone the same report is
-made again. Warm times, each search, and what could not be timed are on the page alone.
+made again. Warm times and what could not be timed are on the page alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 def main() -> int:
     """Write the report that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measured", type=Path, nargs="+", help="files of bench_table2.py, or of an earlier report")
+    parser.add_argument("measured", type=Path, nargs="+", help="files of bench_gpu.py, or of an earlier report")
     parser.add_argument("--tuning", action="append", default=[], metavar="LABEL=LOG", help="a search; may be repeated")
     parser.add_argument("--density", type=float, default=0.1, help="of the tables at one density (default: 0.1)")
     parser.add_argument("--name", required=True, help="of the files to write, such as table2-h200")
