@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 NONSENSE = (b"", b"\0" * 30, b"nonsense", b'{"a":1}', b"\xff\xfe", b"[" * 5000, b"NaN", b'{"schema":99}', b"null")
@@ -26,59 +25,35 @@ def cut(data: bytearray, _rng: random.Random, _start: int, stop: int) -> None:
     del data[stop:]
 
 
-def short(start: int, stop: int) -> slice:
-    """The first bytes of a range: damage of all sizes leaves most lines alone."""
-    return slice(start, min(stop, start + 200))
+def part(data: bytearray, rng: random.Random, start: int, stop: int) -> None:
+    """Lose some bytes, copy them to another place, or put zeros, as a file system may leave them, or others there."""
+    # Few: damage of all sizes leaves most lines alone.
+    where = slice(start, min(stop, start + 200))
+    found = data[where]
+    how = rng.randrange(3)
+    if how == 0:
+        place = rng.randrange(len(data) + 1)
+        data[place:place] = found
+    elif how == 1:
+        del data[where]
+    else:
+        data[where] = bytes(len(found)) if rng.random() < 0.5 else rng.randbytes(len(found))
 
 
-def remove(data: bytearray, _rng: random.Random, start: int, stop: int) -> None:
-    """Lose some bytes."""
-    del data[short(start, stop)]
+def lines(data: bytearray, rng: random.Random, *_: int) -> None:
+    """Lose the end of a line, so that two become one; insert a line of nonsense; or exchange two lines."""
+    found = bytes(data).split(b"\n")
+    index, other, how = rng.randrange(len(found)), rng.randrange(len(found)), rng.randrange(3)
+    if how == 0:
+        found[index - 1 : index + 1] = [b"".join(found[index - 1 : index + 1])]
+    elif how == 1:
+        found.insert(index, rng.choice(NONSENSE))
+    else:
+        found[index], found[other] = found[other], found[index]
+    data[:] = b"\n".join(found)
 
 
-def repeat(data: bytearray, rng: random.Random, start: int, stop: int) -> None:
-    """Copy some bytes to another place."""
-    place = rng.randrange(len(data) + 1)
-    data[place:place] = data[short(start, stop)]
-
-
-def overwrite(data: bytearray, rng: random.Random, start: int, stop: int) -> None:
-    """Zeros, as a file system may leave them, or random bytes."""
-    part = data[short(start, stop)]
-    data[short(start, stop)] = bytes(len(part)) if rng.random() < 0.5 else rng.randbytes(len(part))
-
-
-def by_line(change: Callable[[list[bytes], random.Random, int], None]) -> Callable[..., None]:
-    """A damage that changes the list of lines at a random place."""
-
-    def changed(data: bytearray, rng: random.Random, *_: int) -> None:
-        lines = bytes(data).split(b"\n")
-        change(lines, rng, rng.randrange(len(lines)))
-        data[:] = b"\n".join(lines)
-
-    return changed
-
-
-@by_line
-def join(lines: list[bytes], _rng: random.Random, index: int) -> None:
-    """Lose the end of a line, so that two become one."""
-    lines[index - 1 : index + 1] = [b"".join(lines[index - 1 : index + 1])]
-
-
-@by_line
-def insert(lines: list[bytes], rng: random.Random, index: int) -> None:
-    """Insert a line of nonsense."""
-    lines.insert(index, rng.choice(NONSENSE))
-
-
-@by_line
-def swap(lines: list[bytes], rng: random.Random, index: int) -> None:
-    """Exchange two lines."""
-    other = rng.randrange(len(lines))
-    lines[index], lines[other] = lines[other], lines[index]
-
-
-DAMAGES = (flip, flip, flip, cut, remove, repeat, overwrite, join, insert, swap)
+DAMAGES = (flip, flip, flip, cut, part, part, part, lines, lines, lines)
 
 
 def damage_list(values: list[Any], rng: random.Random) -> None:

@@ -7,7 +7,7 @@ Several results of one GPU become one report: tables at one density come from th
 densities from the case with most densities, and no ratio is taken across cases. ``--tuning LABEL=LOG`` adds how a
 search went, from a tuning log that holds all its trials. Writes ``<name>.md``, ``<name>.html`` (one self-contained file
 with plots; needs matplotlib and jinja2, extra ``report``) and ``<name>.json.xz``, from which alone the same report is
-made again. Warm times, each search, and what could not be timed are on the page alone.
+made again. Warm times and what could not be timed are on the page alone.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def peak_flops(device: Device) -> float | None:
     if device.multiprocessors and device.clock_mhz:
         return device.multiprocessors * LANES * 2 * device.clock_mhz * 1e6
     gpu = card_of(device)
-    return gpu and gpu.flops_s
+    return None if gpu is None else gpu.flops_s
 
 
 def non_zeros(case: Case, density: float) -> int:

@@ -49,7 +49,7 @@ def predictions(document: Document, shown: float) -> Table:
         right[key] = (ratios[0] > 1) == (ratios[1] > 1)
         if density == shown:
             rows[key[:2]] = (*(f"{each:.4g}" for each in predicted), *(f"{each:.2f}x" for each in ratios))
-    here, all_ = sum(right[(*key, shown)] for key in rows), sum(right.values())
+    here, all_ = sum(right[operator, batch, shown] for operator, batch in rows), sum(right.values())
     note = (
         f"Density {shown:g}. What `inspect --target cuda` predicts from the pattern alone, for the best of the default "
         f"decisions, and the ratio of measured medians, cold, of tuned kernels. The winner is predicted in {here} of "

@@ -1,4 +1,4 @@
-"""How searches went, from tuning logs: best time after each trial, which is ahead at equal trials, seconds a layer."""
+"""How searches went, from tuning logs: best time after each trial, and which is ahead at equal trials."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 
-# A search has arrived where its best is no slower than this times the best that is known.
-NEAR = 1.1
 # Trials after which searches are compared.
 AFTER = (1, 2, 4, 8, 16, 32, 64)
 
@@ -78,27 +76,6 @@ def layers(found: Sequence[TuningCurve]) -> list[list[TuningCurve]]:
     return list(by_layer.values())
 
 
-def tuning(document: Document) -> Table:
-    """Each search of each layer."""
-    note = (
-        "Searches by the trials they made, dense kernels not counted: the best time over the best that is known after "
-        f"so many, the trial from which it is within {round(100 * (NEAR - 1))}% of that, and seconds from a search's "
-        "first result to its last, building and verifying included."
-    )
-    rows = []
-    for found in layers(document.tuning):
-        for curve in found:
-            ratios = _ratios(curve, found)
-            near = next((str(i) for i, each in enumerate(ratios, 1) if each <= NEAR), NOTHING)
-            head = (str(curve.operator), str(curve.batch), f"{curve.density:g}", curve.label, str(len(ratios)))
-            cells = (_times(ratios[n - 1]) if n <= len(ratios) else NOTHING for n in AFTER)
-            time_us = curve.best_us[-1]
-            best = NOTHING if time_us is None else f"{time_us:.4g}"
-            rows.append((*head, best, *cells, near, f"{curve.seconds:.0f}"))
-    header = ("op", "batch", "density", "search", "trials", "best us", *map(str, AFTER), "near after", "seconds")
-    return Table("Tuning", note, header, tuple(rows), detail=True)
-
-
 def equal_trials(document: Document) -> Table:
     """Searches against each other, over the layers in which all of them have made so many trials."""
     note = (
@@ -111,27 +88,22 @@ def equal_trials(document: Document) -> Table:
     for trials in AFTER if len(labels) > 1 else ():
         pairs = [[_after(each, label, trials) for label in labels] for each in found]
         full = [[one for one in each if one is not None] for each in pairs if None not in each]
-        ahead = [sum(each[i] < min(each[:i] + each[i + 1 :]) for each in full) for i in range(len(labels))]
         working = [each for each in full if math.inf not in each]
+        cells: list[str] = []
+        for i in range(len(labels)):
+            cells.append(str(sum(each[i] < min(each[:i] + each[i + 1 :]) for each in full)))
+            cells.append(f"{statistics.geometric_mean(each[i] for each in working):.2f}" if working else NOTHING)
         if full:
-            means = [statistics.geometric_mean(each) for each in zip(*working, strict=True)] or [math.inf] * len(labels)
-            cells = (cell for pair in zip(map(str, ahead), map(_times, means), strict=True) for cell in pair)
             rows.append((str(trials), str(len(full)), *cells))
     header = ("trials", "layers", *(text for label in labels for text in (f"{label} ahead", "over best known")))
     return Table("At equal trials", note, header, tuple(rows))
 
 
-def _ratios(curve: TuningCurve, layer: Sequence[TuningCurve]) -> list[float]:
-    """Best time after each trial over the best of all searches; infinite before the first success."""
-    best = min((time_us for each in layer for time_us in each.best_us if time_us is not None), default=math.inf)
-    return [math.inf if time_us is None else time_us / best for time_us in curve.best_us]
-
-
 def _after(layer: Sequence[TuningCurve], label: str, trials: int) -> float | None:
-    """Median of a layer's searches of one label; None where none has made so many trials."""
-    found = [_ratios(each, layer)[trials - 1] for each in layer if each.label == label and len(each.best_us) >= trials]
-    return statistics.median(found) if found else None
+    """Median of a layer's searches of one label, as their best time after so many trials over the best of all searches.
 
-
-def _times(ratio: float) -> str:
-    return NOTHING if math.isinf(ratio) else f"{ratio:.2f}"
+    Infinite before the first success; None where none has made so many trials.
+    """
+    best = min((time_us for each in layer for time_us in each.best_us if time_us is not None), default=math.inf)
+    times = [each.best_us[trials - 1] for each in layer if each.label == label and len(each.best_us) >= trials]
+    return statistics.median([math.inf if each is None else each / best for each in times]) if times else None

@@ -19,7 +19,7 @@ from tvm_sparse.benchmarks.comparison import (
 )
 from tvm_sparse.benchmarks.report.cells import NOTHING, Table, median, time
 from tvm_sparse.benchmarks.report.details import failures, memory, predictions
-from tvm_sparse.benchmarks.report.search_curves import equal_trials, tuning
+from tvm_sparse.benchmarks.report.search_curves import equal_trials
 from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document
 from tvm_sparse.benchmarks.timing import Quartiles
 
@@ -79,7 +79,6 @@ def tables(document: Document, density: float) -> list[Table]:
         _warm(at, density),
         _densities(document),
         memory(at, density),
-        tuning(document),
         equal_trials(document),
         predictions(document, density),
         failures(document),
