@@ -71,7 +71,6 @@ def test_a_search_s_trace_is_replayed_in_another_process_first(replay):
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (None, "not a list of instructions"),
         ({}, "not a list of instructions"),
         ([], "not a list of instructions"),
         ([[], {}], "not a list of instructions"),

@@ -96,7 +96,7 @@ def test_the_kernel_of_the_pages_is_what_is_generated(tmp_path):
     """Every line in the order of the source; ``...`` stands for anything."""
     text = (ROOT / "docs" / "how-a-kernel-works.md").read_text()
     (code,) = blocks("python", text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
     )
@@ -128,7 +128,7 @@ def test_a_record_is_written_by_hand_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     TuningLog("my.jsonl").append(make_record())
     (code,) = blocks("python", LOGS)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
     measured, written = TuningLog("my.jsonl").records
     assert written.decisions == {**measured.decisions, "pipeline_stages": 4}
