@@ -116,7 +116,7 @@ def tune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> TuningLog:
-    """Tune the convolutions of a model; a rerun with the same log continues where the last one ended.
+    """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
     Several processes may tune into one log, also on several devices: they share the convolutions between them.
 
@@ -134,11 +134,6 @@ def tune(
         Everything else about the search; its `trials` is overridden.
     layers
         Names of the layers to tune; None for all.
-
-    Returns
-    -------
-    TuningLog
-        The log, with all new records.
 
     Raises
     ------

@@ -26,7 +26,10 @@ PIPELINE = "tvm_sparse"
 
 
 def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
-    """The passes up to `FoldWeights`; without `deferred` it writes the multiply-adds of CUDA kernels too."""
+    """The passes up to `FoldWeights`; without `deferred` it writes the multiply-adds of CUDA kernels too.
+
+    In one function, however long: what counts about TVM's pipeline is the order of its passes.
+    """
     t, s = tirx.transform, s_tir.transform
     return [
         # Blocks to loops and buffers

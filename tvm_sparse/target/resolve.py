@@ -36,15 +36,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     if isinstance(text, Target):
         return text
     where = f"target {text if text is not None else 'llvm'}"
-    if isinstance(text, dict):
-        config = dict(text)
-    elif text is None or not text.lstrip().startswith("{"):
-        config = {"kind": text or "llvm"}
-    else:
-        try:
-            config = json.loads(text)
-        except ValueError as error:
-            raise UsageError(where, f"not valid JSON: {error}", hint='write it like \'{"kind":"llvm"}\'') from None
+    config = _config_of(text, where)
     kind = config.get("kind")
     if kind == "llvm":
         defaults: dict[str, Any] = _host_config()
@@ -62,6 +54,17 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UsageError(where, f"TVM does not accept it: {reason}", hint="see tvm-sparse doctor for one") from None
+
+
+def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:
+    if isinstance(text, dict):
+        return text
+    if text is None or not text.lstrip().startswith("{"):
+        return {"kind": text or "llvm"}
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:
+        raise UsageError(where, f"not valid JSON: {error}", hint='write it like \'{"kind":"llvm"}\'') from None
 
 
 def target_json(target: Target) -> dict[str, Any]:

@@ -93,8 +93,8 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
         if left is None or right is None:
             return None
         for (base, offsets), (other, factor) in ((left, right), (right, left)):
-            if other is None and isinstance(factor, int):
-                return (None if base is None else base * factor), offsets * factor
+            if other is None and np.ndim(factor) == 0:
+                return (None if base is None else base * int(factor)), offsets * int(factor)
         return (None, left[1] * right[1]) if left[0] is None and right[0] is None else None
     operation = _BINARY.get(type(e))
     if operation is None:

@@ -177,14 +177,18 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
         sch.unroll(k_inner)
         sch.unroll(y_inner)
     if structure.mode == "async":
-        copies = [0, 0] if structure.stages_weights else [0]
-        sch.annotate(c_outer, "software_pipeline_stage", [*copies, BUFFERS - 1])
-        sch.annotate(c_outer, "software_pipeline_order", list(range(len(copies) + 1)))
-        sch.annotate(c_outer, "software_pipeline_async_stages", [0])
+        _copy_ahead(sch, c_outer, copies=2 if structure.stages_weights else 1)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [*sch.get_loops(init)[-2 - len(beside) :], *sch.get_loops(out)[-4:]]:
         sch.unroll(loop)
+
+
+def _copy_ahead(sch: Schedule, k_tile: Any, copies: int) -> None:
+    """Have TVM copy the next k-tile asynchronously while this one is computed."""
+    sch.annotate(k_tile, "software_pipeline_stage", [*[0] * copies, BUFFERS - 1])
+    sch.annotate(k_tile, "software_pipeline_order", list(range(copies + 1)))
+    sch.annotate(k_tile, "software_pipeline_async_stages", [0])
 
 
 def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
