@@ -14,14 +14,13 @@ from itertools import product
 from pathlib import Path
 
 from tvm_sparse.benchmarks.baselines import Baseline, escort_kernels
-from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best
+from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
 from tvm_sparse.benchmarks.gpu.contenders import Settings
 from tvm_sparse.benchmarks.gpu.device_info import versions_and_device
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Document, Run
-from tvm_sparse.benchmarks.timing import Quartiles
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -69,7 +68,7 @@ def line(case: Case) -> str:
     for density in case.densities:
         own = best(case, [OURS], density)
         parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{Quartiles.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
+        parts.append(f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours")
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
             found = against(case, density, families)
             if found is not None:
