@@ -158,8 +158,7 @@ def build(request: dict[str, Any]) -> Result:
 
 def run(request: dict[str, Any]) -> Result:
     """A worker's run: the `worst` error, the output filled with NaN before."""
-    case, on_gpu = _job(request).case(), resolve_target(request["target"]).kind.name == "cuda"
-    device = tvm.cuda(0) if on_gpu else tvm.cpu(0)
+    case, device = _job(request).case(), tvm.cuda(0) if request["target"] == "cuda" else tvm.cpu(0)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     with np.load(constants_path(request["library"]), allow_pickle=False) as made:
         constants = [made[name] for name in made]

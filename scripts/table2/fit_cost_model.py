@@ -95,13 +95,10 @@ def factors(fit: Fit, found: Sequence[Sample]) -> list[float]:
 def written(text: str, fits: dict[str, Fit]) -> str:
     """The source `text` of `cost_model_fit` with other constants."""
     head, _, _ = text.partition(MARK)
-    entries = "".join(
-        f'    "{name}": Fit(\n'
-        + "".join(f"        {key}={value!r},\n" for key, value in asdict(fit).items())
-        + "    ),\n"
-        for name, fit in fits.items()
-    )
-    return f"{head}{MARK}{entries}}}\n"
+    lines = []
+    for name, fit in fits.items():
+        lines += [f'    "{name}": Fit(', *(f"        {key}={value!r}," for key, value in asdict(fit).items()), "    ),"]
+    return "\n".join([head + MARK.rstrip(), *lines, "}\n"])
 
 
 def main() -> int:
@@ -123,9 +120,8 @@ def main() -> int:
     print(f"{len(found)} kernels of {round(sum(each.weight for each in found))} convolutions, {names[0]}")
     for label, fit in (("before", before), ("after", after)):
         off = factors(fit, found)
-        at90 = off[math.ceil(0.9 * len(off)) - 1]
-        print(f"{label}: off by {statistics.median(off):.3f} in the median, {at90:.3f} for 90%, ", end="")
-        print(f"log error {log_error(fit, found):.4f}")
+        quantiles = f"{statistics.median(off):.3f} in the median, {off[math.ceil(0.9 * len(off)) - 1]:.3f} for 90%"
+        print(f"{label}: off by {quantiles}, log error {log_error(fit, found):.4f}")
     for name in FITTED:
         print(f"  {name}: {getattr(before, name):g} -> {getattr(after, name):g}")
     if arguments.write:

@@ -15,16 +15,7 @@ import pytest
 import torch
 from cuda_emulator import PRELUDE
 
-from tvm_sparse.benchmarks.baselines import (
-    Baseline,
-    NotServed,
-    all_baselines,
-    channel_pruned,
-    cudnn,
-    escort,
-    escort_kernels,
-    im2col,
-)
+from tvm_sparse.benchmarks.baselines import Baseline, NotServed, all_baselines, cudnn, escort, escort_kernels, im2col
 from tvm_sparse.benchmarks.baselines.base import settings
 from tvm_sparse.benchmarks.references import error_of
 from tvm_sparse.conv import reference
@@ -42,7 +33,7 @@ SPECS = {
     "wide": ConvSpec(9, 2, 20, 37, 2, 3, 3, padding=(1, 1, 1, 1)),
 }
 CPU = torch.device("cpu")
-LIBRARIES = [*cudnn.baselines(), *im2col.baselines(), *channel_pruned.baselines()]
+LIBRARIES = [*cudnn.baselines(), *im2col.baselines()]
 
 
 def name(baseline: Baseline) -> str:
@@ -121,7 +112,7 @@ def test_settings_are_put_back() -> None:
 def test_halves_compute_half() -> None:
     spec = SPECS["padded"]
     for cut, (c, k) in {"channels": (2, 6), "filters": (4, 3), "both": (2, 3)}.items():
-        prepared = channel_pruned.halved(cut, cudnn.baseline("fp32", "nchw")).prepare(spec, sparse_weight(spec), CPU)
+        prepared = cudnn.halved(cut, cudnn.baseline("fp32", "nchw")).prepare(spec, sparse_weight(spec), CPU)
         assert (prepared.spec.c, prepared.spec.k) == (c, k)
         assert prepared.weight_bytes == 4 * c * k * 9
 
@@ -129,8 +120,8 @@ def test_halves_compute_half() -> None:
 @pytest.mark.parametrize(
     ("baseline", "change", "reason"),
     [
-        (channel_pruned.halved("channels", cudnn.baseline("fp32", "nchw")), {"c": 1}, "1 channels"),
-        (channel_pruned.halved("both", cudnn.baseline("fp32", "nchw")), {"k": 5}, "5 filters"),
+        (cudnn.halved("channels", cudnn.baseline("fp32", "nchw")), {"c": 1}, "1 channels"),
+        (cudnn.halved("both", cudnn.baseline("fp32", "nchw")), {"k": 5}, "5 filters"),
         (cudnn.baseline("fp32", "nchw"), {"bias": True}, "without bias"),
         (im2col.cublas("unfold"), {"relu": True}, "without bias"),
         (im2col.cusparse("cnhw"), {"residual": True}, "without bias"),

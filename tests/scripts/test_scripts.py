@@ -50,7 +50,7 @@ def test_lists_on_command_lines():
             function(text)
 
 
-def test_spread_and_verdict():
+def test_quartiles_and_verdict():
     assert Quartiles.of([3.0]) == Quartiles(3.0, 3.0, 3.0)
     assert Quartiles.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
     ratio = speedup([1.0, 2.0, 4.0], [3.0, 4.0, 20.0])

@@ -1,12 +1,13 @@
 """Networks of well-known shapes with random pruned weights, for measuring speed without trained ones.
 
-Weights are normal, the smallest of each convolution are set to zero (magnitude pruning, no
+Weights are drawn after He et al. 2015, the smallest of each convolution are set to zero (magnitude pruning, no
 structure), and batch norm is given the statistics that such weights lead to, so activations stay of order 1 at any
 depth. Convolutions of VGG16 have a bias before their batch norm, like torchvision's vgg16_bn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +16,6 @@ import numpy as np
 import onnx
 
 from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
-from tvm_sparse.conv.random_weights import normal_weight
-from tvm_sparse.conv.spec import ConvSpec
 
 CLASSES = 1000
 
@@ -79,15 +78,14 @@ class RandomNetwork:
         """Convolution that keeps the size (over `stride`), batch norm and, if asked for, ReLU."""
         options, groups = self.options, x.channels if depthwise else 1
         is_kept = (x is self.input and not options.prune_first) or (depthwise and not options.prune_depthwise)
-        spec = ConvSpec(1, x.channels, kernel, kernel, channels, kernel, kernel, groups=groups)
-        weight = normal_weight(spec, 1.0 if is_kept else options.density, self.rng)
-        offset = self._normal(channels) if bias else None
+        weight = self._weight((channels, x.channels // groups, kernel, kernel), 1.0 if is_kept else options.density)
+        offset = self._normal(channels, 0.1) if bias else None
         out = self.graph.conv(f"{name}.conv", x.name, weight, offset, stride=stride, padding=kernel // 2, groups=groups)
         variance = x.energy * np.square(weight).sum(axis=(1, 2, 3))
         norm = {
             "weight": self.rng.uniform(0.8, 1.2, channels),
-            "bias": self._normal(channels),
-            "running_mean": np.sqrt(variance) * self._normal(channels) + (0 if offset is None else offset),
+            "bias": self._normal(channels, 0.1),
+            "running_mean": 0.1 * np.sqrt(variance) * self._normal(channels) + (0 if offset is None else offset),
             # A filter without weights has no variance; the floor keeps its scale finite.
             "running_var": np.maximum(variance * self.rng.uniform(0.8, 1.2, channels), 1e-3),
         }
@@ -115,12 +113,19 @@ class RandomNetwork:
         if self.options.classifier == "none":
             return self.graph.model(x.name, (batch, x.channels, x.size, x.size), "features")
         pooled = self.graph.global_average_pool("pool", x.name)
-        weight = normal_weight(ConvSpec(1, x.channels, 1, 1, CLASSES, 1, 1), 1.0, self.rng).reshape(CLASSES, -1)
+        weight = self._normal((CLASSES, x.channels), math.sqrt(1 / x.channels))
         logits = self.graph.linear("classifier", pooled, weight, np.zeros(CLASSES))
         return self.graph.model(logits, (batch, CLASSES), "logits")
 
-    def _normal(self, channels: int) -> np.ndarray:
-        return 0.1 * self.rng.standard_normal(channels, np.float32)
+    def _normal(self, shape: int | tuple[int, ...], scale: float = 1.0) -> np.ndarray:
+        return self.rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+    def _weight(self, shape: tuple[int, int, int, int], density: float) -> np.ndarray:
+        weight = self._normal(shape, math.sqrt(2 / math.prod(shape[1:])))
+        zeros = weight.size - round(density * weight.size)
+        # Not `normal_weight`: of equal values other ones would stay, and shipped logs hold these weights.
+        weight.flat[np.abs(weight).argpartition(min(zeros, weight.size - 1), axis=None)[:zeros]] = 0
+        return weight
 
 
 # Of each convolution of a residual block: name, channels over those of the stage, kernel, and whether it has the stride

@@ -11,7 +11,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 
 
-def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int] | np.random.Generator) -> np.ndarray:
+def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> np.ndarray:
     """Normal random weight (K, C / groups, R, S) float32, of which the largest round(density * size) are kept.
 
     Before that, outputs of normal inputs have variance 1.

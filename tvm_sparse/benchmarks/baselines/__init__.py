@@ -14,7 +14,7 @@ __all__ = ["Baseline", "NotServed", "Prepared", "all_baselines"]
 
 def all_baselines(escort_library: Path | None = None) -> list[Baseline]:
     """Every baseline, variants of a family side by side; Escort's need what ``escort_kernels.build`` made."""
-    from tvm_sparse.benchmarks.baselines import channel_pruned, cudnn, escort, im2col
+    from tvm_sparse.benchmarks.baselines import cudnn, escort, im2col
 
     kernels = escort.Kernels.load(escort_library) if escort_library is not None else None
-    return [*cudnn.baselines(), *im2col.baselines(), *escort.baselines(kernels), *channel_pruned.baselines()]
+    return [*cudnn.baselines(), *im2col.baselines(), *escort.baselines(kernels)]

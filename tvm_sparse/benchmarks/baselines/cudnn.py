@@ -2,21 +2,35 @@
 
 The fastest of cuDNN's algorithms is chosen at the first call (``torch.backends.cudnn.benchmark``). On a CPU torch
 computes the same with oneDNN, for tests.
+
+Also structurally pruned, with half the channels, half the filters, or both, as Dong et al. 2020 compare sparse kernels
+with. These compute another, smaller convolution; what accuracy it keeps is not part of the comparison.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tvm_sparse.benchmarks.baselines.base import Baseline, Prepared, Tensor, require_plain, settings, symmetric_padding
+from tvm_sparse.benchmarks.baselines.base import (
+    Baseline,
+    NotServed,
+    Prepared,
+    Tensor,
+    require_plain,
+    settings,
+    symmetric_padding,
+)
 from tvm_sparse.benchmarks.references import FLOAT32_TOLERANCE, ROUNDED_TOLERANCE
 from tvm_sparse.conv.spec import ConvSpec
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 LAYOUTS = ("nchw", "nhwc")
+# Name -> divisor of the input channels, divisor of the filters.
+CUTS = {"channels": (2, 1), "filters": (1, 2), "both": (2, 2)}
 
 
 def baseline(precision: str, layout: str) -> Baseline:
@@ -50,6 +64,23 @@ def _prepare(precision: str, layout: str, spec: ConvSpec, weight: np.ndarray, de
     )
 
 
+def halved(cut: str, dense: Baseline) -> Baseline:
+    """A dense baseline on what is left of the convolution."""
+    return replace(dense, family=dense.family.replace("cudnn", f"half-{cut}"), prepare=partial(_halve, cut, dense))
+
+
+def _halve(cut: str, dense: Baseline, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:
+    """Serves convolutions of one group whose channels or filters are even in number."""
+    by_channels, by_filters = CUTS[cut]
+    if spec.groups != 1:
+        raise NotServed("groups tie channels to filters, so neither is halved alone")
+    if spec.c % by_channels or spec.k % by_filters:
+        raise NotServed(f"{spec.c} channels and {spec.k} filters cannot be halved ({cut})")
+    left = replace(spec, c=spec.c // by_channels, k=spec.k // by_filters)
+    return dense.prepare(left, np.ascontiguousarray(weight[: left.k, : left.c]), device)
+
+
 def baselines() -> list[Baseline]:
-    """All precisions and layouts."""
-    return [baseline(precision, layout) for precision in PRECISIONS for layout in LAYOUTS]
+    """All precisions and layouts, and every cut in float32 and TF32."""
+    whole = [baseline(precision, layout) for precision in PRECISIONS for layout in LAYOUTS]
+    return whole + [halved(cut, each) for cut in CUTS for each in whole if "fp16" not in each.family]

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 
 from tvm_sparse.benchmarks.baselines import Baseline, escort_kernels
-from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best
+from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
 from tvm_sparse.benchmarks.gpu.contenders import Settings
-from tvm_sparse.benchmarks.gpu.device_info import versions_and_device
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.gpu.kernels import built, wanted
-from tvm_sparse.benchmarks.results import OURS, Case, Document, Run
-from tvm_sparse.benchmarks.timing import Quartiles
+from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Run
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -69,7 +69,7 @@ def line(case: Case) -> str:
     for density in case.densities:
         own = best(case, [OURS], density)
         parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{Quartiles.of(own.cold_us).median:.4g} us ({own.detail})" if own else "no kernel of ours")
+        parts.append(f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours")
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
             found = against(case, density, families)
             if found is not None:
@@ -135,3 +135,25 @@ def _escort(folder: Path, arch: str) -> str:
 
 def _wants_escort(options: argparse.Namespace) -> bool:
     return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.baselines)
+
+
+def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device]:
+    """What is installed and the GPU, as torch and the driver's tool say; called in the process that holds the GPU."""
+    import torch
+
+    versions = {"apache-tvm": metadata.version("apache-tvm"), "torch": torch.__version__}
+    if not on_gpu:
+        return versions, Device(name="CPU", arch=arch)
+    if not torch.cuda.is_available():
+        raise BuildError("bench_gpu.py", "torch finds no GPU", hint="--target llvm tries it without one")
+    versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
+    properties = torch.cuda.get_device_properties(0)
+    clock_mhz, _, _ = (gpu_property("clocks.max.sm") or "").partition(" ")
+    return versions, Device(
+        name=properties.name,
+        arch=arch,
+        multiprocessors=properties.multi_processor_count,
+        clock_mhz=float(clock_mhz) if clock_mhz.replace(".", "").isdigit() else 0,
+        l2_bytes=getattr(properties, "L2_cache_size", 0),
+        driver=gpu_property("driver_version") or "",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvm_sparse.benchmarks.comparison import median_us
 from tvm_sparse.benchmarks.results import Contender
 from tvm_sparse.benchmarks.timing import Quartiles
 
@@ -36,7 +37,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def median(contender: Contender | None) -> str:
     """Median microseconds, cold."""
-    return NOTHING if contender is None else f"{Quartiles.of(contender.cold_us).median:.4g}"
+    return NOTHING if contender is None else f"{median_us(contender):.4g}"
 
 
 def time(contender: Contender | None) -> str:

@@ -64,7 +64,7 @@ def _speed(case: Case, families: Sequence[str], density: float | None = None) ->
 
 def _sparsity(cases: Sequence[Case]) -> str:
     """One small plot an operator: our speed by sparsity, cuDNN's as lines across."""
-    figure, axes = _small_plots(len(cases))
+    figure, axes = _figure(len(cases))
     for each, case in zip(axes, cases, strict=False):
         found = [(density, against(case, density, CUDNN_FP32)) for density in own_densities(case)]
         ratios = {100 * (1 - density): one.ratio for density, one in found if one is not None}
@@ -85,7 +85,7 @@ def _trials(curves: Sequence[TuningCurve]) -> str:
     """One small plot a layer, one line a way of choosing candidates."""
     found = layers(curves)
     labels = sorted({curve.label for curve in curves})
-    figure, axes = _small_plots(len(found))
+    figure, axes = _figure(len(found))
     for each, layer in zip(axes, found, strict=False):
         for curve in layer:
             times = [math.nan if time_us is None else time_us for time_us in curve.best_us]
@@ -108,23 +108,16 @@ def _logarithmic(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
-def _small_plots(number: int) -> tuple[Any, list[Any]]:
-    """A figure of `number` small plots side by side, and their axes."""
-    columns = min(number, COLUMNS)
-    return _figure(number, width=2.8 * columns, height=2.6 * math.ceil(number / COLUMNS))
-
-
-def _figure(number: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    """A figure and its axes, those beyond `number` hidden."""
+def _figure(number: int, width: float = 2.8, height: float = 2.6) -> tuple[Any, list[Any]]:
+    """A figure of `number` plots of this size side by side, and their axes; those beyond are hidden."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    columns = min(number, COLUMNS)
-    figure, grid = pyplot.subplots(
-        math.ceil(number / columns), columns, figsize=(width, height), squeeze=False, layout="constrained"
-    )
+    columns, rows = min(number, COLUMNS), math.ceil(number / COLUMNS)
+    size = (width * columns, height * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     axes = list(grid.flat)
     for each in axes:
         each.grid(axis="y", which="both", linewidth=0.3)

@@ -124,24 +124,25 @@ def _methods(cases: dict[tuple[int, int], Case], density: float) -> Table:
         "not exact. half-*: dense cuDNN with half the channels, filters, or both: a smaller convolution. "
         "escort-prepadded is not charged for padding its input."
     )
-    shown = [name for name in METHODS if any(best(case, [name], density) for case in cases.values())]
     own = sorted({c.family for case in cases.values() for c in case.contenders if c.family.startswith(OURS)})
-    rows = []
-    for (operator, batch), case in cases.items():
-        found = [best(case, [name], density) for name in (*own, *shown)]
-        rows.append((str(operator), str(batch), *(median(each) for each in found)))
-    return Table("Every method", note, ("op", "batch", *own, *shown), tuple(rows))
+    shown = [*own, *(name for name in METHODS if any(best(case, [name], density) for case in cases.values()))]
+    rows = [(*key, *(median(best(case, [name], density)) for name in shown)) for key, case in _named(cases)]
+    return Table("Every method", note, ("op", "batch", *shown), tuple(rows))
+
+
+def _named(cases: dict[tuple[int, int], Case]) -> list[tuple[tuple[str, str], Case]]:
+    """Each case with the first two cells of its row."""
+    return [((str(operator), str(batch)), case) for (operator, batch), case in cases.items()]
 
 
 def _warm(cases: dict[tuple[int, int], Case], density: float) -> Table:
     note = "The same input and output again and again, in the L2 cache, where both fit its half; cold beside it."
-    families = ([OURS], CUDNN_FP32, CUDNN_TF32)
     rows = []
-    for (operator, batch), case in cases.items():
-        found = [best(case, each, density) for each in families]
+    for key, case in _named(cases):
+        found = [best(case, each, density) for each in ([OURS], CUDNN_FP32, CUDNN_TF32)]
         if all(each is not None and each.warm_us for each in found):
             cells = (f"{Quartiles.of(each.warm_us).median:.4g} ({median(each)} cold)" for each in found if each)
-            rows.append((str(operator), str(batch), *cells))
+            rows.append((*key, *cells))
     header = ("op", "batch", "ours", "cuDNN float32", "cuDNN, TF32 allowed")
     return Table("Warm cache", note, header, tuple(rows), detail=True)
 
@@ -155,23 +156,22 @@ def _densities(document: Document) -> Table:
     cases = sweeps(document)
     shown = sorted({density for case in cases.values() for density in own_densities(case)}, reverse=True)
     rows = []
-    for (operator, batch), case in cases.items():
+    for key, case in _named(cases):
         cells = []
         for density in shown:
             found = against(case, density, CUDNN_TF32)
-            own = median(best(case, [OURS], density))
-            cells.append(f"{own} ({found.ratio.median:.2f}x)" if found is not None else own)
+            ratio = "" if found is None else f" ({found.ratio.median:.2f}x)"
+            cells.append(median(best(case, [OURS], density)) + ratio)
         for families in (CUDNN_FP32, CUDNN_TF32):
-            cells += [median(best(case, families)), _crossing(document, operator, batch, families)]
-        rows.append((str(operator), str(batch), *cells))
+            cells += [median(best(case, families)), _crossing(document, case, families)]
+        rows.append((*key, *cells))
     header = ("op", "batch", *(f"{density:g}" for density in shown))
-    header += ("cuDNN float32", "up to", "cuDNN, TF32 allowed", "up to")
-    return Table("Density", note, header, tuple(rows))
+    return Table("Density", note, (*header, "cuDNN float32", "up to", "cuDNN, TF32 allowed", "up to"), tuple(rows))
 
 
-def _crossing(document: Document, operator: int, batch: int, families: Sequence[str]) -> str:
-    """The density up to which ours beats the best of `families`, of all cases of an operator and batch."""
-    cases = [case for case in document.cases if (case.operator, case.batch) == (operator, batch)]
+def _crossing(document: Document, like: Case, families: Sequence[str]) -> str:
+    """The density up to which ours beats the best of `families`, of all cases of one operator and batch."""
+    cases = [case for case in document.cases if case.spec == like.spec]
     found = [(density, against(case, density, families)) for case in cases for density in own_densities(case)]
     word, density = crossing((density, each.ratio.median) for density, each in found if each is not None)
     texts = {"below": f"{density:.2g}", "always": f"over {density}"} if density is not None else {}
