@@ -8,8 +8,6 @@ where the schedule cannot serve a convolution. It may offer ``named(spec, patter
 which makes one space without the others.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

@@ -5,8 +5,6 @@ The input is packed so that one tap of a whole group of output rows is one conti
 multiplied by vectors loaded at its offset; the tile's sums stay in registers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule

@@ -6,8 +6,6 @@ below the other: for each non-zero of the filter it reads value and offset, whic
 higher and compute some outputs twice.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule

@@ -4,8 +4,6 @@ The baseline every folded kernel must beat, and what a layer falls to that is no
 to 10 of Table 2 it runs at 0.6 to 1.0 times the speed of oneDNN (docs/results/table2-znver5.md).
 """
 
-from __future__ import annotations
-
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern

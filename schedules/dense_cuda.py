@@ -3,8 +3,6 @@
 What a layer falls to that is not sparse enough, and the baseline to beat where there is no cuDNN.
 """
 
-from __future__ import annotations
-
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern

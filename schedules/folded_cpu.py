@@ -4,8 +4,6 @@ One non-zero costs one vector multiply-add per pixel vector, with the weight bro
 by the tile's vectors. The structure is that of `cpu_rows`.
 """
 
-from __future__ import annotations
-
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern

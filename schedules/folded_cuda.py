@@ -6,8 +6,6 @@ channels a k-tile, matter most (`spatial_tiles`, `npq_tiles`). Where a small bat
 blocks, these share the input channels (`split_k`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ parallel. Afterwards the reduction's loops, with the pixels and filters inside t
 unrolling and inlined padding are left out of the rules: both would break the nest apart before it is folded.
 """
 
-from __future__ import annotations
-
 import math
 
 from tvm import tirx

@@ -3,8 +3,6 @@
 Importing this package loads neither TVM, nor torch, nor a GPU: each public name loads what it needs on first use.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -5,8 +5,6 @@ command line maps each class to its exit code (`exit_code`), so scripts can tell
 failed build.
 """
 
-from __future__ import annotations
-
 # Characters that are quoted of a message of another library: TVM may put the text of a whole expression into one.
 MAX_QUOTE = 300
 

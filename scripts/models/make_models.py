@@ -3,8 +3,6 @@
 python scripts/models/make_models.py resnet50 --density 0.1 --batch 1 --seed 0 -o resnet50.onnx
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -10,8 +10,6 @@ that crashes its process is a failure like any other. Case i of a seed is always
     python scripts/stress/check_kernels.py --target cuda --cases 500 -o docs/results/h200-check.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

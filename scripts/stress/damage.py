@@ -1,7 +1,5 @@
 """Random damage to files of lines and to nested lists, for `fuzz_logs` and the tests."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

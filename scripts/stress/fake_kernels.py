@@ -1,7 +1,5 @@
 """A worker whose kernels are not built and whose times follow from their decisions, for `kill_tuner`."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

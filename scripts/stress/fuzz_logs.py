@@ -12,8 +12,6 @@ Three experiments on records of the logs that are shared with the package:
 All of it runs in other processes. One that dies is counted as a crash, and another goes on after its case.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -8,8 +8,6 @@ LLVM's intermediate code are hashed with each name replaced by the number of its
 checksum of a record's line, and the hash.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

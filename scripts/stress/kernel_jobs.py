@@ -3,8 +3,6 @@
 ``python kernel_jobs.py`` is such a process.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

@@ -13,8 +13,6 @@ and of every log, once it is finished, that its records are those of a tuner tha
 every field but the time stamp, so the best kernels are the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

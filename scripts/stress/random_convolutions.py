@@ -1,7 +1,5 @@
 """Random convolutions and weights, and running a kernel on them: what the tests and `check_kernels.py` share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -7,8 +7,6 @@ the float64 reference. Folded schedules run with every one of the decisions that
 pipelines and tilings are among them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -10,8 +10,6 @@ it as ``docs/results/<name>.md``, with all times in ``<name>.json.xz``. Records 
 each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import lzma

@@ -27,8 +27,6 @@ process costs a restart. Results are written after each case. ``--target llvm`` 
 meaningless times.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

@@ -8,8 +8,6 @@ kernels were timed. Shown are errors before and after; only with ``--write`` are
 kernels these are. All records have to be of one card.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

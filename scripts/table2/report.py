@@ -10,8 +10,6 @@ with plots; needs matplotlib and jinja2, extra ``report``) and ``<name>.json.xz`
 made again. Warm times and what could not be timed are on the page alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

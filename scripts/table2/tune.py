@@ -7,8 +7,6 @@
 Threads are part of what a record holds for: one thread and all threads are tuned apart.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from itertools import product

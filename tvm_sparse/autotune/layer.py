@@ -5,8 +5,6 @@ sparse spaces are searched, guided or at random (`strategies`). Nothing is writt
 to its log as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

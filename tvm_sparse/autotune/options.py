@@ -1,7 +1,5 @@
 """TuneOptions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 

@@ -4,8 +4,6 @@ MetaSchedule's ``ReplayTrace`` draws: it replays a space's trace with its decisi
 space's postprocessors refuse, as the guided search does. Like `evolutionary_search`, nothing here measures or writes.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Layers of one shape, structure and about one density share their trials: a sched
 compiler verifies it again with each layer's own weight (tuning_logs/README.md, "When a record is used").
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

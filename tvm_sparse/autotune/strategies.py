@@ -4,8 +4,6 @@ Guided: every space's own decisions, then rounds of MetaSchedule's evolutionary 
 the best times so far. Random: draws, the baseline. A batch that an earlier run measured costs no trial.
 """
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ A claim is a lock on one byte of an empty file beside the log, ``.<log>.claims``
 kernel frees it when its process ends, however that happens. Two tuners within one process do not exclude each other.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

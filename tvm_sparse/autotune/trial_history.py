@@ -6,8 +6,6 @@ instead of measuring. It has met them all where the interrupted search ended, an
 seeds were known from the start, and are now.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from tvm_sparse.logs.record import TuningRecord, decisions_key

@@ -1,7 +1,5 @@
 """Budget, clock, history, measuring: what strategies share."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Comparisons within a case of `results`: best variants, verdicts, roofs and the density where winning ends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each call works on tensors made before and returns its output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

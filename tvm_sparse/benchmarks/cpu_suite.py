@@ -4,8 +4,6 @@ In a process of its own for each number of threads, since thread pools cannot be
 returns, JSON values; `page` shows it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -5,8 +5,6 @@ structure), and batch norm is given the statistics that such weights lead to, so
 depth. Convolutions of VGG16 have a bias before their batch norm, like torchvision's vgg16_bn.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

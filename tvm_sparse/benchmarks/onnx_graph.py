@@ -1,7 +1,5 @@
 """Write ONNX graphs node by node, for the scripts that make models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ten operators of Table 2 of Dong et al. 2020, and random pruned weights for them."""
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whether what a contender computed is right: its error as a fraction of what is allowed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

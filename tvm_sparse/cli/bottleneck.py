@@ -5,8 +5,6 @@ that are limited by arithmetic reach 70 to 100 GFLOP/s there, dense ones about 2
 to 45 GB/s. On another processor the numbers differ, their ratios hardly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What several commands do with their arguments."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -3,8 +3,6 @@
 `data/README.md` says where they come from and `scripts/models/make_demo_model.py` makes them.
 """
 
-from __future__ import annotations
-
 import atexit
 import lzma
 import tempfile

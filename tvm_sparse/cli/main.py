@@ -4,8 +4,6 @@ What a command does is in `cli.commands`; its module is loaded when the command 
 at once. Results go to standard output, progress and errors to standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

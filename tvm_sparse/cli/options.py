@@ -1,7 +1,5 @@
 """Options of the command line: those that several commands take, and the kinds of values that options have."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the command line accepts: its commands and their options. `help_texts` explains them."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Run as ``python -m tvm_sparse.cli.self_check NAME``. Torch is kept out: importing TVM loads it where it is installed.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

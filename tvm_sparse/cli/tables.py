@@ -1,7 +1,5 @@
 """Tables and consoles of the command line: plain values in, and only how they look is decided here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress of tuning, causes of failures."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

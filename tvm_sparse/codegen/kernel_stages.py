@@ -1,7 +1,5 @@
 """What becomes of a kernel, as text: its compute, its schedule, its folded code and the source generated from that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tvm

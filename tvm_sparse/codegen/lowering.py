@@ -5,8 +5,6 @@ FoldWeights just before host and device code are split, and without simplificati
 the long chains of single assignments that folding leaves takes hours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

@@ -1,7 +1,5 @@
 """Model -> compiled model: import, fold, choose a kernel for each convolution, replace, compile, verify."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

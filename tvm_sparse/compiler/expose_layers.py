@@ -1,7 +1,5 @@
 """Make a model also return what goes into each of its convolutions and what comes out, so that each can be checked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tvm

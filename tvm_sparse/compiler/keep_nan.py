@@ -1,7 +1,5 @@
 """Make the ReLUs that no convolution took in keep NaN, as those that one did."""
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax
 from tvm.ir import Expr, Var

@@ -4,8 +4,6 @@ Nothing is measured here. A sparse kernel is chosen where its record says that i
 everything else runs dense, and the reason is kept as a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

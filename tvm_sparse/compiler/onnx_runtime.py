@@ -1,7 +1,5 @@
 """Run an ONNX model in ONNX Runtime and look at the inputs and outputs of its convolutions."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 They are no business of ours but for one thing: beside fast convolutions, 5 ms of ResNet-50's last layer would show.
 """
 
-from __future__ import annotations
-
 import tvm
 from tvm import s_tir, tirx
 

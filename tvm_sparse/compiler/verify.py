@@ -1,7 +1,5 @@
 """Run kernels that were chosen by another weight's record against the float64 reference, with this weight."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

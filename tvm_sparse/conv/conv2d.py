@@ -5,8 +5,6 @@
 named ``pack``, ``conv`` and ``out``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import tvm_ffi

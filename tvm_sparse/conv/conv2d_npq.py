@@ -6,8 +6,6 @@ what the GPU runs at once: 64 maps of 28x28 are 132 tiles of 381 pixels, one for
 whole images would leave half of them idle for half of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 

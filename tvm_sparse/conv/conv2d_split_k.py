@@ -6,8 +6,6 @@ of them. But every block stages all input channels and loads nearly every input,
 channels and a quarter of the input channels it is 8 MB, with the same number of multiply-adds a block.
 """
 
-from __future__ import annotations
-
 import operator
 from functools import reduce
 

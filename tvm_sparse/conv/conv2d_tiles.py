@@ -4,8 +4,6 @@ The padded input is cut into tiles of columns that overlap, each of them aligned
 wide copies; rows and columns are rounded up to whole tiles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import te, tirx

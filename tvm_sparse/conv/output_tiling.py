@@ -4,8 +4,6 @@ A block stages the rows of the padded input that its tile reads in shared memory
 of its stage ``pack`` are (row, copy, lane of a copy). Rows and columns are those of its `input_footprint`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Random weights: of a density, or like another in its pattern."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The float64 reference convolution and the error bound every kernel must meet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ columns: the columns of all images, one image after the other, are one line, and
 rows, over the end of an image too.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 

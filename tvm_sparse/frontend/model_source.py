@@ -1,7 +1,5 @@
 """A model file or object, opened once: the weights of its layers by name, and its Relax module."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ TVM's importer trusts its input. A tensor of 10^12 elements keeps it busy for ev
 unknown element type ends in an exception of any kind; all that is found here first, and said with the node's name.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packages that not every installation has."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

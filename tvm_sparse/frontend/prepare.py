@@ -1,7 +1,5 @@
 """Model file or object -> folded Relax module and its convolutions: what is read, and the passes in their order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

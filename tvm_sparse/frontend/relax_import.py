@@ -4,8 +4,6 @@ Parameters become constants at import, never function arguments: TVM's ``keep_pa
 `torch.nn.utils.prune`, and folding weights needs their values anyway.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

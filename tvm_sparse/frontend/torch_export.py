@@ -6,8 +6,6 @@ guards and of the names of its inputs. So the archive is read once into memory, 
 of what is allowed, and only then does torch see it: `_check_item` knows each place where text is not just a name.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

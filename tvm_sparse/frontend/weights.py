@@ -5,8 +5,6 @@ The one contract with pruning tools is a dense tensor that holds zeros. Masks th
 copy: the caller's model keeps them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Every append is one write under a lock, then synced: a killed writer leaves at m
 and several writers never mix theirs. Reading changes nothing and never stops at a bad line.
 """
 
-from __future__ import annotations
-
 import fcntl
 import glob
 import json

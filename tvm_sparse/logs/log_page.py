@@ -3,8 +3,6 @@
 A shared log has its page beside it, so that a change of the log shows in a review, packed or not.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path

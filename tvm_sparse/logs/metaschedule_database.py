@@ -7,8 +7,6 @@ error against the bound, the times of the dense baseline, seed and time stamp. S
 (``error`` is null), and compiling verifies it before it is used.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

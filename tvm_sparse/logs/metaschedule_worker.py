@@ -5,8 +5,6 @@ for as its attribute `ORIGIN`: the convolution, the zeros of the weight, the sch
 workloads of different weights and machines different, which MetaSchedule's own look-up would not keep apart.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import cache

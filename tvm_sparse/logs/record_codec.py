@@ -3,8 +3,6 @@
 A line ends with a checksum of the rest, so that a damaged digit of a time is noticed and does not win.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import reprlib

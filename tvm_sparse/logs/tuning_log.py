@@ -1,7 +1,5 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter, defaultdict

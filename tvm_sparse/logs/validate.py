@@ -1,7 +1,5 @@
 """Rebuild the kernels of a log and verify them again: by structure everywhere, by numbers where they run."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ launches. In a graph the GPU launches by itself. The driver is called directly, 
 toolkit need be installed.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

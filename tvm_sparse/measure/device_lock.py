@@ -4,8 +4,6 @@ A GPU is locked while something is timed on it. On a CPU, builds disturb too: th
 alone. The kernel frees a lock when its process ends, however that happens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

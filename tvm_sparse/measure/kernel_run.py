@@ -1,7 +1,5 @@
 """In the worker: load, check against the reference, time."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

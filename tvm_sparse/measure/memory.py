@@ -1,7 +1,5 @@
 """Memory of this machine and of processes, read where Linux keeps it: cheap enough to ask ten times a second."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

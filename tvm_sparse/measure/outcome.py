@@ -1,7 +1,5 @@
 """What is measured, how, and what became of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

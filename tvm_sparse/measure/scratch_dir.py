@@ -1,7 +1,5 @@
 """A folder for a process's temporary files that does not outlive it for long, even if it is killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

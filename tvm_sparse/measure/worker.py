@@ -1,7 +1,5 @@
 """Client of a worker process, restarted when it dies."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ so nothing is pickled. What a kernel does to the process (crash, hang, poisoned 
 `measurer` starts another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

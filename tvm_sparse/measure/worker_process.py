@@ -4,8 +4,6 @@ An exchange ends with an answer, or with why there is none: the process took too
 wrote something else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -6,8 +6,6 @@ old artifact or the new one. The manifest holds the SHA-256 of every other file,
 that finds damage, not malice. A library is code, so load artifacts only from those you trust.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ TVM checks shapes itself, but ends the process on a misaligned tensor; so every 
 time, and what TVM cannot take as it is gets copied.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The manifest of an artifact: what it says, and whether it and the library that it lists are as they were saved."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

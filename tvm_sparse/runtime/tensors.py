@@ -3,8 +3,6 @@
 Everything here takes constant time, but for `aligned_copy`.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NamedTuple, Protocol
 

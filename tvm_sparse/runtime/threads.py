@@ -5,8 +5,6 @@ then confines the caller to one core, with every thread that it starts later. So
 bound to none.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from functools import cache

@@ -5,8 +5,6 @@ channels that is staged in shared memory at a time, its loop the k-tile loop. A 
 output: some pixels of some output channels, whose weights are code.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 # On the outermost loop of a multiply-add nest: its weights become immediates (`fold_weights`). The value is the number

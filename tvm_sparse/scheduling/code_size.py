@@ -3,8 +3,6 @@
 A compiler takes 0.3 ms (LLVM) to 1 ms (nvcc) for each multiply-add, and works on one kernel with one core.
 """
 
-from __future__ import annotations
-
 # Multiply-adds of a kernel at most, vectors of any width counted once: two minutes of LLVM, and as much of nvcc on a
 # few cores. More are refused before any code is written.
 MAX_MULTIPLY_ADDS = 400_000

@@ -16,8 +16,6 @@ wider than the machine's (the innermost factor of the vector split) compile seve
 ones and run alike; LLVM splits them.
 """
 
-from __future__ import annotations
-
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target

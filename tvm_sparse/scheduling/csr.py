@@ -5,8 +5,6 @@ indices are "stretched", that is, replaced by the distance of the tap's input el
 padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A space, decisions and a weight as a scheduled kernel."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Imports meta_schedule without its tensor intrinsics."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ in a search; otherwise they are given, or the space's defaults. A generated spac
 its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Decisions`).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

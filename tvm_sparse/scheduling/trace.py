@@ -5,8 +5,6 @@ a sampling instruction, value]``. TVM believes what it reads: from a damaged tra
 process, or sample anew what is not decided.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

@@ -1,7 +1,5 @@
 """Why code for a target does not run here; device_of."""
 
-from __future__ import annotations
-
 import platform
 import re
 

@@ -1,7 +1,5 @@
 """Cores, CPU name, LLVM mcpu, number of compilers."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ A target alone says which card is meant: its architecture, and where that has se
 a kernel is made the same on every machine, and a tuning log, which keeps the target, suffices to make it again.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import cache

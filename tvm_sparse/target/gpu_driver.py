@@ -1,7 +1,5 @@
 """What the driver tells of the GPU that CUDA calls device 0."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 In: a convolution and its weight. Out: a `Baseline` that prepares what is timed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tvm_sparse.benchmarks.baselines.base import Baseline, NotServed, Prepared

@@ -5,8 +5,6 @@ leaves its output likewise: `Prepared.load` and `Prepared.store` convert and are
 `Prepared.bind` makes is. Torch is imported by functions only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Also structurally pruned, with half the channels, half the filters, or both, as 
 with. These compute another, smaller convolution; what accuracy it keeps is not part of the comparison.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ two images a thread, and others that suit today's GPUs; the fastest for the conv
 as cuDNN's benchmark mode does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -13,8 +13,6 @@ cuSPARSE multiplies compressed sparse rows by a row-major matrix, its faster ord
 one sparse with many dense matrices in torch, so ``nchw`` calls it once an image.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial

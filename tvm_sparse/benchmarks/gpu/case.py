@@ -4,8 +4,6 @@ A contender that raises is reported with its cause and the others go on. One tha
 graph half captured, ends the process by `Broken`; the case is then run again without it.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

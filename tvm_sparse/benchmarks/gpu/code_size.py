@@ -1,7 +1,5 @@
 """Size of the GPU code in a compiled library, from the ELF images of ``EM_CUDA`` machines that it contains."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

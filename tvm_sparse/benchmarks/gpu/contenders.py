@@ -1,7 +1,5 @@
 """The contenders of one case of a benchmark while they run, and what decides which take part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Times calls without the host in the way: CUDA graphs between events, with the L2 cache emptied before them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

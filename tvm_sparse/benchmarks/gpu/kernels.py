@@ -1,7 +1,5 @@
 """Our kernels for the operators of Table 2: which ones, building them side by side, calling them like a baseline."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

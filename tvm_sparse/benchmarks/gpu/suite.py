@@ -1,7 +1,5 @@
 """All cases of a benchmark on a GPU: kernels are built, cases timed in turn, results written as they come."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """A table of the report on Table 2, and how its cells show numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

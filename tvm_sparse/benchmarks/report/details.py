@@ -1,7 +1,5 @@
 """Tables of the report on Table 2 beside the times: memory, predictions and what failed."""
 
-from __future__ import annotations
-
 import math
 
 from tvm_sparse.benchmarks.comparison import CUDNN_TF32, best, median_us, non_zeros

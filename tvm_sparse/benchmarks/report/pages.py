@@ -1,7 +1,5 @@
 """Pages of a report, Markdown and HTML, from documents of results; needs no GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

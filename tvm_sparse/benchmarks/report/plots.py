@@ -1,7 +1,5 @@
 """Plots of the report on Table 2, as SVG texts; matplotlib draws them (extra ``report``)."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence

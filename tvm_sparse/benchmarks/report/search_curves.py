@@ -1,7 +1,5 @@
 """How searches went, from tuning logs: best time after each trial, and which is ahead at equal trials."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Tables of the report on Table 2, from a `results.Document` of one GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm_sparse.benchmarks.comparison import (

@@ -1,7 +1,5 @@
 """``bench``: time a model compiled with a log against the same model dense, or an artifact alone."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """``check``: compare a compiled model with the float64 reference and with the runtime its file is made for."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence

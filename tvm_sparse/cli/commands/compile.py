@@ -1,7 +1,5 @@
 """``compile``: a model and a tuning log to an artifact."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

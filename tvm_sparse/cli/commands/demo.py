@@ -1,7 +1,5 @@
 """``demo``: inspect, tune, compile, check and time the networks that ship with the package."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from typing import Any

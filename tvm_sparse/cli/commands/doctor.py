@@ -3,8 +3,6 @@
 Nothing here raises, whatever is broken: a report must come out. What may end the process runs in one of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """``inspect``: what is sparse in a model, what limits each layer, what serves it, and what compiling would choose."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``logs``: look into tuning logs, join them, keep the best of them, verify them again, convert them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """``run``: an artifact on given inputs."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

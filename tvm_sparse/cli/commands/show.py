@@ -1,7 +1,5 @@
 """``show``: the kernel that compiling would take for a layer, at one stage of its making."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

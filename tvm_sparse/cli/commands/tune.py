@@ -1,7 +1,5 @@
 """``tune``: search the kernels of a model into a log; with ``--dry-run`` only say what that would mean."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections import Counter

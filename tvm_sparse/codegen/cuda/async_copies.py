@@ -6,8 +6,6 @@ Here it is bound to variables once, and a copy is one ``cp.async`` with constant
 bytes, and the hardware fills in zeros.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ to reset: CUDA graphs may record the kernel like any other.
 Clusters need compute capability 9.0 (CUDA programming guide, "Thread Block Clusters").
 """
 
-from __future__ import annotations
-
 import tvm
 import tvm_ffi
 from tvm import sym, tirx

@@ -1,7 +1,5 @@
 """One thread's copies from global to shared memory, as TIR with CUDA code in it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import tirx

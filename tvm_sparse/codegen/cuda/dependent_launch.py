@@ -10,8 +10,6 @@ schedule's `annotations.DependentLaunch` says. Blocks of the next kernel that st
 multiprocessors have room.
 """
 
-from __future__ import annotations
-
 import tvm
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call

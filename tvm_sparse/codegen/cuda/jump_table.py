@@ -4,8 +4,6 @@ TIR has none; in CUDA source it is made of macros: "enter", then "case" before a
 then "end". A stretch is a scope of its own.
 """
 
-from __future__ import annotations
-
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, Stmt

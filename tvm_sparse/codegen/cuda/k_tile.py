@@ -1,7 +1,5 @@
 """One k-tile of a multistage pipeline: what is copied, what is computed, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

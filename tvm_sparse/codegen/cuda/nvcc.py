@@ -4,8 +4,6 @@ TVM is told by environment variables and by global functions that it calls with 
 to the process, so builds in several threads share them: the first sets them, the last restores them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

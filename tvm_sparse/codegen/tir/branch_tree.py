@@ -5,8 +5,6 @@ Every origin that occurs gets code of its own. Telling origins apart, not the lo
 matters where one loop is fused of several: only its share of the weight may choose the code.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

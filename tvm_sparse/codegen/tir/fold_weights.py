@@ -14,8 +14,6 @@ in their number (20,000 multiply-adds: 153 s against 3.5 s). The pass runs just 
 because passes that simplify or eliminate common subexpressions would inline or scan the long chains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ TVM's `detect_linear_equation` knows sums of multiples only. Tap indices under a
 loop variables; here the part that depends on the nest's loops alone is evaluated as NumPy integers, whatever its form.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small parts of TIR that the passes are written with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

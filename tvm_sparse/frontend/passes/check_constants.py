@@ -1,7 +1,5 @@
 """Refuse a model that computes with constants that are no numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm.ir import Call, Expr, GenericConst

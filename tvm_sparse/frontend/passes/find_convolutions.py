@@ -1,7 +1,5 @@
 """Find the convolutions that our kernels can compute, each with the bias, residual and ReLU that follow it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Compute what depends on parameters only: masks times weights, statistics of batch norms, reshaped biases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

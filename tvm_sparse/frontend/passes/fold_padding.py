@@ -1,7 +1,5 @@
 """Merge zero padding before a convolution into the convolution, which then reads the unpadded input."""
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Var

@@ -3,8 +3,6 @@
 The name travels as the source span of the call: Relax keeps it, and nothing else reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far apart the staged rows of a tile lie in shared memory, so that few reads of a warp meet in one bank."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 

@@ -5,8 +5,6 @@ the machine's facts comes from `GpuInfo`, what had to be measured or fitted from
 on, cycles and bytes a cycle are taken to be those of the H200.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 

@@ -4,8 +4,6 @@
 experiments of their own (docs/measurements.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm_sparse.target.gpu import GpuInfo

@@ -1,7 +1,5 @@
 """What a folded CUDA kernel consists of, counted from its decisions before it is built."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -13,8 +13,6 @@ Outermost first::
 A tile has so many pixels that the tiles are a multiple of the multiprocessors; see `conv2d_npq`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What fits a multiprocessor: shared memory and registers of folded kernels, judged before they are built."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import abstractmethod

@@ -7,8 +7,6 @@ loops, several groups of them over a divisor of the outer ones, and each thread 
 all loops in their order they make fewer copies where they do not divide, each with an address of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Every combination of candidates keeps to the limits of threads and shared memory
 built in vain.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
