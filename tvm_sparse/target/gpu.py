@@ -37,7 +37,7 @@ class GpuInfo:
     warps, blocks
         That a multiprocessor holds at once.
     quarter_registers, thread_registers
-        32-bit registers of one of a multiprocessor's four parts, and of a thread at most.
+        32-bit registers of one of a multiprocessor's four parts, and of a thread at most; the same on every card.
     reserved_bytes, shared_unit_bytes
         What the driver takes of each block's shared memory, and the unit in which that is given out.
     instruction_cache_bytes

@@ -37,11 +37,12 @@ def document(model: str, layers: Sequence[ConvLayer], target: Target, log: Tunin
     for layer, decision in zip(layers, decide(layers, target, log), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        rows.append({**_described(layer), **judge(layer.spec, counts), **_chosen(decision)})
+        rows.append({**described(layer), **judge(layer.spec, counts), **_chosen(decision)})
     return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
 
 
-def _described(layer: ConvLayer) -> dict[str, Any]:
+def described(layer: ConvLayer) -> dict[str, Any]:
+    """A convolution and what is known of its weight, as JSON."""
     pattern = layer.pattern
     return {
         "layer": layer.name,

@@ -9,7 +9,7 @@ from rich.console import Console
 from tvm.target import Target
 
 from tvm_sparse.cli import common
-from tvm_sparse.cli.commands.inspect import shape_text
+from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.kernel_selection import Decision, decide
@@ -47,16 +47,10 @@ def _layer(layers: Sequence[ConvLayer], name: str) -> ConvLayer:
 def _document(layer: ConvLayer, decisions: list[Decision], target: Target, stage: str) -> dict[str, Any]:
     # May replace the decision by a dense one.
     kernel = kernels_of([layer], decisions, target)[layer.name]
-    (decision,), pattern = decisions, layer.pattern
-    space = find_space(decision.schedule, layer.spec, pattern, target)
+    (decision,) = decisions
+    space = find_space(decision.schedule, layer.spec, layer.pattern, target)
     return {
-        "layer": layer.name,
-        "convolution": layer.spec.key,
-        "shape": shape_text(layer.spec),
-        "weights": pattern.size,
-        "nnz": pattern.nnz,
-        "density": pattern.density,
-        "structure": pattern.structure,
+        **described(layer),
         "target": target_json(target),
         "schedule": space.name,
         "decisions": decision.record.decisions if decision.record is not None else None,

@@ -26,12 +26,10 @@ from tvm.tirx import Evaluate, SeqStmt, Stmt
 
 from tvm_sparse.codegen.cuda.dependent_launch import WAIT
 from tvm_sparse.scheduling import code_size
+from tvm_sparse.target.gpu import GpuInfo
 
 # Lines around a region; macros without text, so that the source means the same with and without splitting.
 BEGIN, END = "tvm_sparse_region_begin", "tvm_sparse_region_end"
-# Registers of a multiprocessor and the sub-partitions that share them, those a thread may have, and in which steps. The
-# fullest sub-partition counts: a linker refuses a function with more registers than its kernel may have.
-_REGISTERS, _SUB_PARTITIONS, _MAX_REGISTERS, _STEP = 65536, 4, 255, 8
 _ARGUMENTS = "tvm_sparse_arguments"
 _HEAD = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
@@ -121,9 +119,12 @@ class _Kernel:
 
     @property
     def registers(self) -> int:
-        """What the compiler makes of its launch bounds: registers that a thread may have."""
-        warps = -(-int(self.head["threads"]) // (32 * _SUB_PARTITIONS)) * int(self.head["blocks"] or 1)
-        return min(_REGISTERS // _SUB_PARTITIONS // (32 * warps) // _STEP * _STEP, _MAX_REGISTERS)
+        """What the compiler makes of its launch bounds: registers that a thread may have, in steps of 8.
+
+        The fullest quarter of a multiprocessor counts: a linker refuses a function with more than its kernel may have.
+        """
+        warps = -(-int(self.head["threads"]) // 128) * int(self.head["blocks"] or 1)
+        return min(GpuInfo.quarter_registers // (32 * warps) // 8 * 8, GpuInfo.thread_registers)
 
     def _name(self, number: int) -> str:
         return f"{self.head['name']}_region_{number}"

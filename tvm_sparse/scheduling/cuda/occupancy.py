@@ -25,8 +25,6 @@ ACCUMULATORS = 64
 OTHER_REGISTERS = 14
 # Registers that addresses and copies take in any kernel.
 MIN_REGISTERS = 48
-# 32-bit registers of one of a multiprocessor's four parts, and how many a thread may have.
-REGISTERS, MAX_REGISTERS = 16384, 255
 # Pipeline stages. Small k-tiles need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
 # 334 us where three on their way took 341 (operator 10 at batch 64).
 DEPTHS = [3, 4, 6]
@@ -37,7 +35,7 @@ STARTS = 3
 MAX_COPIES, SHARE = 4096, 8
 # What the driver and kernels of several translation units (`separate_compilation`) keep for themselves of each
 # block's shared memory, bytes.
-_RESERVED = 1024 + 64
+_RESERVED = GpuInfo.reserved_bytes + 64
 
 
 def warps_a_part(threads: int) -> int:
@@ -48,14 +46,14 @@ def warps_a_part(threads: int) -> int:
 def blocks_default(threads: int, accumulators: int) -> int:
     """Thread blocks that a multiprocessor should hold at once: three at most, as registers allow without spills."""
     registers = warps_a_part(threads) * 32 * (accumulators + OTHER_REGISTERS)
-    return min(max(REGISTERS // registers, 1), 3)
+    return min(max(GpuInfo.quarter_registers // registers, 1), 3)
 
 
 def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, shared_limit: int) -> str:
     """Why a kernel is not worth building, or ""; `blocks` are the thread blocks that it wants on a multiprocessor."""
-    available = REGISTERS // (warps_a_part(threads) * blocks * 32) // 8 * 8
+    available = GpuInfo.quarter_registers // (warps_a_part(threads) * blocks * 32) // 8 * 8
     needed = max(accumulators + OTHER_REGISTERS, MIN_REGISTERS)
-    if needed > min(available, MAX_REGISTERS):
+    if needed > min(available, GpuInfo.thread_registers):
         return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
     if blocks * (shared_bytes + _RESERVED) > shared_limit:
         return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {shared_limit}"
