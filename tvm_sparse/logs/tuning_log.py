@@ -1,6 +1,5 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +11,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
-from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch
+from tvm_sparse.logs.record import TuningRecord
 
 
 class Rejected(NamedTuple):
@@ -132,8 +132,8 @@ class TuningLog:
         alike = [record for record in usable if record.pattern.structure == pattern.structure]
         if not alike:
             return None
-        distance = min(_distance(record.pattern, pattern) for record in alike)
-        nearest = _best([record for record in alike if _distance(record.pattern, pattern) == distance])
+        least = min(distance(record.pattern, pattern) for record in alike)
+        nearest = _best([record for record in alike if distance(record.pattern, pattern) == least])
         return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
     def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
@@ -144,13 +144,13 @@ class TuningLog:
     def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""
         verified = [record for record in self._by_spec.get(spec, ()) if _is_ok(record)]
-        return _counted(spec, (_mismatch(record, fingerprint) or _misfit(record, pattern) for record in verified))
+        return counted(spec, (mismatch(record, fingerprint) or misfit(record, pattern) for record in verified))
 
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
         found = {id(record) for record in self.trials(spec, pattern, fingerprint)}
         others = (record for record in self._by_spec.get(spec, ()) if id(record) not in found)
-        return _counted(spec, (_mismatch(record, fingerprint) or "made for other weights" for record in others))
+        return counted(spec, (mismatch(record, fingerprint) or "made for other weights" for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         """What need not be tried again for this weight on this machine, failures included."""
@@ -175,12 +175,12 @@ class TuningLog:
             "weights": len({(record.spec, record.pattern.value_digest) for record in records}),
             "status": dict(Counter(record.status for record in records)),
             "schedules": dict(Counter(record.schedule for record in records)),
-            "machines": dict(Counter(" ".join(_machine(record)) for record in records)),
+            "machines": dict(Counter(" ".join(machine(record)) for record in records)),
         }
 
     def _usable(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         records = self._by_spec.get(spec, ())
-        return [record for record in records if _is_ok(record) and not _mismatch(record, fingerprint)]
+        return [record for record in records if _is_ok(record) and not mismatch(record, fingerprint)]
 
 
 def write(path: Path | str, records: Iterable[TuningRecord]) -> None:
@@ -218,43 +218,8 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     """The `keep` fastest verified records of each weight, machine and `kind`."""
     groups: dict[Any, list[TuningRecord]] = defaultdict(list)
     for record in filter(_is_ok, records):
-        groups[record.spec, record.pattern.value_digest, _machine(record), kind(record)].append(record)
+        groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
     return [record for _, group in sorted(groups.items()) for record in sorted(group, key=_rank)[:keep]]
-
-
-def _machine(record: TuningRecord) -> tuple[str, ...]:
-    return tuple(record.fingerprint[key] for key in FINGERPRINT_KEYS)
-
-
-def _mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
-    """Why a record does not hold on the machine of `fingerprint`; empty if it does."""
-    for key, name in zip(FINGERPRINT_KEYS, ("target kind", "architecture", "threads", "TVM"), strict=True):
-        if record.fingerprint[key] != fingerprint[key]:
-            return f"made for {name} {record.fingerprint[key]}, here it is {fingerprint[key]}"
-    return ""
-
-
-def _misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
-    """Why a record of this machine cannot serve a weight of this pattern; empty if it can."""
-    if record.is_dense or record.pattern.structure == pattern.structure:
-        return ""
-    return f"made for structure {record.pattern.structure}, this weight is {pattern.structure}"
-
-
-def _counted(spec: ConvSpec, reasons: Iterable[str]) -> list[str]:
-    counts = Counter(reasons)
-    del counts[""]
-    return [
-        f"{count} record{'s' if count > 1 else ''} of {spec.key} ignored: {reason}"
-        for reason, count in sorted(counts.items())
-    ]
-
-
-def _distance(one: SparsityPattern, other: SparsityPattern) -> float:
-    """|log| of the ratio of the densities; 0 only if they are equal."""
-    if not one.nnz or not other.nnz:
-        return 0 if one.nnz == other.nnz else math.inf
-    return abs(math.log(one.density / other.density))
 
 
 def _is_ok(record: TuningRecord) -> bool:

@@ -1,0 +1,47 @@
+"""Whether a record serves a weight on a machine, and the sentence that says why it does not."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+
+
+def machine(record: TuningRecord) -> tuple[str, ...]:
+    """What must be equal for a record to hold on a machine."""
+    return tuple(record.fingerprint[key] for key in FINGERPRINT_KEYS)
+
+
+def mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
+    """Why a record does not hold on the machine of `fingerprint`; empty if it does."""
+    for key, name in zip(FINGERPRINT_KEYS, ("target kind", "architecture", "threads", "TVM"), strict=True):
+        if record.fingerprint[key] != fingerprint[key]:
+            return f"made for {name} {record.fingerprint[key]}, here it is {fingerprint[key]}"
+    return ""
+
+
+def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
+    """Why a record of this machine cannot serve a weight of this pattern; empty if it can."""
+    if record.is_dense or record.pattern.structure == pattern.structure:
+        return ""
+    return f"made for structure {record.pattern.structure}, this weight is {pattern.structure}"
+
+
+def counted(spec: ConvSpec, reasons: Iterable[str]) -> list[str]:
+    """One sentence for each reason, with how many records it concerns; empty reasons do not count."""
+    counts = Counter(reasons)
+    del counts[""]
+    return [
+        f"{count} record{'s' if count > 1 else ''} of {spec.key} ignored: {reason}"
+        for reason, count in sorted(counts.items())
+    ]
+
+
+def distance(one: SparsityPattern, other: SparsityPattern) -> float:
+    """|log| of the ratio of the densities; 0 only if they are equal."""
+    if not one.nnz or not other.nnz:
+        return 0 if one.nnz == other.nnz else math.inf
+    return abs(math.log(one.density / other.density))
