@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.logs.matching import machine
+from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 
 COLUMNS = ("convolution", "density", "schedule", "decisions", "us", "baseline", "its us", "ratio")
@@ -22,7 +23,7 @@ def page(log: TuningLog) -> str:
     """The page of a log as Markdown: for each machine the verified records of sparse kernels, times in microseconds."""
     machines: dict[tuple[str, ...], list[TuningRecord]] = defaultdict(list)
     for record in log.records:
-        machines[tuple(record.fingerprint[key] for key in FINGERPRINT_KEYS)].append(record)
+        machines[machine(record)].append(record)
     made = "Made by `tvm-sparse logs page`: sparse kernels, each beside its baseline; medians, in us, with warm code."
     lines = [f"# {log.path.name}", "", made, ""]
     for (kind, arch, threads, tvm), records in sorted(machines.items()):

@@ -7,7 +7,7 @@ a kernel is made the same on every machine, and a tuning log, which keeps the ta
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from tvm.target import Target
 
@@ -36,8 +36,6 @@ class GpuInfo:
         Shared memory that all blocks of a multiprocessor have together, and one block at most.
     warps, blocks
         That a multiprocessor holds at once.
-    quarter_registers, thread_registers
-        32-bit registers of one of a multiprocessor's four parts, and of a thread at most; the same on every card.
     reserved_bytes, shared_unit_bytes
         What the driver takes of each block's shared memory, and the unit in which that is given out.
     instruction_cache_bytes
@@ -46,6 +44,10 @@ class GpuInfo:
     copy_bytes_cycle
         Into a multiprocessor's shared memory in a cycle, at most.
     """
+
+    # 32-bit registers of one of a multiprocessor's four parts, and of a thread at most: the same on every card.
+    quarter_registers: ClassVar[int] = 16384
+    thread_registers: ClassVar[int] = 255
 
     name: str
     compute_capability: int
@@ -59,8 +61,6 @@ class GpuInfo:
     block_shared_bytes: int
     warps: int
     blocks: int
-    quarter_registers: int = 16384
-    thread_registers: int = 255
     reserved_bytes: int = 1024
     shared_unit_bytes: int = 128
     instruction_cache_bytes: tuple[int, int] = (32 * 1024, 160 * 1024)
@@ -80,6 +80,15 @@ class GpuInfo:
     def cluster_multiprocessors(self) -> int:
         """Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them."""
         return self.multiprocessors // 8 * 8
+
+    @classmethod
+    def launch_registers(cls, threads: int, blocks: int) -> int:
+        """That a thread may have where a multiprocessor holds `blocks` of so many threads; given out in steps of 8.
+
+        The fullest quarter of a multiprocessor counts.
+        """
+        warps = -(-threads // 128) * blocks
+        return min(cls.quarter_registers // (32 * warps) // 8 * 8, cls.thread_registers)
 
     def spread_bytes(self, blocks: int) -> int:
         """Shared memory of a block with which a multiprocessor holds its share of so many blocks, and no more."""

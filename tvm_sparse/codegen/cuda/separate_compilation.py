@@ -119,12 +119,8 @@ class _Kernel:
 
     @property
     def registers(self) -> int:
-        """What the compiler makes of its launch bounds: registers that a thread may have, in steps of 8.
-
-        The fullest quarter of a multiprocessor counts: a linker refuses a function with more than its kernel may have.
-        """
-        warps = -(-int(self.head["threads"]) // 128) * int(self.head["blocks"] or 1)
-        return min(GpuInfo.quarter_registers // (32 * warps) // 8 * 8, GpuInfo.thread_registers)
+        """What the compiler makes of its launch bounds: a linker refuses functions with more than their kernel."""
+        return GpuInfo.launch_registers(int(self.head["threads"]), int(self.head["blocks"] or 1))
 
     def _name(self, number: int) -> str:
         return f"{self.head['name']}_region_{number}"

@@ -98,8 +98,7 @@ class _Estimate:
     @cached_property
     def available_registers(self) -> int:
         """That a thread may have, with as many blocks on a multiprocessor as it should hold."""
-        warps = 32 * -(-self.counts.threads // 128) * self.counts.resident
-        return min(self.gpu.thread_registers, self.gpu.quarter_registers // warps // 8 * 8)
+        return self.gpu.launch_registers(self.counts.threads, self.counts.resident)
 
     @cached_property
     def resident_blocks(self) -> int:

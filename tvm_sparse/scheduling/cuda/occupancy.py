@@ -38,22 +38,18 @@ MAX_COPIES, SHARE = 4096, 8
 _RESERVED = GpuInfo.reserved_bytes + 64
 
 
-def warps_a_part(threads: int) -> int:
-    """Warps that a block of `threads` threads puts on the fullest of a multiprocessor's four parts."""
-    return -(-threads // 128)
-
-
 def blocks_default(threads: int, accumulators: int) -> int:
     """Thread blocks that a multiprocessor should hold at once: three at most, as registers allow without spills."""
-    registers = warps_a_part(threads) * 32 * (accumulators + OTHER_REGISTERS)
+    # Of the fullest of a multiprocessor's four parts.
+    registers = -(-threads // 128) * 32 * (accumulators + OTHER_REGISTERS)
     return min(max(GpuInfo.quarter_registers // registers, 1), 3)
 
 
 def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, shared_limit: int) -> str:
     """Why a kernel is not worth building, or ""; `blocks` are the thread blocks that it wants on a multiprocessor."""
-    available = GpuInfo.quarter_registers // (warps_a_part(threads) * blocks * 32) // 8 * 8
+    available = GpuInfo.launch_registers(threads, blocks)
     needed = max(accumulators + OTHER_REGISTERS, MIN_REGISTERS)
-    if needed > min(available, GpuInfo.thread_registers):
+    if needed > available:
         return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
     if blocks * (shared_bytes + _RESERVED) > shared_limit:
         return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {shared_limit}"
@@ -63,10 +59,8 @@ def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, sha
 def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
     tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
-    copies, most = (
-        tiles * (kernel.k_tiles + later * kernel.copies),
-        max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE),
-    )
+    copies = tiles * (kernel.k_tiles + later * kernel.copies)
+    most = max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE)
     if copies > most:
         return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
