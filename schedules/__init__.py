@@ -21,7 +21,15 @@ from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense baseline.
-SCHEDULES: tuple[ModuleType, ...] = (folded_cpu, generated_cpu, csr_cpu, dense_cpu, folded_cuda, csr_cuda, dense_cuda)
+SCHEDULES: tuple[ModuleType, ...] = (
+    folded_cpu,
+    generated_cpu,
+    csr_cpu,
+    dense_cpu,
+    folded_cuda,
+    csr_cuda,
+    dense_cuda,
+)
 
 
 def schedule_names(target: Target) -> list[str]:

@@ -191,7 +191,10 @@ def test_on_a_gpu_time_need_not_grow_like_the_non_zeros(log, spec, pruned, wins)
     layer = ConvLayer("conv", spec, thinner(np.ones(spec.weight_shape, np.float32), pruned), None)
     weight = thinner(layer.weight, 0.2)
     each = find_space("folded_cuda:multistage-224x32-pixels1", spec, SparsityPattern.of(weight), cuda)
-    fields = {"decisions": each.starts()[0], "fingerprint": fingerprint_of(cuda)}
+    fields = {
+        "decisions": each.starts()[0],
+        "fingerprint": fingerprint_of(cuda),
+    }
     log.append(record(layer, weight, each.name, time_us=1.0, dense_time_us=2.5, **fields))
     (decision,) = decide([layer], cuda, log)
     assert decision.schedule == (each.name if wins else "dense_cuda")

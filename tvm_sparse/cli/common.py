@@ -138,7 +138,12 @@ def times_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         }
         for row in rows
     ]
-    columns = {"name": "", "median": "median us", "spread": "quartiles us", "speedup": f"{ours} against it"}
+    columns = {
+        "name": "",
+        "median": "median us",
+        "spread": "quartiles us",
+        "speedup": f"{ours} against it",
+    }
     return tables.table(title, cells, columns)
 
 

@@ -60,7 +60,12 @@ def split_index(index: tirx.Expr, loops: list[Var], extents: list[int]) -> Index
     return IndexForm(base, np.asarray(offsets).reshape((1,) * (len(extents) - np.ndim(offsets)) + np.shape(offsets)))
 
 
-_BINARY = {tirx.FloorDiv: np.floor_divide, tirx.FloorMod: np.mod, tirx.Min: np.minimum, tirx.Max: np.maximum}
+_BINARY = {
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+}
 
 
 def _split(e: tirx.Expr, grids: dict) -> tuple | None:

@@ -118,5 +118,5 @@ FITS = {
         overlap=1.5,
         joined_bytes=6.0,
         launch_us=0.55,
-    )
+    ),
 }
