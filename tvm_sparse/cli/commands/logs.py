@@ -13,8 +13,9 @@ from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Causes
 from tvm_sparse.errors import LogError, UsageError, VerificationError
 from tvm_sparse.logs import log_page, tuning_log
+from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import Rejected, TuningLog
+from tvm_sparse.logs.tuning_log import TuningLog
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
