@@ -1,7 +1,7 @@
 """MetaSchedule's evolutionary search with its XGBoost cost model, over one schedule space.
 
-`SpaceSearch` proposes decisions and is told their times; building, running and remembering are the caller's. Nothing
-here measures or writes.
+`SpaceSearch` proposes decisions and is told their times; building and running are the caller's. Nothing here measures
+or writes.
 """
 
 from collections import Counter
