@@ -207,6 +207,18 @@ class HandMadeSpace(Space):
         return [self.decisions_of(self.scheduled())]
 
 
+class WrittenSpace(HandMadeSpace):
+    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes."""
+
+    @abstractmethod
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
+
+    @abstractmethod
+    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        """The arrays that the kernel takes in the place of the weight."""
+
+
 class GeneratedSpace(Space):
     """A space that MetaSchedule generates; its decisions are a trace."""
 
