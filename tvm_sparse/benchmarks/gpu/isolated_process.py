@@ -1,7 +1,5 @@
 """Processes apart: one holds the GPU and is replaced when a kernel breaks its CUDA context, others build kernels."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +16,7 @@ class Runner:
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> "Runner":
         return self
 
     def __exit__(self, *_: object) -> None:
