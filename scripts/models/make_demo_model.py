@@ -4,11 +4,9 @@
 
 A residual network learns scikit-learn's handwritten digits, `torch.nn.utils.prune` takes 90% of the weights of
 every convolution but the first in a few steps, with training between them under the masks. The dense network, its
-weights rounded, and the pruned one are written to ``tvm_sparse/data`` as ONNX together with the held-out images. Three
-minutes on two cores; the same machine and versions give the same files.
+weights rounded, and the pruned one are written to ``tvm_sparse/cli/data`` as ONNX together with the held-out images.
+Three minutes on two cores; the same machine and versions give the same files.
 """
-
-from __future__ import annotations
 
 import argparse
 import copy

@@ -60,14 +60,16 @@ def bench_threads(threads: int, options: argparse.Namespace) -> dict[str, Any]:
     cases = []
     with torch.inference_mode():
         for operator, batch, density in product(options.operators, options.batch, options.density):
-            print(f"{threads} thread(s), {operators.name(operator, batch, density)}", file=sys.stderr, flush=True)
+            name = operators.name(operator, batch, density)
+            print(f"{threads} thread(s), {name}", file=sys.stderr, flush=True)
+            spec, weight = operators.spec(operator, batch), operators.weight(operator, density, options.seed)
             case = {"operator": operator, "batch": batch, "density": density}
-            cases.append(case | bench_case(operator, batch, density, log, threads, options))
+            cases.append(case | bench_case(name, spec, weight, log, threads, options))
         return {"threads": threads, "call_overhead_us": overheads_us(threads), "cases": cases}
 
 
 def bench_case(
-    operator: int, batch: int, density: float, log: TuningLog, threads: int, options: argparse.Namespace
+    name: str, spec: ConvSpec, weight: np.ndarray, log: TuningLog, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Times of one case and errors as fractions of what is allowed, or the reason why there are none.
 
@@ -76,8 +78,6 @@ def bench_case(
     VerificationError
         A contender's result is wrong.
     """
-    spec, weight = operators.spec(operator, batch), operators.weight(operator, density, options.seed)
-    name = operators.name(operator, batch, density)
     target = resolve_target({"kind": "llvm", "num-cores": threads})
     match = log.lookup(spec, SparsityPattern.of(weight), fingerprint_of(target))
     dense = log.dense(spec, fingerprint_of(target))
@@ -91,10 +91,8 @@ def bench_case(
     calls = contenders(spec, weight, x, threads, ours)
     expected, errors = reference.reference(spec, x, weight), {}
     for each, call in calls.items():
-        y = call()
-        y = y if isinstance(y, np.ndarray) else y.numpy()
         # Theirs may be Winograd's.
-        errors[each] = error_of(y, expected, FLOAT32_TOLERANCE if each in BASELINES else None)
+        errors[each] = error_of(np.from_dlpack(call()), expected, FLOAT32_TOLERANCE if each in BASELINES else None)
         if not errors[each] <= 1:
             raise VerificationError(f"{name}, {each}", "the result is wrong", errors[each], "1 times what is allowed")
     times = interleave(calls, options.repeat, options.min_round_ms)

@@ -1,7 +1,5 @@
 """Time several ways to compute the same thing in turns, so that what disturbs the machine disturbs them all alike."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
@@ -22,7 +20,7 @@ class Quartiles:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Quartiles:
+    def of(cls, values: Sequence[float]) -> "Quartiles":
         """Of one or more `values`."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
