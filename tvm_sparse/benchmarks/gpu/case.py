@@ -142,11 +142,12 @@ class _Bench:
         for entry in entries:
             if entry.replays:
                 self.guard(entry, partial(self._time, [entry] * PILOT_ROUNDS, "cold"))
+        running = [entry for entry in entries if entry.result.status == "ok"]
         best: dict[tuple[str, float | None], float] = {}
-        for entry in filter(_is_ok, entries):
+        for entry in running:
             key = entry.result.family, entry.result.density
             best[key] = min(best.get(key, math.inf), statistics.median(entry.result.cold_us))
-        for entry in filter(_is_ok, entries):
+        for entry in running:
             limit = CLOSE * best[entry.result.family, entry.result.density]
             final = statistics.median(entry.result.cold_us) <= limit
             entry.result = replace(entry.result, final=final)
@@ -175,7 +176,3 @@ class _Bench:
         times = self.clock.round_us([entry.replays[kind][0] for entry in entries], cold=kind == "cold")
         for entry, time_us in zip(entries, times, strict=True):
             entry.add(kind, time_us)
-
-
-def _is_ok(entry: Entry) -> bool:
-    return entry.result.status == "ok"

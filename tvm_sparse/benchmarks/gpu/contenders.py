@@ -28,7 +28,7 @@ class Settings:
     rounds: int
     seconds: float
     seed: int
-    escort_library: str
+    escort_library: Path | None
     progress: str
     on_gpu: bool = True
 
@@ -56,8 +56,7 @@ def all_entries(operator: int, densities: Sequence[float], ours: Kernels, settin
     """Every contender."""
     entries = []
     weights = {density: operators.weight(operator, density, settings.seed) for density in densities}
-    library = Path(settings.escort_library) if settings.escort_library else None
-    baselines = [each for each in all_baselines(library) if each.family.startswith(settings.baselines)]
+    baselines = [each for each in all_baselines(settings.escort_library) if each.family.startswith(settings.baselines)]
     for density, each in [*ours, *((density, each) for each in baselines for density in densities)]:
         if not each.sparse and density != densities[0]:
             continue

@@ -67,11 +67,10 @@ def wanted(
     for density in densities:
         spec, weight = operators.spec(operator, batch), operators.weight(operator, density, seed)
         pattern = SparsityPattern.of(weight)
-        for family, choices in (
-            (OURS, _best(spec, pattern, log, target)),
-            *((f"{OURS} {name}", _of_schedule(name, spec, log, target)) for name in schedules),
-        ):
-            each = Wanted(family, operator, batch, density, seed, tuple(choices))
+        choices = {OURS: _best(spec, pattern, log, target)}
+        choices |= {f"{OURS} {name}": _of_schedule(name, spec, log, target) for name in schedules}
+        for family in choices:
+            each = Wanted(family, operator, batch, density, seed, tuple(choices[family]))
             if each.sparse or density == densities[0]:
                 found.append(each)
     return found

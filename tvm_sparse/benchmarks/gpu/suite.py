@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import replace
 from importlib import metadata
 from itertools import product
@@ -55,7 +56,7 @@ def run_cases(
                 name, cause = Path(settings.progress).read_text(), "the process died"
             except RuntimeError as error:
                 name, cause = "", str(error)[-1000:]
-            runner.end()
+            runner.close()
             print(f"{where}: {name or 'nobody known'} broke the process: {cause}", flush=True)
             if not name or name in skipped:
                 break
@@ -67,14 +68,13 @@ def line(case: Case) -> str:
     lines = []
     for density in case.densities:
         own = best(case, [OURS], density)
-        parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours")
+        text = f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours"
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
             found = against(case, density, families)
             if found is not None:
-                parts.append(f"; {label} {found.ratio.median:.2f}x {found.verdict}")
-                parts.append(f" ({found.baseline.family})" if label == "exact" else "")
-        lines.append("".join(parts))
+                text += f"; {label} {found.ratio.median:.2f}x {found.verdict}"
+                text += f" ({found.baseline.family})" if label == "exact" else ""
+        lines.append(f"op {case.operator} b{case.batch} d{density}: {text}")
     lines.append(f"    {case.seconds:g} s")
     lines += [f"    {each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
     return "\n".join(lines)
@@ -92,7 +92,7 @@ def bench(options: argparse.Namespace, command: str) -> int:
         each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)
     ]
     started, done = time.monotonic(), list[Case]()
-    with tempfile.TemporaryDirectory() as folder, Runner() as runner, ThreadPoolExecutor(2) as aside:
+    with tempfile.TemporaryDirectory() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
         # While kernels are built, so are Escort's, and the process for the GPU imports what it needs.
         library = aside.submit(_escort, Path(folder), arch if on_gpu else "", options.baselines)
         machine = aside.submit(runner.call, versions_and_device, arch, on_gpu)
@@ -120,15 +120,15 @@ def bench(options: argparse.Namespace, command: str) -> int:
     return 5 if bad or len(done) < len(cases) else 0
 
 
-def _escort(folder: Path, arch: str, prefixes: Sequence[str]) -> str:
-    """Escort's library for a GPU, or "" where it is not wanted or fails: the others are still worth timing."""
+def _escort(folder: Path, arch: str, prefixes: Sequence[str]) -> Path | None:
+    """Escort's library for a GPU, or None where it is not wanted or fails: the others are still worth timing."""
     if not arch or not any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in prefixes):
-        return ""
+        return None
     try:
-        return str(escort_kernels.build(folder, arch))
+        return escort_kernels.build(folder, arch)
     except BuildError as error:
         print(error, file=sys.stderr)
-        return ""
+        return None
 
 
 def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device]:
