@@ -112,9 +112,5 @@ def crossing(ratios: Iterable[tuple[float, float]]) -> tuple[str, float | None]:
 
 def pick(cases: Iterable[Case], score: Callable[[Case], float]) -> dict[tuple[int, int], Case]:
     """Of several cases of one operator and batch the one with the highest score, the later of equals."""
-    found: dict[tuple[int, int], Case] = {}
-    for case in cases:
-        key = case.operator, case.batch
-        if key not in found or score(case) >= score(found[key]):
-            found[key] = case
+    found = {(case.operator, case.batch): case for case in sorted(cases, key=score)}
     return dict(sorted(found.items()))

@@ -19,24 +19,18 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import stretch
 
 MAX_GRID = 65535
+# The launch for a convolution and the digest of its weight; baselines that share one choose once.
+Chosen = dict[tuple[ConvSpec, str], Launch]
 
 
-def baseline(prepadded: bool, kernels: Kernels | None, chosen: dict[tuple[ConvSpec, str], Launch]) -> Baseline:
-    """Escort with the padded copy charged or not; `kernels` None serves nothing.
-
-    `chosen` remembers launches by convolution and digest of the weight; baselines that share it choose once.
-    """
+def baseline(prepadded: bool, kernels: Kernels | None, chosen: Chosen) -> Baseline:
+    """Escort with the padded copy charged or not; `kernels` None serves nothing, `chosen` remembers launches."""
     family = "escort-prepadded" if prepadded else "escort"
     return Baseline(family, "", partial(_prepare, prepadded, kernels, chosen), sparse=True)
 
 
 def _prepare(
-    prepadded: bool,
-    kernels: Kernels | None,
-    chosen: dict[tuple[ConvSpec, str], Launch],
-    spec: ConvSpec,
-    weight: np.ndarray,
-    device: Any,
+    prepadded: bool, kernels: Kernels | None, chosen: Chosen, spec: ConvSpec, weight: np.ndarray, device: Any
 ) -> Prepared:
     """Serves every convolution that one launch can index; see `_require_served`."""
     if kernels is None:
@@ -137,5 +131,5 @@ def _require_served(spec: ConvSpec, prepadded: bool) -> None:
 
 def baselines(kernels: Kernels | None) -> list[Baseline]:
     """Both, which choose their launches together."""
-    chosen: dict[tuple[ConvSpec, str], Launch] = {}
+    chosen: Chosen = {}
     return [baseline(prepadded, kernels, chosen) for prepadded in (False, True)]

@@ -83,11 +83,11 @@ def write(document: Document, density: float, folder: Path, name: str, with_html
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Table 2 on the GPU: {document.runs[0].device.name}"
     made = tables(document, density)
-    page = html(document, made, title, density) if with_html else None
-    paths = [folder / f"{name}.json.xz", folder / f"{name}.md"]
-    document.save(paths[0])
-    paths[1].write_text(markdown(document, made, title))
-    if page is not None:
-        paths.append(folder / f"{name}.html")
-        paths[2].write_text(page)
-    return paths
+    texts = {folder / f"{name}.md": markdown(document, made, title)}
+    if with_html:
+        texts[folder / f"{name}.html"] = html(document, made, title, density)
+    results = folder / f"{name}.json.xz"
+    document.save(results)
+    for path, text in texts.items():
+        path.write_text(text)
+    return [results, *texts]

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 
 from tvm_sparse.benchmarks import operators
@@ -65,10 +65,8 @@ def _moment(record: TuningRecord) -> datetime:
 
 def layers(found: Sequence[TuningCurve]) -> list[list[TuningCurve]]:
     """Curves layer by layer, by label in each."""
-    by_layer: dict[tuple[int, int, float], list[TuningCurve]] = {}
-    for curve in sorted(found, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
-        by_layer.setdefault((curve.operator, curve.batch, curve.density), []).append(curve)
-    return list(by_layer.values())
+    ordered = sorted(found, key=lambda each: (each.operator, -each.batch, each.density, each.label))
+    return [list(each) for _, each in groupby(ordered, key=lambda each: (each.operator, each.batch, each.density))]
 
 
 def equal_trials(document: Document) -> Table:
