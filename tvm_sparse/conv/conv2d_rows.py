@@ -5,8 +5,6 @@ filter tap of a whole group of output rows is consecutive floats: full vectors o
 strided loads. Columns between rows are computed and dropped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import te, tirx
@@ -38,7 +36,7 @@ class RowGroups:
     lanes: int
 
     @classmethod
-    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> RowGroups:
+    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> "RowGroups":
         """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
         shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
         row_stride = max(row_stride or 0, shortest)

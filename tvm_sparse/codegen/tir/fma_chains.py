@@ -6,8 +6,6 @@ of a build's time, `LowerIntrin` alone 80 us for each: there `Deferred` leaves a
 the code after all other passes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +58,7 @@ class Chain:
     @classmethod
     def of(
         cls, weights: np.ndarray, x: list[np.ndarray], acc: list[np.ndarray], dtype: tvm.ir.Type, lanes: int
-    ) -> Chain:
+    ) -> "Chain":
         """The non-zeros of `weights`, one value a point of the nest; `x` and `acc` are offsets that broadcast to it."""
         points = np.nonzero(weights)
 

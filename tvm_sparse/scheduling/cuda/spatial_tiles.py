@@ -19,8 +19,6 @@ less time for operator 9 at batch 64, but 4 to 11% more at batch 1. The distance
 with the fewest bank conflicts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -54,7 +52,7 @@ class Fold:
     gpu: GpuInfo
 
     @classmethod
-    def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
+    def on(cls, target: Target, pattern: SparsityPattern) -> "Fold":
         """On the card that `target` means."""
         return cls(pattern, gpu_info(target))
 

@@ -16,8 +16,6 @@ The blocks of all parts are a cluster (`cluster_reduction`); each adds up as man
 `filters` is a multiple of the number of parts.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -60,7 +58,7 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, best_us: float) -> li
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> SplitKSpace | None:
+def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> "SplitKSpace | None":
     """The space of one number of parts and one tiling, or None where the channels do not divide between the parts."""
     spec = tiles.spec
     candidates = SplitKDecisions(
