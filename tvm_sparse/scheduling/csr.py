@@ -5,7 +5,7 @@ indices are "stretched", that is, replaced by the distance of the tap's input el
 padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import tirx
@@ -77,7 +77,7 @@ def whole(buffer: tirx.Var, *first: tirx.Expr) -> object:
     return buffer[first + rest]
 
 
-def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:
-    """What `epilogue` reads, for ``T.reads``."""
+def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: Sequence) -> list:
+    """What `epilogue` reads for output elements `index` = (n, k, y, x), for ``T.reads``."""
     reads = [arguments["bias"][index[1]]] if spec.bias else []
     return reads + ([arguments["residual"][tuple(index)]] if spec.residual else [])
