@@ -16,10 +16,10 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, require_int32, stretch, whole
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors, nearest
+from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 
 NAME = "csr_cpu"
 TARGET = "llvm"
@@ -39,7 +39,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     found: list[Space] = []
     for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]:
-        require_int32(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
+        longest = max(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
+        if longest > MAX_ELEMENTS:
+            raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
         found.append(CsrRowSpace(spec, pattern.nnz, layout, divisors(layout.vectors, TILE)[-1]))
     return found
 

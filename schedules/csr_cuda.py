@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, require_int32, stretch, whole
+from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 from tvm_sparse.target.gpu import gpu_info
 
@@ -30,15 +30,8 @@ THREADS = 1024
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
-    """Search spaces for `spec`, most promising first; every convolution has some.
-
-    Raises
-    ------
-    NotApplicable
-        The padded input or the output has 2**31 elements or more.
-    """
+    """Search spaces for `spec`, most promising first; every convolution has some."""
     outputs, busy = math.prod(spec.output_shape), THREADS * gpu_info(target).multiprocessors
-    require_int32(math.prod(spec.padded_shape), outputs)
     fitting = [pixels for pixels in PIXELS if pixels <= spec.out_h]
     fitting.sort(key=lambda pixels: outputs / pixels < busy)
     return [CsrPixelsSpace(spec, pattern.nnz, pixels) for pixels in fitting]

@@ -13,7 +13,6 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.space import NotApplicable
 
 
 def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -35,12 +34,6 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     values, offsets = weight[filters, c, r, s], places[first_channel + c, r, s].astype(np.int32)
     padding = (0, max(0, 1 - values.size))
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
-
-
-def require_int32(*sizes: int) -> None:
-    """Raise NotApplicable where a buffer of one of these lengths cannot be indexed by int32."""
-    if max(sizes) >= 2**31:
-        raise NotApplicable(f"a buffer of {max(sizes)} floats exceeds 32-bit indices")
 
 
 def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:

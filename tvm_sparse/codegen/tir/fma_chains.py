@@ -16,7 +16,7 @@ from tvm.ir import Call, Op
 from tvm.tirx import Bind, BufferStore, Evaluate, FloatImm, Ramp, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import shifted
-from tvm_sparse.codegen.tir.tir_builder import function_pass, nothing, with_body
+from tvm_sparse.codegen.tir.tir_builder import function_pass, nothing
 
 # A call in the place of a chain, with its number and a load each of the input and of the accumulators.
 _CALL = "tvm_sparse_chain"
@@ -118,6 +118,6 @@ class Deferred:
 
         def write_all(func: tirx.PrimFunc) -> tirx.PrimFunc:
             body = tvm_ffi.structural_map(func.body, (Evaluate, write), order="post")
-            return func if body.same_as(func.body) else with_body(func, body)
+            return func if body.same_as(func.body) else func.with_body(body)
 
         return function_pass("WriteChains", write_all)

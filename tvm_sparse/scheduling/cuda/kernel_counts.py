@@ -6,14 +6,7 @@ from typing import Any, NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import (
-    DEPENDENT_LAUNCH,
-    FOLD,
-    K_TILE_ORDER,
-    PIPELINE_STAGES,
-    DependentLaunch,
-    Order,
-)
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, K_TILE_ORDER, PIPELINE_STAGES, Order
 from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
 
 _INSTRUCTION_BYTES = 16
@@ -102,10 +95,10 @@ class KernelCounts:
     resident: int
     flops: int
     traffic_bytes: int
-    order: int = Order.STRAIGHT
-    dependent_launch: int = DependentLaunch.AT_EXIT
-    splits: int = 1
-    floats: float = 1.0
+    order: int
+    dependent_launch: int
+    splits: int
+    floats: float
 
     @property
     def rotated(self) -> bool:
