@@ -42,6 +42,8 @@ ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 1
 COLUMNS = (8, 16, 32, 64, 128)
 # Decisions that a search begins with.
 STARTS = 24
+# Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
+CLUSTER_SHARE = 120 / 132
 # Blocks of a grid along its second and third axis at most.
 MAX_GRID = 65535
 
@@ -147,7 +149,7 @@ class DataSpace(WrittenSpace):
     def estimated_us(self, tiling: Tiling) -> float:
         """Estimated time: fitted by eye to parts of 23 kernels that were timed without the others (an H200)."""
         gpu, blocks = self.gpu, math.prod(tiling.grid)
-        waves = -(-blocks // (gpu.cluster_multiprocessors if tiling.parts > 1 else gpu.multiprocessors))
+        waves = math.ceil(blocks / gpu.multiprocessors / (CLUSTER_SHARE if tiling.parts > 2 else 1))
         per_block = self.pattern.nnz / self.spec.k / tiling.parts * tiling.filters
         # Reads of shared memory a block, 32 lanes a cycle; or how long a warp waits for them, pair after pair.
         reads = per_block * tiling.pixel_groups * (tiling.lane_pixels * tiling.step + 0.5)
