@@ -31,7 +31,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import WARP, Staging, Tiling, is_pointwise
 from tvm_sparse.scheduling.cuda.data_packing import packed
-from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, Space, WrittenSpace, divisors, sampled
+from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, Space, WrittenSpace, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = "data_cuda"

@@ -1,4 +1,4 @@
-"""Kernels with weights as data on random convolutions and tilings: emulated on the CPU against the float64 reference."""
+"""Kernels with weights as data on random convolutions and tilings, emulated, against the float64 reference."""
 
 import random
 import re
