@@ -18,7 +18,7 @@ FLOW = (
     ("measure",),
     ("logs",),
     ("compiler", "autotune", "benchmarks"),
-    ("cli",),
+    ("cli", "dynamo"),
     ("__main__", "__init__"),
 )
 PLACE = {package: place for place, packages in enumerate(FLOW) for package in packages}
