@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
@@ -77,7 +78,8 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
     decisions = list(decisions)
     while True:
         kernels = kernels_of(prepared.layers, decisions, target)
-        executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), target)
+        module = keep_nan(replace_convolutions(prepared.mod, kernels))
+        executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target)
         wrong = verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break

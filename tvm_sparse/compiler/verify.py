@@ -8,6 +8,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.plan_scratch import scratch_of
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv import reference
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -57,6 +58,8 @@ def _worst_error(function: Any, layer: ConvLayer, kernel: Kernel, device: Any) -
     x, *epilogue = arguments.values()
     # An element that the kernel does not write stays NaN, which is infinitely wrong.
     y = tvm.runtime.tensor(np.full(layer.spec.output_shape, np.nan, np.float32), device)
-    function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y)
+    arrays = scratch_of(kernel.func) if device.type == "cuda" else []
+    scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
+    function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
     device.sync()
     return expected.worst(y.numpy())

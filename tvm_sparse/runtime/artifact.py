@@ -58,8 +58,10 @@ def save(model: CompiledModel, directory: str | Path) -> Path:
     return directory
 
 
-def load(directory: str | Path) -> CompiledModel:
+def load(directory: str | Path, cuda_graph: bool = True) -> CompiledModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
+
+    `cuda_graph`: see `CompiledModel`.
 
     Raises
     ------
@@ -70,14 +72,14 @@ def load(directory: str | Path) -> CompiledModel:
     while True:
         before = manifest.identity(directory)
         try:
-            return _load(directory, manifest.read(directory))
+            return _load(directory, manifest.read(directory), cuda_graph)
         except ArtifactError:
             # Another process may have replaced the artifact since its manifest was read.
             if manifest.identity(directory) == before:
                 raise
 
 
-def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
+def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> CompiledModel:
     manifest.check_versions(directory, content)
     library = manifest.checked_library(directory, content["files"])
     try:
@@ -93,7 +95,7 @@ def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
     except (RuntimeError, ValueError) as error:
         hint = "compile the model here, onto a file system that allows execution"
         raise ArtifactError(str(directory), f"cannot be loaded ({last_line(error)})", hint=hint) from error
-    return CompiledModel(module, target, signature, content["decisions"])
+    return CompiledModel(module, target, signature, content["decisions"], cuda_graph)
 
 
 def _export(model: CompiledModel, stage: Path) -> None:
