@@ -231,7 +231,7 @@ def test_without_a_dense_kernel_there_is_nothing_to_compare_with(fake):
 def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
     fake()
     start = max((record for record in done if record.schedule.startswith("folded")), key=lambda record: record.time_us)
-    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), start=start))
+    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), starts=[start]))
     assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
 
 

@@ -5,7 +5,7 @@ sparse spaces are searched, guided or at random (`strategies`). Nothing is writt
 to its log as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from tvm.target import Target
@@ -30,13 +30,14 @@ def tune_layer(
     options: TuneOptions | None = None,
     known: Iterable[TuningRecord] = (),
     out_of_time: Callable[[], None] = lambda: None,
-    start: TuningRecord | None = None,
+    starts: Sequence[TuningRecord] = (),
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search. A guided search first tries the decisions of `start`, a record of another weight.
+    the trials, ended the search. A guided search first tries the decisions of `starts`, records of another weight or
+    batch, where they fit.
 
     Raises
     ------
@@ -45,7 +46,7 @@ def tune_layer(
     """
     options = options or TuneOptions()
     with Measurer(spec, weight, target, options.measure) as measurer:
-        runner = TrialRunner(measurer, weight, options, known, [start] if start else [])
+        runner = TrialRunner(measurer, weight, options, known, starts)
         yield from _search(runner)
         if runner.is_out_of_time:
             out_of_time()

@@ -74,9 +74,11 @@ class SamplePhase(GuidedPhase):
 
     def run(self) -> Iterator[TuningRecord]:
         runner = self.runner
+        # Of several starts all but one come on top.
+        whole = WHOLE + max(len(runner.starts) - 1, 0)
         # Half of the layer's time.
         seconds = runner.options.seconds / 2 if runner.options.seconds is not None else None
-        options = replace(runner.options, trials=self.left - WHOLE, seconds=seconds)
+        options = replace(runner.options, trials=self.left - whole, seconds=seconds)
         with Measurer(self.sample.spec, self.sample.weight, runner.target, options.measure) as measurer:
             inner = TrialRunner(measurer, self.sample.weight, options, runner.given)
             spaces = [twin for each in self.spaces if (twin := self.sample.twin(each, runner.target))]
@@ -85,7 +87,7 @@ class SamplePhase(GuidedPhase):
         found = sorted((each for each in inner.known.records if each.status == "ok"), key=lambda each: each.time_us)
         # The sample's trials count.
         self.end -= len(inner.known)
-        proposals = list(islice(self._fitting([*runner.starts, *found]), WHOLE))
+        proposals = list(islice(self._fitting([*runner.starts, *found]), whole))
         if not proposals:
             # None of the sample's runs: the layer's own may.
             yield from super().run()

@@ -20,6 +20,7 @@ from tvm_sparse.autotune.proxy_layer import Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
@@ -89,7 +90,8 @@ def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:
     """
     if wanted is None:
         return list(tasks)
-    names = [name for task in tasks for name in task.names]
+    # A layer has a task for each batch.
+    names = list(dict.fromkeys(name for task in tasks for name in task.names))
     missing = [name for name in wanted if name not in names]
     if missing:
         raise UsageError("layers", "not in the model", ", ".join(missing), ", ".join(names))
@@ -107,6 +109,7 @@ def tune(
     layers: Sequence[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
+    batch: int | Sequence[int] | None = None,
 ) -> TuningLog:
     """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
@@ -126,6 +129,9 @@ def tune(
         Everything else about the search; its `trials` is overridden.
     layers
         Names of the layers to tune; None for all.
+    batch
+        Sizes of the first dimension of all inputs, one after the other; a later one first tries what was fastest at
+        the others.
 
     Raises
     ------
@@ -136,8 +142,9 @@ def tune(
     log = log if isinstance(log, TuningLog) else TuningLog(log)
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
-    tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
-    tune_tasks(tasks, resolved, log, options, progress or Progress())
+    batches = [None] if batch is None else batch_sizes(batch)
+    tasks = [task for size in batches for task in tasks_of(prepare(source, example_inputs, shapes, size).layers)]
+    tune_tasks(select(tasks, layers), resolved, log, options, progress or Progress())
     return log
 
 
@@ -172,7 +179,8 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
         progress.note(f"    {sentence}")
     # Not its own records: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
-    start = other.record if other else None
-    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, start):
+    starts = [other.record] if other else []
+    starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts):
         log.append(record)
         progress.trial(record)

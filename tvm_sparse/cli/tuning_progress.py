@@ -74,6 +74,7 @@ class TaskProgress:
 
     def __init__(self, names: Sequence[str], known: Iterable[TuningRecord], spec: ConvSpec | None = None):
         self.names, self._spec = tuple(names), spec
+        self.batch = spec.n if spec else None
         self.done = 0
         self.new = 0
         self.is_out_of_time = False
@@ -122,6 +123,7 @@ class TaskProgress:
         """As JSON values."""
         return {
             "layers": list(self.names),
+            "batch": self.batch,
             "trials": self.done,
             "new_trials": self.new,
             "out_of_time": self.is_out_of_time,
@@ -132,9 +134,10 @@ class TaskProgress:
             "causes": self.causes.to_json(),
         }
 
-    def line(self, trials: int) -> str:
+    def line(self, trials: int, with_batch: bool = False) -> str:
         """One line: name, done/total, best against dense, failures by cause."""
         more = f" (+{len(self.names) - 1} alike)" if len(self.names) > 1 else ""
+        more += f" batch {self.batch}" if with_batch else ""
         parts = [f"{self.names[0]}{more}  {self.done}/{max(trials, self.done)}"]
         if self.speedup:
             parts.append(f"{cell(self.time_us)} us, dense {cell(self.dense_time_us)} us, {self.speedup:.2f}x")
@@ -158,12 +161,14 @@ class Progress(session.Progress):
         self._console, self._clock, self._limit_s = console, clock, math.inf if limit_s is None else limit_s
         self.tasks: list[TaskProgress] = []
         self._count = self._trials = 0
+        self._has_batches = False
         self._start_s = self._task_start_s = self._shown_s = clock()
         self._live: Live | None = None
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
         """Tuning begins: `trials` a task."""
         self._count, self._trials = len(tasks), trials
+        self._has_batches = len({task.spec.n for task in tasks}) > 1
         self._start_s = self._clock()
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._live_text, transient=True)
@@ -215,7 +220,7 @@ class Progress(session.Progress):
 
     def _line(self) -> str:
         width = len(str(self._count))
-        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials)}"
+        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials, self._has_batches)}"
 
     def _current_line(self) -> str:
         eta_s = self.eta_s()

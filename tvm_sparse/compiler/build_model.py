@@ -11,6 +11,7 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
+from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
 from tvm_sparse.compiler.plan_scratch import plan_scratch
@@ -18,10 +19,12 @@ from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
@@ -36,7 +39,8 @@ def compile(
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
-) -> CompiledModel:
+    batch: int | Sequence[int] | None = None,
+) -> AnyModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
     Parameters
@@ -50,11 +54,14 @@ def compile(
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
+    batch
+        Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
+        (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
 
     Raises
     ------
     ModelError
-        The model cannot be used.
+        The model cannot be used, or not with such a batch.
     UsageError
         The target is unknown, or a package that reads the model is missing.
     LogError
@@ -66,11 +73,15 @@ def compile(
     log = TuningLog(log) if isinstance(log, (str, Path)) else log
     if log is not None:
         log.require_known_schema()
-    prepared = prepare(source, example_inputs, shapes)
-    decisions = decide(prepared.layers, resolved, log)
-    if strict_nonfinite:
-        decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-    return build(prepared, decisions, resolved)
+
+    def compiled(size: int | None) -> CompiledModel:
+        prepared = prepare(source, example_inputs, shapes, size)
+        decisions = decide(prepared.layers, resolved, log)
+        if strict_nonfinite:
+            decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
+        return build(prepared, decisions, resolved)
+
+    return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
 
 def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target) -> CompiledModel:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.errors import UsageError
-from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.batched_model import AnyModel
 
 WHERE = "torch.compile"
 OnChange = Literal["rebuild", "refuse"]
@@ -44,7 +44,7 @@ class Options:
     density: float = 0.5
     on_change: OnChange = "rebuild"
     max_shapes: int = 8
-    on_compiled: Callable[[CompiledModel], object] | None = None
+    on_compiled: Callable[[AnyModel], object] | None = None
     compile: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

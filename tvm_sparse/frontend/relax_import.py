@@ -63,11 +63,11 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
     return _checked(where, module)
 
 
-def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
     """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    fix_shapes(where, model, shapes)
+    fix_shapes(where, model, shapes, batch)
     make_padding_explicit(model, check_shapes(where, model))
     with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)

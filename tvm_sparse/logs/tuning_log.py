@@ -1,9 +1,11 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,9 @@ from tvm_sparse.logs import log_file
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch
 from tvm_sparse.logs.record import TuningRecord
+
+# Batches whose decisions a search at another one tries first.
+NEAREST_BATCHES = 2
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,15 @@ class TuningLog:
         """The fastest verified dense record of this convolution on this machine."""
         dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
         return _best(dense) if dense else None
+
+    def of_other_batches(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]
+    ) -> list[TuningRecord]:
+        """The best records of sparse kernels for this layer at the nearest other batches, the nearest first."""
+        others = [each for each in self._by_spec if each.n != spec.n and replace(each, n=spec.n) == spec]
+        others.sort(key=lambda each: (abs(math.log(each.n / spec.n)), each.n))
+        matches = (self.lookup(each, pattern, fingerprint) for each in others)
+        return [match.record for match in islice(filter(None, matches), NEAREST_BATCHES)]
 
     def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""

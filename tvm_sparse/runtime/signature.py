@@ -1,6 +1,6 @@
 """What goes into a compiled model and what comes out: names, shapes and element types."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -20,6 +20,14 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     single: bool
+
+    def at_batch(self, batch: int) -> "Signature":
+        """The same with `batch` as the first dimension of every input and output."""
+
+        def resized(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+            return tuple(replace(spec, shape=(batch, *spec.shape[1:])) for spec in specs)
+
+        return Signature(resized(self.inputs), resized(self.outputs), self.single)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` reads them back."""
