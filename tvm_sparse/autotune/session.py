@@ -170,7 +170,7 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")
-    # Not its own records: a run that is continued would start with what it found, and go another way.
+    # Not its own trials: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
     start = other.record if other else None
     for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, start):
