@@ -22,6 +22,7 @@ from tvm_sparse.schedules import (
     data_cuda,
     dense_cpu,
     dense_cuda,
+    dense_cudnn,
     folded_cpu,
     folded_cuda,
     generated_cpu,
@@ -38,6 +39,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     folded_cuda,
     data_cuda,
     csr_cuda,
+    dense_cudnn,
     dense_cuda,
 )
 

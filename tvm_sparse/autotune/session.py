@@ -177,7 +177,7 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")
-    # Not its own records: a run that is continued would start with what it found, and go another way.
+    # Not its own trials: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
     starts = [other.record] if other else []
     starts += log.of_other_batches(task.spec, task.pattern, fingerprint)

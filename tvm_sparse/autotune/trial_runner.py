@@ -12,6 +12,7 @@ from tvm_sparse.autotune.trial_history import Proposal, Trials, key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, Outcome
@@ -102,7 +103,7 @@ class TrialRunner:
         if not usable:
             cause = dense[0].cause if dense else "no dense schedule serves it"
             raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
-        self.baseline = min(usable, key=lambda record: record.time_us)
+        self.baseline = fastest(usable)
         self.measurer.set_baseline(Candidate(self.baseline.schedule, self.baseline.chosen))
 
     def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
@@ -115,10 +116,20 @@ class TrialRunner:
             self.known.add(record)
             yield record
 
+    def cost_us(self, record: TuningRecord) -> float:
+        """Time of a trial that a search is to minimise; infinite for one that failed.
+
+        Beside the baseline it is the ratio to it, as a time: what slows the machine down slows both.
+        """
+        beside = self.baseline
+        if beside is None or record.dense_time_us is None or record.baseline != beside.schedule:
+            return record.time_us
+        return record.time_us / record.dense_time_us * beside.time_us
+
     def time_us(self, space: Space, decisions: Decisions | None) -> float | None:
-        """Time of a candidate; None where it failed or was not measured."""
+        """`cost_us` of a candidate; None where it failed or was not measured."""
         record = self.known.lookup(key_of_proposal(space, decisions))
-        return record.time_us if record is not None and record.status == "ok" else None
+        return self.cost_us(record) if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
         chosen = candidate.decisions
@@ -132,6 +143,8 @@ class TrialRunner:
             cause=outcome.cause,
             times_us=outcome.times_us,
             dense_times_us=outcome.dense_times_us,
+            cold_times_us=outcome.cold_times_us,
+            dense_cold_times_us=outcome.dense_cold_times_us,
             baseline=self.baseline.schedule if self.baseline and outcome.dense_times_us else "",
             error=outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
             target=target_json(self.target),

@@ -1,35 +1,14 @@
 """Time several ways to compute the same thing in turns, so that what disturbs the machine disturbs them all alike."""
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from tvm_sparse.measure.quartiles import Quartiles
 
 # Thread pools (OpenMP's above all) wait busily after their work; nobody is timed while another's still do.
 PAUSE_S = 0.05
-
-
-@dataclass(frozen=True)
-class Quartiles:
-    """Median and quartiles of some values."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Quartiles":
-        """Of one or more `values`."""
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high)
-
-    def to_json(self) -> dict[str, float]:
-        """As JSON values."""
-        return {"median": self.median, "q1": self.low, "q3": self.high}
 
 
 def interleave(
@@ -46,7 +25,7 @@ def interleave(
         for name, call in contenders.items():
             time.sleep(PAUSE_S)
             call()
-            times[name].append(time_us(call, numbers[name]))
+            times[name].append(_time_us(call, numbers[name]))
     return {name: tuple(values) for name, values in times.items()}
 
 
@@ -65,11 +44,10 @@ def verdict(ratio: Quartiles) -> str:
 def _calls(call: Callable[[], Any], span_us: float) -> int:
     """How many calls fill `span_us`; the first call is not judged by, it may load and allocate."""
     call()
-    return max(1, math.ceil(span_us / max(time_us(call, 1), 0.1)))
+    return max(1, math.ceil(span_us / max(_time_us(call, 1), 0.1)))
 
 
-def time_us(call: Callable[[], Any], number: int) -> float:
-    """Mean time of one of so many calls, microseconds."""
+def _time_us(call: Callable[[], Any], number: int) -> float:
     start_ns = time.perf_counter_ns()
     for _ in range(number):
         call()

@@ -14,6 +14,7 @@ from tvm_sparse.autotune import session
 from tvm_sparse.autotune.session import Task
 from tvm_sparse.cli.tables import cell
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 
 # Seconds between two lines about one layer where the output is no terminal.
@@ -101,8 +102,8 @@ class TaskProgress:
             return
         elif record.is_dense:
             self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
-        elif self._best is None or record.time_us < self._best.time_us:
-            self._best = record
+        else:
+            self._best = fastest(filter(None, (self._best, record)))
 
     @property
     def time_us(self) -> float | None:

@@ -1,7 +1,7 @@
 """Choose what computes each convolution of a model: the tuning log's best kernel, or dense.
 
-Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run;
-everything else runs dense, and the reason is kept as a sentence.
+Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
+by quartiles and with cold code where that was timed; everything else runs dense, and the reason is kept as a sentence.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.ranking import against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
@@ -87,22 +88,24 @@ def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: 
 def _compare(match: Match, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
     """The matching record's kernel where it beats dense, else `dense`."""
     record = match.record
-    # Both sides from one run: times of different runs do not compare.
-    baseline_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
-    if baseline_us is None:
+    found = against_baseline(record, dense.dense_record)
+    if found is None:
         return replace(dense, reason=f"dense was never timed beside {record.schedule}: run tvm-sparse tune")
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    time_us = record.time_us * _growth(record, pattern, target, more)
-    if time_us >= baseline_us:
+    found = replace(found, own=found.own.times(_growth(record, pattern, target, more)))
+    time_us, baseline_us = found.own.median, found.baseline.median
+    clock = " with cold code" if found.is_cold else ""
+    if found.verdict != "faster":
         expected = f" expected with {more:.3g} times the non-zeros" if more > 1 else ""
-        reason = f"dense is faster: {baseline_us:.4g} us against {time_us:.4g} us{expected}"
+        what = "dense is faster" if time_us >= baseline_us else "their times overlap, so dense is kept"
+        reason = f"{what}: {baseline_us:.4g} us against {time_us:.4g} us{expected}{clock}"
         return replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=reason)
     return replace(
         dense,
         schedule=record.schedule,
         dense_time_us=baseline_us,
         time_us=time_us,
-        reason=f"{record.schedule} is {baseline_us / time_us:.2f}x faster than dense, {match.note}",
+        reason=f"{record.schedule} is {baseline_us / time_us:.2f}x faster than dense{clock}, {match.note}",
         record=record,
         transferred=match.how != "values" or _is_unverified(record),
     )

@@ -16,6 +16,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import record_codec
 from tvm_sparse.logs.record_codec import SCHEMA
+from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import Status
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
@@ -55,7 +56,8 @@ class TuningRecord:
     baseline, dense_times_us
         Name of the dense kernel it competes with, and its run times in the same run; empty where there was none.
     cold_times_us, dense_cold_times_us
-        Run times of both with cold code, as in a model; None: not measured.
+        Run times of both with cold code, as in a model (docs/clock.md); None: not measured. They count where they are
+        there, of the baseline too if there is one.
     error
         Largest error as a fraction of its bound (`Reference.worst`), 1 or less if ``ok``; None: not verified,
         or not finite.
@@ -123,14 +125,34 @@ class TuningRecord:
         return self.trace if self.trace is not None else self.decisions or None
 
     @property
+    def is_cold(self) -> bool:
+        """Whether the times that count were taken with cold code."""
+        return bool(self.cold_times_us) and (bool(self.dense_cold_times_us) or not self.dense_times_us)
+
+    @property
+    def counting_times_us(self) -> tuple[float, ...]:
+        """The run times that count: with cold code, as in a model, where they were measured, else warm."""
+        return (self.is_cold and self.cold_times_us) or self.times_us
+
+    @property
+    def counting_dense_times_us(self) -> tuple[float, ...]:
+        """Run times of the dense kernel of the same run, as `counting_times_us`; empty: not measured."""
+        return (self.is_cold and self.dense_cold_times_us) or self.dense_times_us
+
+    @property
     def time_us(self) -> float:
-        """Median run time in microseconds; infinite for a candidate that never ran."""
+        """Median of `counting_times_us`, microseconds; infinite for a candidate that never ran."""
+        return statistics.median(self.counting_times_us) if self.times_us else math.inf
+
+    @property
+    def warm_time_us(self) -> float:
+        """Median run time with warm code, microseconds; infinite for a candidate that never ran."""
         return statistics.median(self.times_us) if self.times_us else math.inf
 
     @property
     def dense_time_us(self) -> float | None:
-        """Median run time of the dense kernel of the same run in microseconds; None: not measured."""
-        return statistics.median(self.dense_times_us) if self.dense_times_us else None
+        """Median of `counting_dense_times_us`, microseconds; None: not measured."""
+        return statistics.median(self.counting_dense_times_us) if self.dense_times_us else None
 
     @property
     def speedup(self) -> float | None:
@@ -145,11 +167,13 @@ class TuningRecord:
     def is_trial_of(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> bool:
         """Whether it was made of this convolution, for this weight, on this machine.
 
-        Dense kernels count whatever weight they ran with: their time does not depend on its values.
+        Dense kernels count whatever weight they ran with: their time does not depend on its values. Where times with
+        cold code are taken, a trial without them does not count.
         """
+        lacks_cold = self.status == "ok" and not self.is_cold and is_timed_cold(fingerprint["kind"], pattern.nnz)
         same_weight = self.is_dense or self.pattern.value_digest == pattern.value_digest
         same_machine = all(self.fingerprint[name] == fingerprint[name] for name in FINGERPRINT_KEYS)
-        return self.spec == spec and same_weight and same_machine
+        return self.spec == spec and same_weight and same_machine and not lacks_cold
 
     def to_line(self) -> str:
         """One line of ASCII JSON with sorted keys and a checksum, without a newline; tuples in `trace` become lists.

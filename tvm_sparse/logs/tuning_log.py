@@ -14,7 +14,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.log_file import Rejected
-from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch
+from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch, no_trial
+from tvm_sparse.logs.ranking import fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
 
 # Batches whose decisions a search at another one tries first.
@@ -114,28 +115,29 @@ class TuningLog:
         """The best verified record of a sparse kernel for this weight on this machine.
 
         First those with the same values, then those with the same zeros, then those with the same structure
-        and the nearest density; among equals the fastest. Without `own`, those with the same values do not count.
+        and the nearest density; among equals the fastest, see `ranking`. Without `own`, those that count as trials of
+        this weight are left out.
         """
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
-        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
         if not own:
-            usable = [record for record in usable if record.pattern.value_digest != pattern.value_digest]
-        elif same_values:
-            return Match(_best(same_values), "values", "tuned for these weights")
+            usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
+        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+        if same_values:
+            return Match(fastest(same_values), "values", "tuned for these weights")
         same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
         if same_mask:
-            return Match(_best(same_mask), "mask", "tuned for other values with the same zeros")
+            return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
         alike = [record for record in usable if record.pattern.structure == pattern.structure]
         if not alike:
             return None
         least = min(distance(record.pattern, pattern) for record in alike)
-        nearest = _best([record for record in alike if distance(record.pattern, pattern) == least])
+        nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
         return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
     def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
         """The fastest verified dense record of this convolution on this machine."""
         dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
-        return _best(dense) if dense else None
+        return fastest(dense) if dense else None
 
     def of_other_batches(
         self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]
@@ -154,8 +156,8 @@ class TuningLog:
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
         records = self._by_spec.get(spec, ())
-        others = (record for record in records if not record.is_trial_of(spec, pattern, fingerprint))
-        return counted(spec, (mismatch(record, fingerprint) or "made for other weights" for record in others))
+        others = [record for record in records if not record.is_trial_of(spec, pattern, fingerprint)]
+        return counted(spec, (mismatch(record, fingerprint) or no_trial(record, pattern) for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         """What need not be tried again for this weight on this machine, failures included."""
@@ -224,19 +226,8 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     groups: dict[Any, list[TuningRecord]] = defaultdict(list)
     for record in filter(_is_ok, records):
         groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
-    return [
-        record
-        for _, group in sorted(groups.items())
-        for record in sorted(group, key=lambda record: (record.time_us, record.to_line()))[:keep]
-    ]
+    return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
 
 
 def _is_ok(record: TuningRecord) -> bool:
     return record.status == "ok"
-
-
-def _best(records: Sequence[TuningRecord]) -> TuningRecord:
-    """The fastest; of equals the first as text, so that the order of lines and files changes nothing."""
-    time_us = min(record.time_us for record in records)
-    fastest = [record for record in records if record.time_us == time_us]
-    return min(fastest, key=TuningRecord.to_line) if len(fastest) > 1 else fastest[0]

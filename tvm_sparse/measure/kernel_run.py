@@ -6,32 +6,35 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.reference import Reference
-from tvm_sparse.measure.cuda_graph_timer import GraphTimer
-
-# Calls in one CUDA graph, at most: a replay of more takes longer to record than it gains.
-MAX_GRAPH_CALLS = 200
+from tvm_sparse.measure.call_row import cold_row
+from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Check ``library`` against the reference in ``arrays``, then time it in turns with ``baseline`` (may be None).
 
-    The output is filled with NaN first, so an element that the kernel does not write cannot pass.
+    With warm code, and where ``cold`` is true with cold code too. The output is filled with NaN first, so an element
+    that the kernel does not write cannot pass.
     """
     inputs = inputs_of(request["arrays"], request["kind"])
     kernel = _Loaded(request["library"], inputs)
     error = kernel.error()
     if not error <= 1:
         return {"error": error, "times_us": [], "dense_times_us": []}
-    contenders = [kernel, _Loaded(request["baseline"], inputs)] if request["baseline"] else [kernel]
-    for contender in contenders:
-        contender.calibrate(request["min_repeat_ms"])
-    times: list[list[float]] = [[] for _ in contenders]
-    for _ in range(request["repeats"]):
-        for taken, contender in zip(times, contenders, strict=True):
-            taken.append(contender.time_us())
-    for contender in contenders:
-        contender.close()
-    return {"error": error, "times_us": times[0], "dense_times_us": times[1] if request["baseline"] else []}
+    contenders = {"": kernel}
+    if request["baseline"]:
+        contenders["dense_"] = _Loaded(request["baseline"], inputs)
+    clocks: dict[str, Clock] = {}
+    for prefix, contender in contenders.items():
+        clocks[f"{prefix}times_us"] = warm = contender.warm_clock(request["min_repeat_ms"])
+        if request.get("cold"):
+            clocks[f"{prefix}cold_times_us"] = contender.cold_clock(
+                warm.time_us(), request["min_repeat_ms"], request["model_bytes"]
+            )
+    times = in_turns(clocks, request["repeats"])
+    for clock in clocks.values():
+        clock.close()
+    return {"error": error, "dense_times_us": [], **times}
 
 
 def constants_path(library: str) -> str:
@@ -84,42 +87,26 @@ class _Loaded:
     def __init__(self, library: str, inputs: _Inputs):
         import tvm
 
-        self.inputs, self.device = inputs, inputs.device
+        self.library, self.inputs, self.device = library, inputs, inputs.device
         self.module = tvm.runtime.load_module(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
-            made = [tvm.runtime.tensor(constants[name], self.device) for name in constants]
-        x, *epilogue = inputs.tensors
+            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in constants]
         self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
         inputs.poisoned.copyto(self.y)
-        self.arguments = [x, *made, *epilogue, self.y]
-        self.timer: GraphTimer | None = None
-        self.number = 1
-
-    def call(self) -> None:
-        """Call the kernel once."""
-        self.module["main"](*self.arguments)
+        self.tensors = [*inputs.tensors, self.y]
+        self.arguments = [self.tensors[0], *self.constants, *self.tensors[1:]]
 
     def error(self) -> float:
         """Largest error as a fraction of its bound."""
-        self.call()
+        self.module["main"](*self.arguments)
         self.device.sync()
         return self.inputs.worst(self.y.numpy())
 
-    def calibrate(self, min_repeat_ms: float) -> None:
-        """Choose how many calls one measurement holds, so that it lasts at least `min_repeat_ms`."""
-        self.time_us()
-        self.number = max(1, round(min_repeat_ms * 1000 / max(self.time_us(), 0.1)))
-        if self.device.type == "cuda":
-            self.timer = GraphTimer(self.device, self.call, min(self.number, MAX_GRAPH_CALLS))
+    def warm_clock(self, min_repeat_ms: float) -> Clock:
+        """Times it by repeating it."""
+        return warm_clock(self.module, self.arguments, min_repeat_ms)
 
-    def time_us(self) -> float:
-        """Mean time of one call."""
-        if self.timer is not None:
-            return self.timer.time_us()
-        timer = self.module.time_evaluator("main", self.device, number=self.number, repeat=1)
-        return float(timer(*self.arguments).mean) * 1e6
-
-    def close(self) -> None:
-        """Free the graph; memory is freed with the object."""
-        if self.timer is not None:
-            self.timer.close()
+    def cold_clock(self, warm_us: float, min_repeat_ms: float, model_bytes: int) -> Clock:
+        """Times it as a model calls it; a row lasts about as long as a measurement."""
+        row = cold_row(self.library, self.constants, self.tensors, warm_us, min_repeat_ms * 1e3, model_bytes)
+        return cold_clock(row, self.device, min_repeat_ms)

@@ -19,6 +19,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import device_lock, memory
+from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.scratch_dir import Workspace
@@ -45,9 +46,11 @@ class Measurer:
             # What compilers leave behind when they are killed goes with the folder.
             "TMPDIR": self._folder.name,
         }
+        non_zeros = int(np.count_nonzero(weight))
+        self._is_timed_cold = self.options.cold and is_timed_cold(target.kind.name, non_zeros)
         builders = self.options.builders
         if target.kind.name == "cuda":
-            is_large = np.count_nonzero(weight) >= LARGE_NON_ZEROS
+            is_large = non_zeros >= LARGE_NON_ZEROS
             builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
             variables[COMPILERS] = str(self.options.builders // builders)
         memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
@@ -128,6 +131,8 @@ class Measurer:
             "baseline": self._baseline,
             "repeats": self.options.repeats,
             "min_repeat_ms": self.options.min_repeat_ms,
+            "cold": self._is_timed_cold,
+            "model_bytes": self.options.model_bytes,
         }
         with device_lock.alone(self._device):
             answer = self._runner.ask(request, self.options.run_timeout_s)
@@ -141,7 +146,9 @@ class Measurer:
             self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
-        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["dense_times_us"]), error)
+        names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
+        own, dense, own_cold, dense_cold = (_rounded(answer.get(name)) for name in names)
+        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold)
 
     def _new_library(self) -> str:
         self._count += 1
@@ -156,9 +163,9 @@ class Measurer:
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
 
 
-def _rounded(times_us: Sequence[float]) -> tuple[float, ...]:
+def _rounded(times_us: Sequence[float] | None) -> tuple[float, ...] | None:
     """Five digits: more would be noise, and half of a compressed log."""
-    return tuple(float(f"{each:.5g}") for each in times_us)
+    return None if times_us is None else tuple(float(f"{each:.5g}") for each in times_us)
 
 
 def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:

@@ -1,0 +1,132 @@
+"""A row of calls as a model makes them: what a kernel is timed in to meet its code where a model's layer does.
+
+A kernel that is called again and again has its code in the caches nearest to the cores. In a model some fifty other
+kernels run between two calls of it, and fetching its code can take longer than its arithmetic. A row stands for a model
+whose layers are all like this one:
+
+* **Code.** Each call executes another copy of the kernel, at another address. Code that holds the weights serves one
+  layer. Code that reads weights as data serves all layers of a shape, so two calls, three kernels apart, share a copy.
+* **Weights as data.** Each call has its own.
+* **Input and output.** Two sets of tensors in turns, as a model's memory plan hands them from layer to layer: the input
+  was just produced, and is in the caches as far as they hold it.
+* **All the rest.** Before a row runs, so much memory is copied that a model's bytes lie between two runs of a copy.
+"""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# ResNet-50 has 53 convolutions of 24 shapes; layers of one shape are a block of three layers apart.
+MAX_CALLS, BLOCK = 48, 3
+# Of a kernel with so much code that fewer calls displace it, or that takes so long that fewer calls fill a measurement.
+MIN_CALLS = 2 * BLOCK
+# What one run of ResNet-50 at density 0.1 goes through: weights, 19 MB as data and 38 MB as code, and activations.
+MODEL_BYTES = 32 << 20
+# A set of tensors from which on no cache would hold a second one.
+LARGE_BYTES = 256 << 20
+# Non-zeros of a weight from which on its candidates are timed with cold code too, by target kind. On a CPU 4,000 are
+# 100 KB and more of folded code: three times what its first level holds, and calls long enough to be made from Python.
+_FROM_NON_ZEROS = {"cuda": 0, "llvm": 4_000}
+
+Call = Callable[[], Any]
+# Tensors of one size on one device: from, to.
+Copy = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Calls that are timed one after the other, and copies of tensors that are made before, without being timed."""
+
+    calls: Sequence[Call]
+    copies: Sequence[Copy] = ()
+
+
+def is_timed_cold(kind: str, non_zeros: int) -> bool:
+    """Whether kernels of target kind `kind` for a weight with so many non-zeros are timed with cold code too."""
+    return non_zeros >= _FROM_NON_ZEROS.get(kind, math.inf)
+
+
+def call_count(own_bytes: int, time_us: float, row_us: float, model_bytes: int = MODEL_BYTES) -> int:
+    """Calls of a row for a kernel with `own_bytes` of code and weights, a multiple of `MIN_CALLS`.
+
+    No more than go through a model's bytes, and than fill about `row_us`.
+    """
+    most = min(model_bytes // max(own_bytes, 1), int(row_us / max(time_us, 0.1)), MAX_CALLS)
+    return max(most // MIN_CALLS, 1) * MIN_CALLS
+
+
+def copy_of(call: int, is_shared: bool) -> int:
+    """Which copy of the code a call executes."""
+    return call // MIN_CALLS * BLOCK + call % BLOCK if is_shared else call
+
+
+def modules(library: str, count: int) -> list[Any]:
+    """`library` loaded `count` times, its code at another address each time.
+
+    From copies of the file: of one file a process has one image, however often it is loaded.
+    """
+    import tvm
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [shutil.copy(library, Path(folder, f"{number}.so")) for number in range(count)]
+        return [tvm.runtime.load_module(str(path)) for path in paths]
+
+
+def cold_row(
+    library: str,
+    constants: Sequence[Any],
+    tensors: Sequence[Any],
+    time_us: float,
+    row_us: float,
+    model_bytes: int = MODEL_BYTES,
+) -> Row:
+    """The row of a kernel that takes about `time_us` with warm code; each of its calls has been made once.
+
+    Parameters
+    ----------
+    library
+        Of the kernel, whose function is ``main``.
+    constants
+        Arrays made from its weight, on the device; where there are any, its code does not hold the weight.
+    tensors
+        Its other arguments, on the device: x, [bias], [residual], y.
+    row_us, model_bytes
+        How long the row may be, and how many bytes lie between two runs of a copy.
+    """
+    device, is_shared = tensors[0].device, bool(constants)
+    own_bytes = Path(library).stat().st_size + sum(map(size_bytes, constants))
+    count = call_count(own_bytes, time_us, row_us, model_bytes)
+    loaded = modules(library, copy_of(count - 1, is_shared) + 1)
+    sets = [list(tensors)]
+    if sum(map(size_bytes, tensors)) < LARGE_BYTES:
+        sets.append([tensor.copyto(device) for tensor in tensors])
+    calls = []
+    for number in range(count):
+        x, *rest = sets[number % len(sets)]
+        own = [constant.copyto(device) for constant in constants]
+        calls.append(partial(loaded[copy_of(number, is_shared)]["main"], x, *own, *rest))
+    for call in calls:
+        call()
+    device.sync()
+    produced = [pair for other in sets[1:] for pair in zip(tensors[:-1], other[:-1], strict=True)]
+    return Row(calls, [*_displacing(model_bytes - count * own_bytes, device), *produced])
+
+
+def size_bytes(tensor: Any) -> int:
+    """Size of a tensor's elements."""
+    return math.prod(tensor.shape) * np.dtype(str(tensor.dtype)).itemsize
+
+
+def _displacing(size: int, device: Any) -> list[Copy]:
+    """A copy that goes through about `size` bytes."""
+    import tvm
+
+    half = size // 8
+    return [(tvm.runtime.empty((half,), "float32", device), tvm.runtime.empty((half,), "float32", device))] * (half > 0)
