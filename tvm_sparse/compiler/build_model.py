@@ -11,8 +11,12 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
+from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.kernel_cache import KernelCache
+from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_store import KernelRequest, remembered_code
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
@@ -35,6 +39,7 @@ def compile(
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
@@ -49,6 +54,8 @@ def compile(
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
+    on_progress
+        Called with a `BuildProgress` now and then while CUDA kernels are built.
 
     Raises
     ------
@@ -69,15 +76,22 @@ def compile(
     decisions = decide(prepared.layers, resolved, log)
     if strict_nonfinite:
         decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-    return build(prepared, decisions, resolved)
+    return build(prepared, decisions, resolved, on_progress)
 
 
-def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target) -> CompiledModel:
+def build(
+    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, on_progress: OnProgress | None = None
+) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     decisions = list(decisions)
+    cache = KernelCache.of_user() if target.kind.name == "cuda" else None
+    builder = KernelBuilder(target, cache, on_progress)
     while True:
-        kernels = kernels_of(prepared.layers, decisions, target)
-        executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), target)
+        if target.kind.name == "cuda":
+            kernels = built_kernels(prepared.layers, decisions, target, builder)
+        else:
+            kernels = kernels_of(prepared.layers, decisions, target)
+        executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), kernels, target, cache)
         wrong = verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break
@@ -107,6 +121,28 @@ def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: T
     return kernels
 
 
+def built_kernels(
+    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, builder: KernelBuilder
+) -> dict[str, Kernel]:
+    """As `kernels_of`, built by `builder`; what cannot be built gives way to dense too."""
+    kernels: dict[str, Kernel] = {}
+    while len(kernels) < len(layers):
+        missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]
+        made = builder.build([_request(layer, decisions[index]) for index, layer in missing])
+        for (index, layer), kernel in zip(missing, made, strict=True):
+            if isinstance(kernel, Kernel):
+                kernels[layer.name] = kernel
+            elif decisions[index].record is None:
+                raise kernel
+            else:
+                decisions[index] = to_dense(decisions[index], target, str(kernel))
+    return kernels
+
+
+def _request(layer: ConvLayer, decision: Decision) -> KernelRequest:
+    return KernelRequest(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
+
+
 def _kernel(
     layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], replay: SafeReplay
 ) -> Kernel:
@@ -120,9 +156,14 @@ def _kernel(
     return made[key]
 
 
-def _compile(module: tvm.IRModule, target: Target) -> Any:
+def _compile(module: tvm.IRModule, kernels: Mapping[str, Kernel], target: Target, cache: KernelCache | None) -> Any:
+    """The executable of `module`, which calls `kernels`; other CUDA code is taken from `cache` where it has it."""
+    modules = {each.names: each.module for each in kernels.values() if isinstance(each, BuiltKernel)}
+    if modules:
+        module = module.with_attr("external_mods", list(modules.values()))
     try:
-        return lowering.compiled(module, target, _pipeline(target))
+        with remembered_code(cache, target):
+            return lowering.compiled(module, target, _pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:
         hint = "report it with the model and what -v shows"
         raise BuildError("model", f"TVM cannot compile it: {last_line(error)}", hint=hint) from error
