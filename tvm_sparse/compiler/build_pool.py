@@ -55,6 +55,7 @@ class BuildPool:
         self._lock = threading.Lock()
         self._done_s = dict.fromkeys(requests, 0.0)
         self._codes: dict[str, Future[bytes]] = {}
+        self._to_lower = len(requests)
 
     def __enter__(self) -> BuildPool:
         with ExitStack() as stack:
@@ -80,6 +81,11 @@ class BuildPool:
             for worker in self._workers:
                 worker.kill()
         self._stack.close()
+
+    @property
+    def estimate_s(self) -> float:
+        """About how long all of it takes, as estimated beforehand."""
+        return self._total_s / self._threads
 
     @property
     def share(self) -> float:
@@ -133,7 +139,7 @@ class BuildPool:
         if "timeout" in answer:
             raise BuildError(where, f"no kernel in {answer['timeout']:g} s, which is too long")
         if "failure" in answer:
-            raise BuildError(where, f"no kernel can be built: {answer['failure']}")
+            raise BuildError(answer["failure"] if "is_told" in answer else f"{where}: no kernel: {answer['failure']}")
         if answer["launches"] is None:
             return Facts(None), ""
         text = source.read_text()
@@ -147,7 +153,14 @@ class BuildPool:
         try:
             return worker.ask(request, LOWERING_TIMEOUT_S)
         finally:
-            self._idle.put(worker)
+            with self._lock:
+                self._to_lower -= 1
+                is_needed = self._to_lower >= len(self._workers)
+            if is_needed:
+                self._idle.put(worker)
+            else:
+                # Compilers have use for its memory.
+                worker.stop()
 
     def _code(self, key: str, code_key: str, source: str) -> bytes:
         """Code of `source`, compiled by the first kernel that has it; others wait for that."""

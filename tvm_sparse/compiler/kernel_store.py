@@ -73,14 +73,20 @@ class Facts:
 
 
 class KernelStore:
-    """Kernels for `target` in `cache`, as the compiler that is set now makes them; to be used in `cuda_compiler`.
+    """CUDA kernels for `target` in `cache`, as the compiler makes them that is set when this is made.
 
     Without a cache, and where the compiler is asked to leave its files somewhere, nothing is found and nothing kept.
+
+    Raises
+    ------
+    BuildError
+        TVM can use a GPU here, but there is no CUDA compiler.
     """
 
     def __init__(self, cache: KernelCache | None, target: Target):
+        with cuda_compiler(target):
+            self._common: dict[str, Any] = {"target": target_json(target), "toolchain": toolchain()}
         self._cache = None if leaves_files() else cache
-        self._common: dict[str, Any] = {"target": target_json(target), "toolchain": toolchain()}
 
     def key(self, request: KernelRequest) -> str:
         """Of a kernel's facts."""
@@ -123,18 +129,24 @@ class KernelStore:
         """For the next time."""
         self._keep(key, facts.to_bytes())
 
+    def is_proven(self, proof: dict[str, Any]) -> bool:
+        """Whether a kernel was verified before; `proof` holds JSON values: its key, what with and where."""
+        return self._cache is not None and self._cache.read(content_key(proof)) is not None
+
+    def keep_proof(self, proof: dict[str, Any]) -> None:
+        """For the next time."""
+        self._keep(content_key(proof), b"")
+
+    @contextmanager
+    def remembered(self) -> Iterator[None]:
+        """Have the CUDA source that TVM compiles in this thread taken from here where it was compiled before."""
+
+        def compile_(source: str, whole: Callable[[str], Any]) -> bytes:
+            return self.code_of(source, lambda: bytes(compiled(source, whole)))
+
+        with instead(compile_=compile_):
+            yield
+
     def _keep(self, key: str, content: bytes) -> None:
         if self._cache is not None:
             self._cache.write(key, content)
-
-
-@contextmanager
-def remembered_code(cache: KernelCache | None, target: Target) -> Iterator[None]:
-    """Have the CUDA source that this thread has TVM compile taken from `cache` where it was compiled before."""
-    if cache is None or target.kind.name != "cuda":
-        yield
-        return
-    with cuda_compiler(target):
-        store = KernelStore(cache, target)
-        with instead(compile_=lambda source, whole: store.code_of(source, lambda: bytes(compiled(source, whole)))):
-            yield

@@ -105,11 +105,11 @@ def serve(actions: Mapping[str, Action]) -> None:
 
 
 def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
-    """What `action` answers; ``{"failure": cause}`` where it fails."""
+    """What `action` answers; ``{"failure": cause}`` where it fails, with ``is_told`` where the cause is a sentence."""
     try:
         return action(request)
     except TvmSparseError as error:
-        return {"failure": str(error)}
+        return {"failure": str(error), "is_told": True}
     except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
         return {"failure": f"{type(error).__name__}: {_tail(str(error))}"}
 

@@ -30,7 +30,7 @@ def private_folder(folder: Path, what: str, hint: str) -> Path:
     UsageError
         Somebody else could put files, or links to files, there.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

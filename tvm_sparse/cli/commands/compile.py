@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import build_progress, common, tables
 from tvm_sparse.compiler import build_model
 from tvm_sparse.runtime import artifact
 
@@ -16,9 +16,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_read(arguments, console)
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
-    compiled = build_model.compile(
-        arguments.model, None, arguments.target, log, common.shapes(arguments), arguments.strict_nonfinite
-    )
+    with build_progress.shown(console) as on_progress:
+        shapes, strict = common.shapes(arguments), arguments.strict_nonfinite
+        compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, strict, on_progress)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 
