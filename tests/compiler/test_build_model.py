@@ -12,7 +12,7 @@ import zoo
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.verify import _worst_error
+from tvm_sparse.compiler.verify import _Case
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, ModelError
@@ -264,7 +264,7 @@ def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
 def test_a_kernel_that_leaves_an_element_unwritten_is_wrong(prepared):
     layer = prepared.layers[0]
     kernel = make_kernel("dense_cpu", layer.spec, layer.weight, TARGET)
-    worst = _worst_error(lambda *arguments: None, layer, kernel, device_of(TARGET))
+    worst = _Case.of(layer).worst_error(lambda *arguments: None, kernel, device_of(TARGET))
     assert worst == np.inf
 
 

@@ -247,7 +247,9 @@ def test_two_models_do_not_wait_for_each_other():
     models[0].cuda = models[1].cuda
     models[0].runner._driver = models[1].runner._driver
     streams = [models[0].cuda.new_stream() for _ in range(2)]
-    calls = [(model, inputs_of(seed), stream) for seed in range(3) for model, stream in zip(models, streams, strict=True)]
+    calls = [
+        (model, inputs_of(seed), stream) for seed in range(3) for model, stream in zip(models, streams, strict=True)
+    ]
     results = [(inputs, model(inputs, stream)) for model, inputs, stream in calls]
     models[0].cuda.run(3)
     for inputs, outputs in results:

@@ -13,8 +13,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 import numpy as np
-import tvm
-import tvm.script
 import tvm_ffi
 
 NAMES = {2: "CUDA_ERROR_OUT_OF_MEMORY", 214: "CUDA_ERROR_ECC_UNCORRECTABLE", 700: "CUDA_ERROR_ILLEGAL_ADDRESS"}

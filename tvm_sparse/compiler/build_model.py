@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
+from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
+from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
@@ -40,6 +46,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
     batch: int | Sequence[int] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
@@ -57,6 +64,8 @@ def compile(
     batch
         Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
         (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
+    on_progress
+        Called with a `BuildProgress` now and then while CUDA kernels are built.
 
     Raises
     ------
@@ -79,19 +88,24 @@ def compile(
         decisions = decide(prepared.layers, resolved, log)
         if strict_nonfinite:
             decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-        return build(prepared, decisions, resolved)
+        return build(prepared, decisions, resolved, on_progress)
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
 
-def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target) -> CompiledModel:
+def build(
+    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, on_progress: OnProgress | None = None
+) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     decisions = list(decisions)
+    store = KernelStore(KernelCache.of_user(), target) if target.kind.name == "cuda" else None
+    builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
-        kernels = kernels_of(prepared.layers, decisions, target)
+        kernels = kernels_of(prepared.layers, decisions, target, builder)
         module = keep_nan(replace_convolutions(prepared.mod, kernels))
-        executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target)
-        wrong = verify(prepared.layers, decisions, kernels, executable, target)
+        with store.remembered() if store is not None else nullcontext():
+            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, kernels, target)
+        wrong = verify(prepared.layers, decisions, kernels, executable, target, store)
         if not wrong:
             break
         # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
@@ -99,41 +113,73 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
-    rows = [decision.to_json() for decision in decisions]
+    rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
     return CompiledModel(executable, target, _signature(prepared.mod), rows)
 
 
-def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:
-    """Kernel of each layer. Replaces decisions, in place, which do not fit by dense ones."""
+def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
+    """The row of the decision table; with the names of its kernels where they are not made from the layer's."""
+    names = {"kernels": list(kernel.names)} if isinstance(kernel, BuiltKernel) else {}
+    return {**decision.to_json(), **names}
+
+
+def kernels_of(
+    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, builder: KernelBuilder | None = None
+) -> dict[str, Kernel]:
+    """Kernel of each layer, scheduled, or built by `builder`. Replaces decisions, in place, which do not fit by dense.
+
+    Raises
+    ------
+    TvmSparseError
+        Not even the default dense kernel can be made.
+    """
+    make = builder.build if builder is not None else partial(_scheduled, target=target)
     kernels: dict[str, Kernel] = {}
-    made: dict[tuple[Any, ...], Kernel] = {}
-    with SafeReplay() as replay:
-        for index, layer in enumerate(layers):
-            while layer.name not in kernels:
-                try:
-                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, replay)
-                except TvmSparseError as error:
-                    # Without a record it is the default dense kernel, and nothing is left to fall to.
-                    if decisions[index].record is None:
-                        raise
-                    decisions[index] = to_dense(decisions[index], target, str(error))
+    while len(kernels) < len(layers):
+        missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]
+        made = make([_request(layer, decisions[index]) for index, layer in missing])
+        for (index, layer), kernel in zip(missing, made, strict=True):
+            if isinstance(kernel, Kernel):
+                kernels[layer.name] = kernel
+            # Without a record it is the default dense kernel, and nothing is left to fall to.
+            elif decisions[index].record is None:
+                raise kernel
+            else:
+                decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
 
 
-def _kernel(
-    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], replay: SafeReplay
-) -> Kernel:
-    """The kernel of `decision`; layers alike in everything share one of those `made`."""
-    pattern = layer.pattern
-    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
-    if key not in made:
-        space = find_space(decision.schedule, layer.spec, pattern, target)
-        schedule = replay.scheduled(space, layer.spec, pattern, target, decision.chosen)
-        made[key] = kernel_of(space, schedule, layer.weight)
-    return made[key]
+def _request(layer: ConvLayer, decision: Decision) -> KernelRequest:
+    return KernelRequest(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
 
 
-def _compile(module: tvm.IRModule, target: Target) -> Any:
+def _scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:
+    """The kernel of each request, the same object for equal ones, or why it does not fit."""
+    made: dict[tuple[Any, ...], Kernel | TvmSparseError] = {}
+    found = []
+    with SafeReplay() as replay:
+        for each in requests:
+            key = (each.spec, each.pattern.value_digest, each.schedule, json.dumps(each.decisions, sort_keys=True))
+            if key not in made:
+                made[key] = _scheduled_kernel(each, target, replay)
+            found.append(made[key])
+    return found
+
+
+def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay) -> Kernel | TvmSparseError:
+    spec, pattern = request.spec, request.pattern
+    try:
+        space = find_space(request.schedule, spec, pattern, target)
+        return kernel_of(space, replay.scheduled(space, spec, pattern, target, request.decisions), request.weight)
+    except TvmSparseError as error:
+        return error
+
+
+def _compile(module: tvm.IRModule, kernels: Mapping[str, Kernel], target: Target) -> Any:
+    """The executable of `module`, which calls `kernels`."""
+    modules = {each.names: each.module for each in kernels.values() if isinstance(each, BuiltKernel)}
+    if modules:
+        module = module.with_attr("external_mods", list(modules.values()))
     try:
         return lowering.compiled(module, target, _pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:

@@ -153,7 +153,10 @@ class CompiledModel:
             warnings.warn(message, stacklevel=stacklevel)
 
     def report(self) -> list[dict[str, Any]]:
-        """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds."""
+        """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds.
+
+        On a GPU the key ``kernels`` has the names under which a profiler shows the layer's kernels.
+        """
         return [dict(decision) for decision in self.decisions]
 
     def report_text(self) -> str:

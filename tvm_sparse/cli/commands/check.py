@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import build_progress, common, tables
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, check_outputs, first_divergence
@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
     decisions = decide(prepared.layers, target, log)
-    compiled = build(prepared, decisions, target)
+    with build_progress.shown(console) as on_progress:
+        compiled = build(prepared, decisions, target, on_progress)
     exposed = Exposed.of(prepared)
     exposed_model = build(exposed.prepared, decisions, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
