@@ -11,7 +11,8 @@ from tvm.support import nvcc
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.dependent_launch import LAUNCHED_EARLY, LAUNCHED_WITH_SHARED
-from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
+from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import MAX_LANE_PIXELS, Geometry
 
@@ -40,9 +41,7 @@ def library(name: str, target: Target) -> tvm.runtime.Module | None:
     create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
     if create is None:
         return None
-    with cuda_compiler(target):
-        mode = os.environ["TVM_CUDA_COMPILE_MODE"]
-        code = bytes(nvcc.compile_cuda(source(name), target_format="cubin", options=[], compiler=mode))
+    code = _code(name, target)
     parameters = ["handle"] * 5 + ["int32"] * (1 + len(Geometry._fields))
     tags = [*_LAUNCH, LAUNCHED_EARLY, LAUNCHED_WITH_SHARED]
     kernels = [f"tvm_sparse_data_{pixels + 1}_{step}" for pixels in range(MAX_LANE_PIXELS) for step in (1, 2)]
@@ -50,3 +49,19 @@ def library(name: str, target: Target) -> tvm.runtime.Module | None:
     metadata = {"tvm_version": tvm.__version__, "func_info": facts}
     facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))
     return create(code, "cubin", facts_of, {})
+
+
+def _code(name: str, target: Target) -> bytes:
+    """The library's machine code, compiled once for an architecture and compiler and kept on disk."""
+    text = source(name)
+    with cuda_compiler(target):
+        cache = None if leaves_files() else KernelCache.of_user()
+        arch = str(target.attrs["arch"])
+        key = content_key({"library": name, "source": text, "arch": arch, "toolchain": toolchain()})
+        code = cache.read(key) if cache is not None else None
+        if code is None:
+            mode = os.environ["TVM_CUDA_COMPILE_MODE"]
+            code = bytes(nvcc.compile_cuda(text, target_format="cubin", options=[], compiler=mode))
+            if cache is not None:
+                cache.write(key, code)
+    return code
