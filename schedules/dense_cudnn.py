@@ -18,11 +18,11 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.precision import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
-from tvm_sparse.scheduling.csr import new_buffer, require_int32, whole
+from tvm_sparse.scheduling.csr import new_buffer, whole
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
@@ -68,7 +68,9 @@ class CudnnSpace(WrittenSpace):
     def __init__(self, spec: ConvSpec, precision: str):
         super().__init__(NAME, precision, conv2d(spec), fold=False)
         self.spec = spec
-        require_int32(*(_floats(self._plan(start)) for start in self.starts()))
+        floats = max(_floats(self._plan(start)) for start in self.starts())
+        if floats > MAX_ELEMENTS:
+            raise NotApplicable(f"scratch memory of {floats} floats exceeds 32-bit indices")
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         algorithms = [Algorithm[PRECOMP.upper()]] if self.variant == TF32 else list(Algorithm)
