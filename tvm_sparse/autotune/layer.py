@@ -36,8 +36,8 @@ def tune_layer(
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search. A guided search first tries the decisions of `starts`, records of another weight or
-    batch, where they fit.
+    the trials, ended the search. A guided search first tries the decisions of `starts` where they fit, records that are
+    no trials of this weight here: of another weight or batch, or timed with warm code only.
 
     Raises
     ------
