@@ -16,6 +16,7 @@ from tvm_sparse.autotune.strategies import GuidedPhase, Phase, RandomPhase
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import schedule_names, spaces_of
 
@@ -31,13 +32,15 @@ def tune_layer(
     known: Iterable[TuningRecord] = (),
     out_of_time: Callable[[], None] = lambda: None,
     starts: Sequence[TuningRecord] = (),
+    crew: Crew | None = None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
     the trials, ended the search. A guided search first tries the decisions of `starts` where they fit, records that are
-    no trials of this weight here: of another weight or batch, or timed with warm code only.
+    no trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
+    `crew`, where one is given.
 
     Raises
     ------
@@ -45,7 +48,7 @@ def tune_layer(
         No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
     """
     options = options or TuneOptions()
-    with Measurer(spec, weight, target, options.measure) as measurer:
+    with Measurer(spec, weight, target, options.measure, crew) as measurer:
         runner = TrialRunner(measurer, weight, options, known, starts)
         yield from _search(runner)
         if runner.is_out_of_time:

@@ -20,6 +20,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.call_row import is_timed_cold
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.scratch_dir import Workspace
@@ -33,19 +34,26 @@ ARGUMENT_SEED = 2020
 
 
 class Measurer:
-    """Builds and runs candidates for one convolution and weight; a context manager that ends its workers."""
+    """Builds and runs candidates for one convolution and weight; a context manager.
 
-    def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
+    Its workers are hired from `crew` and given back; without one they end with it.
+    """
+
+    def __init__(
+        self,
+        spec: ConvSpec,
+        weight: np.ndarray,
+        target: Target,
+        options: MeasureOptions | None = None,
+        crew: Crew | None = None,
+    ):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._baseline: str | None = None
         self._folder = Workspace()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
-        variables = {
-            "TVM_NUM_THREADS": str(thread_count(target)),
-            # What compilers leave behind when they are killed goes with the folder.
-            "TMPDIR": self._folder.name,
-        }
+        self.crew, self._owns_crew = crew or Crew(), crew is None
+        self._variables = variables = {"TVM_NUM_THREADS": str(thread_count(target))}
         non_zeros = int(np.count_nonzero(weight))
         self._is_timed_cold = self.options.cold and is_timed_cold(target.kind.name, non_zeros)
         builders = self.options.builders
@@ -55,10 +63,10 @@ class Measurer:
             variables[COMPILERS] = str(self.options.builders // builders)
         memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
         self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [Worker(variables, memory_bytes) for _ in range(builders)]
+        self._workers = [self.crew.hire(variables, memory_bytes) for _ in range(builders)]
         for worker in self._workers:
             self._builders.put(worker)
-        self._runner = Worker(variables, memory_bytes)
+        self._runner = self.crew.hire(variables, memory_bytes)
         self._device = device_lock.name(target.kind.name)
         self._count = 0
 
@@ -67,7 +75,9 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         for worker in (*self._workers, self._runner):
-            worker.stop()
+            self.crew.give_back(self._variables, worker)
+        if self._owns_crew:
+            self.crew.__exit__()
         self._folder.cleanup()
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:

@@ -13,7 +13,7 @@ import torch
 from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.errors import VerificationError
-from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.batched_model import AnyModel
 
 ROUNDS, MIN_ROUND_MS = 12, 20.0
 # Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
@@ -104,7 +104,7 @@ def measure(
     )
 
 
-def _decisions(compiled: CompiledModel) -> list[dict[str, Any]]:
+def _decisions(compiled: AnyModel) -> list[dict[str, Any]]:
     return [{key: row[key] for key in ("layer", "schedule", "time_us", "reason")} for row in compiled.report()]
 
 
