@@ -36,8 +36,8 @@ class Fake:
     def __init__(self, failures):
         self.failures = failures
 
-    def __call__(self, spec, weight, target, options):
-        self.spec, self.target = spec, target
+    def __call__(self, spec, weight, target, options, crew=None):
+        self.spec, self.target, self.crew = spec, target, crew
         self.is_timed_cold = is_timed_cold(target.kind.name, np.count_nonzero(weight))
         self.measured, self.baselines = [], []
         return self
