@@ -16,26 +16,43 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import conv2d
-from tvm_sparse.conv.precision import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.csr import new_buffer, require_int32, whole
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
-NAME = "dense_cudnn"
+NAME = CUDNN
 TARGET = "cuda"
 FP32 = "fp32"
 # What people call the variants.
 TITLES = {f"{NAME}:{FP32}": "cuDNN float32", f"{NAME}:{TF32}": "cuDNN TF32"}
 _FLOAT_BYTES = 4
 
-Layout = IntEnum("Layout", {"NCHW": 0, "NHWC": 1})
-Algorithm = IntEnum("Algorithm", {name.upper(): number for name, number in ALGORITHMS.items()})
-Epilogue = IntEnum("Epilogue", {"FUSED": 0, "APART": 1})
+
+class Layout(IntEnum):
+    """In which cuDNN computes."""
+
+    NCHW = 0
+    NHWC = 1
+
+
+class Algorithm(IntEnum):
+    """As cuDNN numbers them."""
+
+    IMPLICIT_GEMM = ALGORITHMS["implicit_gemm"]
+    IMPLICIT_PRECOMP_GEMM = ALGORITHMS[PRECOMP]
+
+
+class Epilogue(IntEnum):
+    """Whether the convolution's own call adds bias and residual and applies the ReLU."""
+
+    FUSED = 0
+    APART = 1
 
 
 def why_not_here() -> str:
@@ -61,22 +78,23 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
 
 
 class CudnnSpace(WrittenSpace):
-    """The space of one precision."""
-
-    is_library = True
+    """The space of one precision; all that is worth measuring is in `starts`."""
 
     def __init__(self, spec: ConvSpec, precision: str):
         super().__init__(NAME, precision, conv2d(spec), fold=False)
         self.spec = spec
-        require_int32(*(_floats(self._plan(start)) for start in self.starts()))
+        require_int32(*(_floats(self._plan(start)) for start in self._starts()))
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        algorithms = [Algorithm[PRECOMP.upper()]] if self.variant == TF32 else list(Algorithm)
-        choose.one_of("layout", Layout, Layout["NCHW"])
-        choose.one_of("algorithm", algorithms, Algorithm[PRECOMP.upper()])
-        choose.one_of("epilogue", Epilogue, Epilogue["FUSED"])
+        algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
+        choose.one_of("layout", Layout, Layout.NCHW)
+        choose.one_of("algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        choose.one_of("epilogue", Epilogue, Epilogue.FUSED)
 
     def starts(self) -> list[Decisions]:
+        return [*self._starts()]
+
+    def _starts(self) -> list[dict[str, str]]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
         if self.variant != TF32 and (spec.relu or not (spec.bias or spec.residual)):

@@ -85,6 +85,7 @@ OF_MODEL = (
         action="append",
         default=[],
     ),
+    switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )
 SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
 REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)

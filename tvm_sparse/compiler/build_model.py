@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
@@ -35,6 +35,7 @@ def compile(
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
+    allow_tf32: bool = False,
 ) -> CompiledModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
@@ -49,6 +50,9 @@ def compile(
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
+    allow_tf32
+        On a GPU, let convolutions round their inputs to TF32, 10 bits behind the point, where that is faster, as torch
+        does by default. Otherwise all compute in float32.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def compile(
     if log is not None:
         log.require_known_schema()
     prepared = prepare(source, example_inputs, shapes)
-    decisions = decide(prepared.layers, resolved, log)
+    decisions = decide(prepared.layers, resolved, log, allow_tf32)
     if strict_nonfinite:
         decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
     return build(prepared, decisions, resolved)
@@ -81,7 +85,7 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
         wrong = verify(prepared.layers, decisions, kernels, executable, target)
         if not wrong:
             break
-        # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
+        # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
@@ -100,8 +104,7 @@ def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: T
                 try:
                     kernels[layer.name] = _kernel(layer, decisions[index], target, made, replay)
                 except TvmSparseError as error:
-                    # Without a record it is the default dense kernel, and nothing is left to fall to.
-                    if decisions[index].record is None:
+                    if not can_be_dense(decisions[index], target):
                         raise
                     decisions[index] = to_dense(decisions[index], target, str(error))
     return kernels

@@ -1,7 +1,6 @@
 """One convolution by cuDNN: its descriptors, made once, and its calls."""
 
 import ctypes
-import math
 from collections.abc import Mapping
 
 from tvm_sparse.cudnn.api import IDENTITY, RELU, Cudnn, CudnnError

@@ -17,7 +17,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
     shapes = dict(arguments.input_shape)
-    compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, arguments.strict_nonfinite)
+    rules = (arguments.strict_nonfinite, arguments.allow_tf32)
+    compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, *rules)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 

@@ -26,14 +26,17 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: one object a layer."""
     target = resolve_target(arguments.target)
     layers = common.prepared(arguments).layers
-    return document(str(arguments.model), layers, target, common.log_to_read(arguments, console))
+    log = common.log_to_read(arguments, console)
+    return document(str(arguments.model), layers, target, log, arguments.allow_tf32)
 
 
-def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+def document(
+    model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log), strict=True):
+    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
