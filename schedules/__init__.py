@@ -20,6 +20,7 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import (
     csr_cpu,
     csr_cuda,
+    data_cuda,
     dense_cpu,
     dense_cuda,
     dense_cudnn,
@@ -37,6 +38,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     csr_cpu,
     dense_cpu,
     folded_cuda,
+    data_cuda,
     csr_cuda,
     dense_cudnn,
     dense_cuda,
