@@ -143,6 +143,30 @@ def test_equal_times_run_dense(prepared, log):
     assert decide(prepared.layers, TARGET, log)[0].schedule == "dense_cpu"
 
 
+def test_a_kernel_that_wins_only_at_times_is_not_taken(prepared, log):
+    """Its median is the lower one, but another run may say otherwise."""
+    times = {"times_us": (5.0, 6.0, 7.0, 9.0, 12.0), "dense_times_us": (7.5, 8.0, 8.0, 8.0, 8.5)}
+    log.append(record(prepared.layers[0], **times))
+    decision = decide(prepared.layers, TARGET, log)[0]
+    assert decision.schedule == "dense_cpu"
+    assert decision.reason == "their times overlap, so dense is kept: 8 us against 7 us"
+
+
+def test_decisions_go_by_times_with_cold_code(prepared, log):
+    """Warm, the folded kernel is four times as fast as dense; its code has to be fetched each time."""
+    layer = prepared.layers[0]
+    log.append(record(layer, cold_times_us=(13.0,), dense_cold_times_us=(12.0,)))
+    decision = decide([layer], TARGET, log)[0]
+    assert (decision.schedule, decision.time_us) == ("dense_cpu", 12)
+    assert decision.reason == "dense is faster: 12 us against 13 us with cold code"
+    log.append(record(layer, schedule="csr_cpu", time_us=4.0, cold_times_us=(6.0,), dense_cold_times_us=(12.0,)))
+    # Without cold times, however fast it is warm.
+    log.append(record(layer, time_us=0.1))
+    decision = decide([layer], TARGET, log)[0]
+    assert (decision.schedule, decision.time_us, decision.dense_time_us) == ("csr_cpu", 6, 12)
+    assert decision.reason == "csr_cpu is 2.00x faster than dense with cold code, tuned for these weights"
+
+
 def test_a_record_without_its_baseline_is_compared_with_the_dense_record(prepared, log):
     layer = prepared.layers[0]
     log.append(record(layer, time_us=3.0, dense_time_us=None))

@@ -7,10 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from factories import changed, make_record, newer_line, sealed
+from factories import FINGERPRINT, changed, make_record, newer_line, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord, decisions_key
 from tvm_sparse.logs.record_codec import CHECKSUM, NewerSchemaError
@@ -56,6 +58,39 @@ def test_medians_and_speedup():
     assert (record.time_us, record.dense_time_us, record.speedup) == (12.5, 31.5, 31.5 / 12.5)
     alone = make_record(dense_times_us=(), baseline="")
     assert (alone.dense_time_us, alone.speedup) == (None, None)
+
+
+COLD = {"cold_times_us": (20.0, 24.0, 23.0), "dense_cold_times_us": (46.0,)}
+
+
+def test_times_with_cold_code_count_where_both_have_them():
+    record = make_record(**COLD)
+    assert record.is_cold
+    assert (record.time_us, record.dense_time_us, record.speedup, record.warm_time_us) == (23, 46, 2, 12.5)
+    alone = make_record(dense_times_us=(), baseline="", cold_times_us=(20.0,))
+    assert (alone.is_cold, alone.time_us, alone.speedup) == (True, 20, None)
+    # No ratio is taken across clocks.
+    for missing in ({"dense_cold_times_us": None}, {"cold_times_us": None}, {"cold_times_us": ()}):
+        half = make_record(**{**COLD, **missing})
+        assert (half.is_cold, half.time_us, half.speedup) == (False, 12.5, 31.5 / 12.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nnz", "times", "counts"),
+    [
+        ("llvm", 58, {}, True),
+        ("llvm", 5_000, {}, False),
+        ("llvm", 5_000, COLD, True),
+        ("cuda", 58, {}, False),
+        ("cuda", 58, COLD, True),
+        ("cuda", 58, {"status": "timeout", "times_us": (), "error": None}, True),
+    ],
+)
+def test_a_trial_without_cold_times_does_not_count_where_they_are_taken(kind, nnz, times, counts):
+    spec = ConvSpec(n=1, c=100, h=6, w=6, k=100, r=1, s=1)
+    pattern = SparsityPattern(10_000, nnz, "unstructured", 0, 0, "mask", "values")
+    record = make_record(spec=spec, pattern=pattern, fingerprint=FINGERPRINT | {"kind": kind}, **times)
+    assert record.is_trial_of(spec, pattern, record.fingerprint) is counts
 
 
 def test_keys_are_sorted_at_every_level():

@@ -38,7 +38,8 @@ def tune_layer(
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search. A guided search first tries the decisions of `start`, a record of another weight.
+    the trials, ended the search. A guided search first tries the decisions of `start`, a record that is
+    no trial of this weight here: of another, or timed with warm code only.
 
     Raises
     ------
