@@ -21,7 +21,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
-from tvm_sparse.scheduling.csr import new_buffer, require_int32, whole
+from tvm_sparse.scheduling.csr import new_buffer, whole
 from tvm_sparse.scheduling.schedule_names import CUDNN, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
@@ -66,7 +66,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     Raises
     ------
     NotApplicable
-        cuDNN is not on this machine, or scratch memory has 2**31 floats or more.
+        cuDNN is not on this machine.
     """
     if why_not_here():
         raise NotApplicable(why_not_here())
@@ -83,7 +83,6 @@ class CudnnSpace(WrittenSpace):
     def __init__(self, spec: ConvSpec, precision: str):
         super().__init__(NAME, precision, conv2d(spec), fold=False)
         self.spec = spec
-        require_int32(*(_floats(self._plan(start)) for start in self._starts()))
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
@@ -92,9 +91,6 @@ class CudnnSpace(WrittenSpace):
         choose.one_of("epilogue", Epilogue, Epilogue.FUSED)
 
     def starts(self) -> list[Decisions]:
-        return [*self._starts()]
-
-    def _starts(self) -> list[dict[str, str]]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
         if self.variant != TF32 and (spec.relu or not (spec.bias or spec.residual)):
@@ -131,7 +127,7 @@ class CudnnSpace(WrittenSpace):
             }
             with T.sblock("root"):
                 # TVM's memory, so that a model plans it with its own.
-                arrays["scratch"] = new_buffer("scratch", (_floats(plan),))
+                arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
                 T.reads(*(whole(arrays[name]) for name in plan.arguments if name not in ("scratch", "y")))
                 T.writes(whole(arrays["y"]))
                 T.evaluate(T.call_packed(FUNCTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
@@ -139,7 +135,3 @@ class CudnnSpace(WrittenSpace):
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         return Plan(self.spec, tf32=self.variant == TF32, **decisions)
-
-
-def _floats(plan: Plan) -> int:
-    return plan.scratch["end"] // _FLOAT_BYTES

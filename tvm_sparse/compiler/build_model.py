@@ -16,15 +16,18 @@ from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_den
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -91,7 +94,9 @@ def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target
             for decision in decisions
         ]
     rows = [decision.to_json() for decision in decisions]
-    return CompiledModel(executable, target, _signature(prepared.mod), rows)
+    calls_cudnn = any(is_library(decision.schedule) for decision in decisions)
+    libraries = {CUDNN: library.version() or "9"} if calls_cudnn else {}
+    return CompiledModel(executable, target, _signature(prepared.mod), rows, libraries)
 
 
 def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:

@@ -19,6 +19,7 @@ from tvm.target import Target
 from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
 from tvm_sparse.runtime import manifest
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import require
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
@@ -64,7 +65,8 @@ def load(directory: str | Path) -> CompiledModel:
     Raises
     ------
     ArtifactError
-        There is no artifact, it is damaged, another version wrote it, or it was built for another machine.
+        There is no artifact, it is damaged, another version wrote it, it was built for another machine, or a library
+        that it calls is not here.
     """
     directory = Path(directory)
     while True:
@@ -88,12 +90,14 @@ def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
+    libraries = content.get("libraries", {})
+    require(str(directory), libraries)
     try:
         module = tvm.runtime.load_module(str(library.resolve()))
     except (RuntimeError, ValueError) as error:
         hint = "compile the model here, onto a file system that allows execution"
         raise ArtifactError(str(directory), f"cannot be loaded ({last_line(error)})", hint=hint) from error
-    return CompiledModel(module, target, signature, content["decisions"])
+    return CompiledModel(module, target, signature, content["decisions"], libraries)
 
 
 def _export(model: CompiledModel, stage: Path) -> None:
@@ -117,6 +121,7 @@ def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
         "target": target_json(model.target),
         "signature": model.signature.to_json(),
         "decisions": model.report(),
+        "libraries": model.libraries,
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}

@@ -5,7 +5,7 @@ time, and what TVM cannot take as it is gets copied.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_sparse.errors import BuildError, InputError
+from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, library_of
 from tvm_sparse.runtime.threads import use_threads
@@ -39,6 +40,8 @@ class CompiledModel:
         Its inputs and outputs.
     decisions
         One JSON object for each convolution, with `COLUMNS` as keys.
+    libraries
+        Libraries that it calls, name -> version that it was made with.
     """
 
     def __init__(
@@ -47,9 +50,12 @@ class CompiledModel:
         target: Target,
         signature: Signature,
         decisions: Sequence[dict[str, Any]],
+        libraries: Mapping[str, str] | None = None,
     ):
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
+        self.libraries = dict(libraries or {})
+        provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
         self._threads = thread_count(target)

@@ -197,7 +197,7 @@ class HandMadeSpace(Space):
         self.apply(sch, choose)
         return choose.choices
 
-    def decisions_of(self, sch: Schedule) -> Decisions:
+    def decisions_of(self, sch: Schedule) -> dict[str, Any]:
         return {
             name: choice.to_json(value)
             for (name, choice), value in zip(self.choices.items(), sampled(sch), strict=True)
