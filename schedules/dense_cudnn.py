@@ -16,26 +16,43 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import conv2d
-from tvm_sparse.conv.precision import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.csr import new_buffer, whole
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
-NAME = "dense_cudnn"
+NAME = CUDNN
 TARGET = "cuda"
 FP32 = "fp32"
 # What people call the variants.
 TITLES = {f"{NAME}:{FP32}": "cuDNN float32", f"{NAME}:{TF32}": "cuDNN TF32"}
 _FLOAT_BYTES = 4
 
-Layout = IntEnum("Layout", {"NCHW": 0, "NHWC": 1})
-Algorithm = IntEnum("Algorithm", {name.upper(): number for name, number in ALGORITHMS.items()})
-Epilogue = IntEnum("Epilogue", {"FUSED": 0, "APART": 1})
+
+class Layout(IntEnum):
+    """In which cuDNN computes."""
+
+    NCHW = 0
+    NHWC = 1
+
+
+class Algorithm(IntEnum):
+    """As cuDNN numbers them."""
+
+    IMPLICIT_GEMM = ALGORITHMS["implicit_gemm"]
+    IMPLICIT_PRECOMP_GEMM = ALGORITHMS[PRECOMP]
+
+
+class Epilogue(IntEnum):
+    """Whether the convolution's own call adds bias and residual and applies the ReLU."""
+
+    FUSED = 0
+    APART = 1
 
 
 def why_not_here() -> str:
@@ -49,7 +66,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     Raises
     ------
     NotApplicable
-        cuDNN is not on this machine, or scratch memory has 2**31 floats or more.
+        cuDNN is not on this machine.
     """
     if why_not_here():
         raise NotApplicable(why_not_here())
@@ -61,22 +78,17 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
 
 
 class CudnnSpace(WrittenSpace):
-    """The space of one precision."""
-
-    is_library = True
+    """The space of one precision; all that is worth measuring is in `starts`."""
 
     def __init__(self, spec: ConvSpec, precision: str):
         super().__init__(NAME, precision, conv2d(spec), fold=False)
         self.spec = spec
-        floats = max(_floats(self._plan(start)) for start in self.starts())
-        if floats > MAX_ELEMENTS:
-            raise NotApplicable(f"scratch memory of {floats} floats exceeds 32-bit indices")
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        algorithms = [Algorithm[PRECOMP.upper()]] if self.variant == TF32 else list(Algorithm)
-        choose.one_of("layout", Layout, Layout["NCHW"])
-        choose.one_of("algorithm", algorithms, Algorithm[PRECOMP.upper()])
-        choose.one_of("epilogue", Epilogue, Epilogue["FUSED"])
+        algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
+        choose.one_of("layout", Layout, Layout.NCHW)
+        choose.one_of("algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        choose.one_of("epilogue", Epilogue, Epilogue.FUSED)
 
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
@@ -115,7 +127,7 @@ class CudnnSpace(WrittenSpace):
             }
             with T.sblock("root"):
                 # TVM's memory, so that a model plans it with its own.
-                arrays["scratch"] = new_buffer("scratch", (_floats(plan),))
+                arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
                 T.reads(*(whole(arrays[name]) for name in plan.arguments if name not in ("scratch", "y")))
                 T.writes(whole(arrays["y"]))
                 T.evaluate(T.call_packed(FUNCTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
@@ -123,7 +135,3 @@ class CudnnSpace(WrittenSpace):
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         return Plan(self.spec, tf32=self.variant == TF32, **decisions)
-
-
-def _floats(plan: Plan) -> int:
-    return plan.scratch["end"] // _FLOAT_BYTES

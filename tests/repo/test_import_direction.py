@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 FLOW = (
     ("errors", "version"),
     ("target", "conv"),
+    ("cudnn",),
     ("frontend", "scheduling", "runtime"),
     ("schedules", "codegen"),
     ("measure",),

@@ -73,6 +73,19 @@ class Phase(ABC):
                         yield each, record.chosen
 
 
+class LibraryPhase(Phase):
+    """All that is worth measuring of a library's kernels; it counts towards no budget, as no compiler runs for them."""
+
+    def __init__(self, runner: TrialRunner, spaces: Sequence[Space]):
+        super().__init__(runner, spaces, 0)
+
+    def run(self) -> Iterator[TuningRecord]:
+        pairs = [(each, start) for each in self.spaces for start in each.starts()]
+        fresh = [pair for pair in pairs if not self.runner.known.resume(key_of_proposal(*pair))]
+        if fresh and self.runner.has_time():
+            yield from self.runner.measure(fresh)
+
+
 class GuidedPhase(Phase):
     """Defaults and other starts of all spaces, then rounds of search over the best ones."""
 

@@ -7,11 +7,12 @@ was as slow as the kernel. Others can only be ordered by their times.
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.quartiles import Quartiles, Verdict, time_verdict
+from tvm_sparse.scheduling.schedule_names import is_exact
 
 
 def comparable_times_us(records: Sequence[TuningRecord]) -> list[float]:
@@ -50,11 +51,16 @@ def fastest(records: Iterable[TuningRecord]) -> TuningRecord:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of a kernel and its baseline, microseconds, of one clock; `is_cold`: with cold code."""
+    """Times of a kernel and its baseline, microseconds, of one clock; `is_cold`: with cold code.
+
+    `name` is the baseline's schedule; `others` are dense kernels of the same run that are slower or not allowed.
+    """
 
     own: Quartiles
     baseline: Quartiles
     is_cold: bool
+    name: str = ""
+    others: Mapping[str, Quartiles] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -62,13 +68,24 @@ class Comparison:
         return time_verdict(self.own, self.baseline)
 
 
-def against_baseline(record: TuningRecord, dense: TuningRecord | None = None) -> Comparison | None:
-    """A verified record beside its baseline; where it has none, beside `dense`, of another run; None without either."""
-    if record.dense_times_us:
-        own, baseline, is_cold = record.counting_times_us, record.counting_dense_times_us, record.is_cold
-    elif dense is not None:
-        is_cold = record.is_cold and dense.is_cold
-        own, baseline = (each.counting_times_us if is_cold else each.times_us for each in (record, dense))
-    else:
-        return None
-    return Comparison(Quartiles.of(own), Quartiles.of(baseline), is_cold)
+def against_baseline(
+    record: TuningRecord, dense: TuningRecord | None = None, is_allowed: Callable[[str], bool] = is_exact
+) -> Comparison | None:
+    """A verified record beside the fastest dense kernel of its run whose schedule is allowed.
+
+    Where there is none, beside `dense`, of another run; None without either.
+    """
+    own, is_cold = record.counting_times_us, record.is_cold
+    rivals = {record.baseline: record.counting_dense_times_us} if record.dense_times_us else {}
+    rivals |= record.counting_library_times_us
+    allowed = list(filter(is_allowed, rivals))
+    if not allowed:
+        if dense is None:
+            return None
+        is_cold = is_cold and dense.is_cold
+        own, other = (each.counting_times_us if is_cold else each.times_us for each in (record, dense))
+        rivals, allowed = {dense.schedule: other}, [dense.schedule]
+    quartiles = {name: Quartiles.of(times) for name, times in rivals.items()}
+    name = min(allowed, key=lambda name: quartiles[name].median)
+    others = {other: quartiles[other] for other in quartiles if other != name}
+    return Comparison(Quartiles.of(own), quartiles[name], is_cold, name, others)

@@ -17,6 +17,7 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.scheduling.schedule_names import TF32, is_exact
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
@@ -134,9 +135,12 @@ class TuningLog:
         nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
         return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
-    def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
-        """The fastest verified dense record of this convolution on this machine."""
-        dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
+    def dense(
+        self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
+    ) -> TuningRecord | None:
+        """The fastest verified dense record of this convolution on this machine whose schedule is allowed."""
+        usable = self._usable(spec, fingerprint)
+        dense = [record for record in usable if record.is_dense and is_allowed(record.schedule)]
         return fastest(dense) if dense else None
 
     def of_other_batches(
@@ -165,12 +169,17 @@ class TuningLog:
         return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
 
     def best(self) -> list[TuningRecord]:
-        """The fastest verified record, dense ones included, of each weight on each machine."""
-        return _fastest(self._lines.values(), 1, lambda record: "")
+        """The fastest verified record in float32, dense ones included, of each weight on each machine."""
+        return _fastest((record for record in self._lines.values() if not record.is_tf32), 1, lambda record: "")
 
     def distill(self, keep: int = 1) -> list[TuningRecord]:
-        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped."""
-        return _fastest(self._lines.values(), keep, lambda record: record.schedule.partition(":")[0])
+        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped.
+
+        Those in TF32 are a schedule of their own.
+        """
+        return _fastest(
+            self._lines.values(), keep, lambda record: record.schedule.partition(":")[0] + TF32 * record.is_tf32
+        )
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""

@@ -13,17 +13,27 @@ from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Check ``library`` against the reference in ``arrays``, then time it in turns with ``baseline`` (may be None).
 
-    With warm code, and where ``cold`` is true with cold code too. The output is filled with NaN first, so an element
-    that the kernel does not write cannot pass.
+    And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
+    ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
+    write cannot pass. ``tf32`` says which bound it must meet.
     """
+    # Not before the worker has kept TVM from importing torch.
+    from tvm_sparse.cudnn import packed_function
+
+    packed_function.register()
     inputs = inputs_of(request["arrays"], request["kind"])
     kernel = _Loaded(request["library"], inputs)
-    error = kernel.error()
+    error = kernel.error(request.get("tf32", False))
     if not error <= 1:
         return {"error": error, "times_us": [], "dense_times_us": []}
     contenders = {"": kernel}
     if request["baseline"]:
         contenders["dense_"] = _Loaded(request["baseline"], inputs)
+    contenders |= {f"{name} ": _Loaded(path, inputs) for name, path in request.get("others", {}).items()}
+    for contender in contenders.values():
+        # TVM's pool of scratch memory grows to what the largest needs before any graph is recorded, which works on with
+        # the addresses of then.
+        contender.call()
     clocks: dict[str, Clock] = {}
     for prefix, contender in contenders.items():
         clocks[f"{prefix}times_us"] = warm = contender.warm_clock(request["min_repeat_ms"])
@@ -55,15 +65,16 @@ class _Inputs:
         with np.load(path, allow_pickle=False) as arrays:
             self.images = arrays["images"]
             self.expected = Reference(arrays["value"], arrays["bound"])
+            self.expected_tf32 = self.expected.in_tf32(arrays["weight"]) if kind == "cuda" else self.expected
             names = [name for name in ("x", "bias", "residual") if name in arrays]
             values = [arrays[name] if name == "bias" else arrays[name][self.images] for name in names]
         poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, np.float32)
         self.tensors = [tvm.runtime.tensor(value, self.device) for value in values]
         self.poisoned = tvm.runtime.tensor(poisoned, self.device)
 
-    def worst(self, y: np.ndarray) -> float:
-        """Largest error of an output as a fraction of its bound."""
-        return self.expected.worst(y, self.images)
+    def worst(self, y: np.ndarray, tf32: bool = False) -> float:
+        """Largest error of an output as a fraction of its bound, which is another for kernels that compute in TF32."""
+        return (self.expected_tf32 if tf32 else self.expected).worst(y, self.images)
 
 
 @functools.lru_cache(maxsize=1)
@@ -87,11 +98,15 @@ class _Loaded:
         self.tensors = [*inputs.tensors, self.y]
         self.arguments = [self.tensors[0], *self.constants, *self.tensors[1:]]
 
-    def error(self) -> float:
-        """Largest error as a fraction of its bound."""
+    def call(self) -> None:
+        """Call the kernel once."""
         self.module["main"](*self.arguments)
+
+    def error(self, tf32: bool = False) -> float:
+        """Largest error as a fraction of its bound."""
+        self.call()
         self.device.sync()
-        return self.inputs.worst(self.y.numpy())
+        return self.inputs.worst(self.y.numpy(), tf32)
 
     def warm_clock(self, min_repeat_ms: float) -> Clock:
         """Times it by repeating it."""

@@ -26,6 +26,7 @@ from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Statu
 from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
+from tvm_sparse.scheduling.schedule_names import is_tf32
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -49,6 +50,7 @@ class Measurer:
     ):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._baseline: str | None = None
+        self._others: dict[str, str] = {}
         self._folder = Workspace()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
@@ -92,8 +94,8 @@ class Measurer:
                 failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
                 if self._device == "cpu":
                     failures = list(failures)
-                for failure, (_, library) in zip(failures, jobs, strict=True):
-                    yield failure or self._run(library)
+                for failure, (candidate, library) in zip(failures, jobs, strict=True):
+                    yield failure or self._run(library, is_tf32(candidate.schedule))
                     # The files of a whole search would fill a small disk.
                     for path in (library, constants_path(library)):
                         Path(path).unlink(missing_ok=True)
@@ -105,13 +107,21 @@ class Measurer:
                         worker.kill()
                 raise
 
-    def set_baseline(self, candidate: Candidate) -> None:
-        """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
+    def set_baseline(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> None:
+        """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails.
+
+        `others` are timed in the same run, one of a schedule.
+        """
+        self._baseline = self._again(candidate)
+        self._others = {each.schedule: self._again(each) for each in others}
+
+    def _again(self, candidate: Candidate) -> str:
+        """A library that stays, of a dense kernel that was built before."""
         library = self._new_library()
         failure = self._build(candidate, library)
         if failure:
             raise BuildError(f"convolution {self.spec.key}", f"the dense kernel does not build again: {failure.cause}")
-        self._baseline = library
+        return library
 
     def _build(self, candidate: Candidate, library: str) -> Outcome | None:
         """Build one candidate; an outcome only where that failed."""
@@ -132,13 +142,15 @@ class Measurer:
             self._builders.put(worker)
         return _failure(answer, "build_failed")
 
-    def _run(self, library: str) -> Outcome:
+    def _run(self, library: str, tf32: bool) -> Outcome:
         request = {
             "action": "run",
             "kind": self.target.kind.name,
             "arrays": self._arrays,
             "library": library,
+            "tf32": tf32,
             "baseline": self._baseline,
+            "others": self._others,
             "repeats": self.options.repeats,
             "min_repeat_ms": self.options.min_repeat_ms,
             "cold": self._is_timed_cold,
@@ -158,7 +170,11 @@ class Measurer:
             return Outcome("wrong", cause, error=error)
         names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
         own, dense, own_cold, dense_cold = (_rounded(answer.get(name)) for name in names)
-        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold)
+        others, others_cold = (
+            {name: list(times) for name in self._others if (times := _rounded(answer.get(f"{name} {kind}")))}
+            for kind in ("times_us", "cold_times_us")
+        )
+        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold, others, others_cold)
 
     def _new_library(self) -> str:
         self._count += 1

@@ -42,7 +42,8 @@ class Candidate:
 class Outcome:
     """What became of a candidate: status and cause as in a tuning record, times in us, error in bounds.
 
-    Times with cold code are None where they were not taken.
+    Times with cold code are None where they were not taken. `library_times_us` and `library_cold_times_us` are those of
+    further dense kernels, by schedule.
     """
 
     status: Status
@@ -52,3 +53,5 @@ class Outcome:
     error: float | None = None
     cold_times_us: tuple[float, ...] | None = None
     dense_cold_times_us: tuple[float, ...] | None = None
+    library_times_us: dict[str, list[float]] = field(default_factory=dict)
+    library_cold_times_us: dict[str, list[float]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ time, and what TVM cannot take as it is gets copied.
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -17,6 +17,7 @@ from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
+from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, Torch, library_of
 from tvm_sparse.target.compatibility import device_of, why_not_here
@@ -51,6 +52,8 @@ class CompiledModel:
     cuda_graph
         Whether to record and launch CUDA graphs; never where the environment variable `CUDA_GRAPH` is 0. May be changed
         later, by setting the attribute.
+    libraries
+        Libraries that it calls, name -> version that it was made with.
     """
 
     def __init__(
@@ -60,9 +63,12 @@ class CompiledModel:
         signature: Signature,
         decisions: Sequence[dict[str, Any]],
         cuda_graph: bool = True,
+        libraries: Mapping[str, str] | None = None,
     ):
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
+        self.libraries = dict(libraries or {})
+        provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
         self.cuda_graph = cuda_graph and os.environ.get(CUDA_GRAPH) != "0"

@@ -126,8 +126,6 @@ class Space(ABC):
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
     has_features = False
-    # Whether the kernels are a library's: no compiler runs, and all that is worth measuring is in `starts`.
-    is_library = False
 
     def __init__(self, schedule: str, variant: str, func: tirx.PrimFunc, fold: bool = True):
         self.schedule, self.variant, self.func, self.fold = schedule, variant, func, fold

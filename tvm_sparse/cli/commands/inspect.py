@@ -26,20 +26,24 @@ from tvm_sparse.target.resolve import resolve_target, target_json
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: one object a layer; with ``--batch`` one document a batch."""
     target, log, model = resolve_target(arguments.target), common.log_to_read(arguments, console), str(arguments.model)
+
+    def layers_of(name: str, batch: int | None) -> dict[str, Any]:
+        return document(name, common.prepared(arguments, batch).layers, target, log, arguments.allow_tf32)
+
     if not arguments.batch:
-        return document(model, common.prepared(arguments).layers, target, log)
-    batches = [
-        {"batch": batch, **document(f"{model}, batch {batch}", common.prepared(arguments, batch).layers, target, log)}
-        for batch in batch_sizes(arguments.batch)
-    ]
+        return layers_of(model, None)
+    sizes = batch_sizes(arguments.batch)
+    batches = [{"batch": batch, **layers_of(f"{model}, batch {batch}", batch)} for batch in sizes]
     return {"model": model, "target": target_json(target), "batches": batches}
 
 
-def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+def document(
+    model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log), strict=True):
+    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
