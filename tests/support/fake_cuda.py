@@ -1,7 +1,8 @@
 """A CUDA driver whose GPU is the CPU: what is put on its streams runs later, in any order that CUDA allows.
 
-Stands for ``libcuda.so.1`` in `CudaDriver`. Addresses are the CPU's. A kernel is a function registered with TVM by
-`FakeCuda.kernel`, which a Relax module calls by ``R.call_dps_packed``; it goes to the stream that TVM considers current.
+Stands for ``libcuda.so.1`` in `CudaDriver`. Addresses are the CPU's. A kernel is a function that `FakeCuda.kernel`
+registers with TVM, for Relax modules to call by ``R.call_dps_packed``; it goes to the stream that TVM considers
+current.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ class FakeCuda:
     """The driver's functions; every one checks that its handles live and that the thread has a context.
 
     `calls` counts them by name, `codes` maps names of functions that shall fail to the code that they return, and
-    `alive` has the handles that were not destroyed, by kind.
+    `alive` has the handles that were not destroyed, by kind. `kept` are tensors that nobody may free before work on
+    them has run: the CPU's memory does not wait for streams. `milliseconds` is the time between any two events.
     """
+
+    milliseconds = 0.5
 
     def __init__(self):
         self.calls, self.codes = Counter(), {}
-        self.alive = defaultdict(set)
+        self.alive, self.kept = defaultdict(set), []
         self.capturing, self.spoilt = {}, set()
         self._handles = itertools.count(0x1000)
         self._queues, self._graphs = defaultdict(deque), {}
@@ -91,6 +95,7 @@ class FakeCuda:
             ready = [queue for queue in self._queues.values() if queue and self._is_ready(queue[0])]
             if not ready:
                 assert not any(self._queues.values()), "the streams wait for each other"
+                self.kept.clear()
                 return
             kind, *rest = ready[rng.integers(len(ready))].popleft()
             if kind == "run":
@@ -176,6 +181,10 @@ class FakeCuda:
     def _cuEventSynchronize(self, event):
         self.run()
         assert self._happened[value(event)] == self._recorded[value(event)]
+
+    def _cuEventElapsedTime(self, pointer, start, end):
+        assert all(self._happened[value(event)] for event in (start, end))
+        pointer._obj.value = self.milliseconds
 
     def _cuMemcpyDtoDAsync(self, to, source, size_bytes, stream):
         self.enqueue(value(stream), lambda: ctypes.memmove(value(to), value(source), value(size_bytes)) and None)
