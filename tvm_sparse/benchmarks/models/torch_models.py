@@ -19,6 +19,7 @@ def network(name: str, density: float, seed: int = 0) -> Any:
     the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth.
     """
     import torchvision
+    from torch.fx.experimental.optimization import fuse
 
     torch.manual_seed(seed)
     extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
@@ -28,7 +29,7 @@ def network(name: str, density: float, seed: int = 0) -> Any:
             # Kaiming's, for as many inputs as are left.
             fan_in = each.weight[0].numel() * (density if _is_pruned(module, each) else 1.0)
             torch.nn.init.normal_(each.weight, std=(2 / fan_in) ** 0.5)
-    folded = torch.fx.experimental.optimization.fuse(module.eval())
+    folded = fuse(module.eval())
     for each in folded.modules():
         if isinstance(each, torch.nn.Conv2d | torch.nn.Linear) and _is_pruned(folded, each):
             _prune(each.weight, density)
