@@ -24,15 +24,10 @@ def network(name: str, density: float, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
     module = torchvision.models.get_model(name, weights=None, **extra)
-    for each in module.modules():
-        if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
-            # Kaiming's, for as many inputs as are left.
-            fan_in = each.weight[0].numel() * (density if _is_pruned(module, each) else 1.0)
-            torch.nn.init.normal_(each.weight, std=(2 / fan_in) ** 0.5)
     folded = fuse(module.eval())
     for each in folded.modules():
-        if isinstance(each, torch.nn.Conv2d | torch.nn.Linear) and _is_pruned(folded, each):
-            _prune(each.weight, density)
+        if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
+            _draw(each.weight, density if _is_pruned(folded, each) else 1.0)
     return folded
 
 
@@ -42,11 +37,15 @@ def _is_pruned(module: Any, layer: Any) -> bool:
     return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
 
 
-def _prune(weight: Any, density: float) -> None:
+def _draw(weight: Any, density: float) -> None:
+    """Normal values, the largest of them kept, and a scale that keeps the energy of what passes a ReLU (He, 2015)."""
     with torch.no_grad():
+        weight.normal_()
         magnitude = weight.abs().flatten()
-        kept = max(1, round(density * magnitude.numel()))
-        weight[weight.abs() < magnitude.kthvalue(magnitude.numel() - kept + 1).values] = 0
+        dropped = magnitude.numel() - max(1, round(density * magnitude.numel()))
+        if dropped:
+            weight[weight.abs() <= magnitude.kthvalue(dropped).values] = 0
+        weight *= (2 * weight.shape[0] / weight.square().sum()).sqrt()
 
 
 def reference(module: Any, x: Any) -> Any:
