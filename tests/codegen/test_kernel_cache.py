@@ -187,7 +187,9 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(HOME, str(tmp_path))
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels").chmod(0o777)
-    with pytest.raises(UsageError, match=r"not this user's alone; remove it, or set TVM_SPARSE_CACHE_MIB=0"):
+    with pytest.raises(
+        UsageError, match=r"not this user's alone; remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
+    ):
         KernelCache.of_user()
 
 

@@ -294,7 +294,7 @@ def test_what_the_compiler_rejects_gives_way_to_dense(prepared, compiler, monkey
     monkeypatch.setenv("fails", "1")
     decisions = decisions_of(prepared)
     builder = build_model.KernelBuilder(TARGET, KernelStore(None, TARGET))
-    with pytest.raises(BuildError, match="^CUDA kernel: cannot be compiled: too many registers$"):
+    with pytest.raises(BuildError, match=r"^CUDA kernel: cannot be compiled: too many registers$"):
         build_model.kernels_of(prepared.layers, decisions, TARGET, builder)
     space = find_space("folded_cuda", prepared.layers[0].spec, prepared.layers[0].pattern, TARGET)
     decisions[0] = replace(decisions[0], record=make_record(schedule=space.name, decisions=space.starts()[0]))

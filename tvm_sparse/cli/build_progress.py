@@ -37,7 +37,8 @@ def shown(console: Console, clock: Callable[[], float] = time.monotonic) -> Iter
         live.stop()
     if last is not None:
         built = f"{last.done - last.found} built in {duration(clock() - start_s)}, " if last.done > last.found else ""
-        console.print(Text(f"{last.total} kernels: {built}{last.found} built before"))
+        kernels = "kernel" if last.total == 1 else "kernels"
+        console.print(Text(f"{last.total} {kernels}: {built}{last.found} built before"))
 
 
 def line(progress: BuildProgress) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.errors import UsageError
-from tvm_sparse.target.user_folders import cache_folder, private_folder
+from tvm_sparse.target.user_folders import cache_folder, make_private
 from tvm_sparse.version import __version__
 
 # Environment variable: what the folder may take, in MiB; 0: nothing is kept, and nothing read.
@@ -75,11 +75,14 @@ class KernelCache:
             return None
         try:
             folder = cache_folder() / "kernels"
-            hint = f"remove it, or set {LIMIT}=0 to do without"
-            return cls(private_folder(folder, "built kernels", hint), limit)
+            is_private = make_private(folder)
         except (OSError, RuntimeError) as error:
             _warn(error)
             return None
+        if not is_private:
+            hint = "remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
+            raise UsageError(str(folder), "the folder of built kernels is not this user's alone", hint=hint)
+        return cls(folder, limit)
 
     def read(self, key: str) -> bytes | None:
         """The content under `key`; None where there is none."""
@@ -151,4 +154,4 @@ def _limit_bytes() -> int:
 
 def _warn(error: Exception) -> None:
     """Python shows a warning once for each text."""
-    warnings.warn(f"built kernels cannot be kept: {error}; set {LIMIT}=0 to do without", stacklevel=2)
+    warnings.warn(f"built kernels cannot be kept: {error}; set {LIMIT}=0 to keep none", stacklevel=2)

@@ -1,7 +1,8 @@
 """Kernels lowered and compiled side by side: by worker processes and compilers, together as many as there are cores.
 
-Lowering is Python's and takes one core; so it goes to workers, largest kernels first, unless there is little of it.
-Compilers are processes of their own, one for each part of a large source. Kernels with the same source share its code.
+Lowering is Python's and takes one core; so it goes to workers, unless there is little of it. Compilers are processes of
+their own, one for each part of a large source. What takes longest begins first. Kernels with the same source share its
+code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.cuda.nvcc import complaint, is_compiled_here, steps
+from tvm_sparse.compiler.job_threads import JobThreads
 from tvm_sparse.compiler.kernel_store import Facts, KernelRequest, KernelStore
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.measure import memory, worker_main
@@ -69,7 +72,7 @@ class BuildPool:
                 stack.callback(worker.stop)
                 self._idle.put(worker)
             # The one does the work; the other waits for it, a thread for each kernel.
-            self._cores = stack.enter_context(ThreadPoolExecutor(self._threads))
+            self._cores = stack.enter_context(JobThreads(self._threads))
             self._kernels = stack.enter_context(ThreadPoolExecutor(len(self._requests)))
             self._stack = stack.pop_all()
         return self
@@ -77,7 +80,7 @@ class BuildPool:
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if kind is not None:
             self._kernels.shutdown(wait=False, cancel_futures=True)
-            self._cores.shutdown(wait=False, cancel_futures=True)
+            self._cores.cancel()
             for worker in self._workers:
                 worker.kill()
         self._stack.close()
@@ -94,10 +97,9 @@ class BuildPool:
 
     def run(self, look: Callable[[dict[str, Result]], None]) -> dict[str, Result]:
         """The kernels; `look` is called with those that are there, now and then."""
-        ordered = sorted(self._requests.items(), key=lambda item: -item[1].build_s)
         waiting = {
             self._kernels.submit(self._build, key, request, f"kernel{number}"): key
-            for number, (key, request) in enumerate(ordered)
+            for number, (key, request) in enumerate(self._requests.items())
         }
         results: dict[str, Result] = {}
         while waiting:
@@ -109,7 +111,9 @@ class BuildPool:
     def _build(self, key: str, request: KernelRequest, name: str) -> Result:
         """Build one kernel; in a thread of its own."""
         try:
-            facts, source = self._cores.submit(self._lowered, request, name).result()
+            # All lowering first: only then is it known what else there is to do.
+            urgency = self._total_s + request.build_s
+            facts, source = self._cores.submit(urgency, lambda: self._lowered(request, name)).result()
             self._done_s[key] = request.build_s * LOWERING_SHARE
             code = self._code(key, facts.code, source) if facts.launches is not None else b""
         except TvmSparseError as error:
@@ -138,8 +142,10 @@ class BuildPool:
         where = f"schedule {request.schedule}"
         if "timeout" in answer:
             raise BuildError(where, f"no kernel in {answer['timeout']:g} s, which is too long")
+        if "is_told" in answer:
+            raise BuildError(answer["failure"])
         if "failure" in answer:
-            raise BuildError(answer["failure"] if "is_told" in answer else f"{where}: no kernel: {answer['failure']}")
+            raise BuildError(where, f"no kernel: {answer['failure']}")
         if answer["launches"] is None:
             return Facts(None), ""
         text = source.read_text()
@@ -179,9 +185,10 @@ class BuildPool:
             return source.encode()
         parts, link = steps(source, self._target)
         seconds = self._requests[key].build_s * (1 - LOWERING_SHARE) / len(parts)
-        jobs = [self._cores.submit(self._step, part, key, seconds) for part in parts]
+        jobs = [self._cores.submit(seconds, partial(self._step, part, key, seconds)) for part in parts]
         try:
-            return self._cores.submit(link, [job.result() for job in jobs]).result()
+            # Linking is little work, and would be queued behind the parts of all others.
+            return link([job.result() for job in jobs])
         except (RuntimeError, OSError) as error:
             # Not the error itself, which holds the source.
             raise BuildError("CUDA kernel", f"cannot be compiled: {complaint(error) or last_line(error)}") from None

@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tvm_sparse.errors import UsageError
 from tvm_sparse.target.gpu_driver import gpu_id
-from tvm_sparse.target.user_folders import private_folder
+from tvm_sparse.target.user_folders import make_private
 
 
 def name(kind: str) -> str:
@@ -43,4 +44,7 @@ def _held(device: str, operation: int) -> Iterator[None]:
 def _folder() -> Path:
     """Where this user's locks are; UsageError where somebody else could put files, or links to files, there."""
     folder = Path(tempfile.gettempdir()) / f"tvm-sparse-locks-{os.getuid()}"
-    return private_folder(folder, "locks", "remove it, or set TMPDIR to a folder of your own")
+    if not make_private(folder):
+        hint = "remove it, or set TMPDIR to a folder of your own"
+        raise UsageError(str(folder), "the folder for locks is not this user's alone", hint=hint)
+    return folder

@@ -5,8 +5,6 @@ import os
 import stat
 from pathlib import Path
 
-from tvm_sparse.errors import UsageError
-
 # Environment variable: where tvm-sparse keeps what it can make again.
 HOME = "TVM_SPARSE_HOME"
 
@@ -22,18 +20,11 @@ def cache_folder() -> Path:
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "tvm-sparse"
 
 
-def private_folder(folder: Path, what: str, hint: str) -> Path:
-    """`folder`, made where it does not exist yet.
-
-    Raises
-    ------
-    UsageError
-        Somebody else could put files, or links to files, there.
-    """
+def make_private(folder: Path) -> bool:
+    """Make `folder` where it does not exist yet; whether nobody else can put files, or links to files, there."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UsageError(str(folder), f"the folder for {what} is not this user's alone", hint=hint)
-    return folder
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
