@@ -125,8 +125,12 @@ def size_bytes(tensor: Any) -> int:
 
 
 def _displacing(size: int, device: Any) -> list[Copy]:
-    """A copy that goes through about `size` bytes."""
+    """A copy that goes through about `size` bytes; none where a row's own go through them already."""
+    half = size // 8
+    return [(_floats(half, device), _floats(half, device))] if half > 0 else []
+
+
+def _floats(count: int, device: Any) -> Any:
     import tvm
 
-    half = size // 8
-    return [(tvm.runtime.empty((half,), "float32", device), tvm.runtime.empty((half,), "float32", device))] * (half > 0)
+    return tvm.runtime.empty((count,), "float32", device)
