@@ -35,6 +35,18 @@ def test_each_copy_of_the_code_has_its_own_address(library):
     assert len({module["main"]() for module in modules(library, 5)} | twice) == 6
 
 
+@needs_gcc
+def test_a_row_leaves_no_library_behind(library):
+    """A process cannot have more than some ten thousand."""
+
+    def mapped():
+        row = cold_row(library, [], [tensor(4), tensor(4)], time_us=3, row_us=5000)
+        del row
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    assert mapped() + 20 > max(mapped() for _ in range(3))
+
+
 @pytest.mark.parametrize(
     ("own_bytes", "time_us", "count"),
     [(10_000, 3, 48), (700_000, 8, 42), (4 << 20, 20, 6), (10_000, 600, 6), (10_000, 300, 12), (0, 0, 48)],

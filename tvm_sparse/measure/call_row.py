@@ -67,16 +67,25 @@ def copy_of(call: int, is_shared: bool) -> int:
     return call // MIN_CALLS * BLOCK + call % BLOCK if is_shared else call
 
 
+def load(library: str | Path) -> Any:
+    """The module of a library, which goes with the last object that refers to it, unlike one that TVM loads by itself.
+
+    A process has room for some ten thousand libraries, and a search loads that many copies.
+    """
+    # Knows how to read the GPU code in a library.
+    import tvm  # noqa: F401
+    import tvm_ffi
+
+    return tvm_ffi.load_module(library, keep_module_alive=False)
+
+
 def modules(library: str, count: int) -> list[Any]:
     """`library` loaded `count` times, its code at another address each time.
 
     From copies of the file: of one file a process has one image, however often it is loaded.
     """
-    import tvm
-
     with tempfile.TemporaryDirectory() as folder:
-        paths = [shutil.copy(library, Path(folder, f"{number}.so")) for number in range(count)]
-        return [tvm.runtime.load_module(str(path)) for path in paths]
+        return [load(shutil.copy(library, Path(folder, f"{number}.so"))) for number in range(count)]
 
 
 def cold_row(

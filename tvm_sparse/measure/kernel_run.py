@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.reference import Reference
-from tvm_sparse.measure.call_row import cold_row
+from tvm_sparse.measure.call_row import cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
 
@@ -88,7 +88,7 @@ class _Loaded:
         import tvm
 
         self.library, self.inputs, self.device = library, inputs, inputs.device
-        self.module = tvm.runtime.load_module(library)
+        self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
             self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in constants]
         self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
