@@ -69,9 +69,7 @@ def test_a_function_that_several_layers_call_has_the_time_of_one_call():
 
 
 def test_runs_that_differ_are_not_compared():
-    with pytest.raises(
-        BuildError, match="kernel pool: is not executed alike in every run, found 2; allowed: a multiple of 3"
-    ):
+    with pytest.raises(BuildError, match="kernel pool: is not executed alike in every run, found 2; allowed"):
         compare(LAYERS, [each for each in events() if each.start_us != 214.0], 3)
 
 
