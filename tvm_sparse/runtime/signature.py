@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
+
+import tvm_ffi
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,11 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of all elements."""
+        return math.prod(self.shape) * tvm_ffi.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
