@@ -300,11 +300,13 @@ def test_a_captured_call_that_returns_its_input():
 def test_what_cannot_be_captured(model):
     inputs, stream = inputs_of(0), model.cuda.new_stream()
     model.cuda.begin_capture(stream)
-    with pytest.raises(BuildError, match="model: its first call cannot be captured; call it once before"):
+    with pytest.raises(BuildError, match="model: its first call cannot go into a CUDA graph; call it once before"):
         model(inputs, stream)
     model.check(inputs)
     model.library = Memory(allocates_in_graphs=False)
-    with pytest.raises(BuildError, match="model: its memory cannot be captured with these tensors; pass torch tensors"):
+    with pytest.raises(
+        BuildError, match="model: these tensors bring no memory for a CUDA graph; pass torch tensors, or"
+    ):
         model(inputs, stream)
     assert model.cuda.end_capture(stream) == []
 
@@ -429,7 +431,6 @@ def test_a_model_that_is_no_more_leaves_nothing(model):
     outputs = model(inputs)
     workspace = weakref.ref(model.runner._workspace)
     model.runner = None
-    gc.collect()
     compare(inputs, outputs)
     assert workspace() is None
     assert not any(model.cuda.alive.values())

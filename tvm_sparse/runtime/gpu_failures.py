@@ -38,11 +38,11 @@ def gpu_failure(error: BaseException) -> BuildError | None:
     """The sentence for a failure of the GPU itself, as TVM, torch or the driver report it; None for any other."""
     name = _name(error)
     if is_out_of_memory(error):
-        hint = "free memory there, or compile the model for a smaller batch"
-        return BuildError("GPU", f"it is out of memory ({name})", hint=hint)
+        smaller = "free memory there, or compile the model for a smaller batch"
+        return BuildError("GPU", f"it is out of memory ({name})", hint=smaller)
     if is_lost(error):
-        hint = "start this process again; if that does not help, see what nvidia-smi says of the GPU"
-        return BuildError("GPU", f"it is lost to this process ({name})", hint=hint)
+        again = "start this process again; if that does not help, see what nvidia-smi says of the GPU"
+        return BuildError("GPU", f"it is lost to this process ({name})", hint=again)
     return None
 
 

@@ -1,12 +1,12 @@
 """GpuRunner: calls of one model on an NVIDIA GPU, by CUDA graphs, from any thread and on any stream."""
 
 import ctypes
-import math
 import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import tvm
@@ -66,7 +66,7 @@ class GpuRunner:
         self._driver = cuda_driver() if driver is None else driver
         self._lock = threading.Lock()
         self._machine: Machine | None = None
-        self._workspace = Workspace(self._allocate)
+        self._workspace = self._new_workspace()
         self._recordings: dict[tuple[int, ...], _Recording] = {}
         # Why the model cannot be recorded, once that is known.
         self.obstacle = ""
@@ -92,7 +92,7 @@ class GpuRunner:
                     # Memory of a lost GPU cannot be freed, and TVM ends the process where it cannot free memory.
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
                 elif not self._recordings:
-                    self._workspace = Workspace(self._allocate)
+                    self._workspace = self._new_workspace()
                 raise
 
     def _run(self, inputs: Sequence[Any], library: Library, stream: int, cuda_graph: bool) -> list[Any]:
@@ -124,9 +124,10 @@ class GpuRunner:
 
     def _run_captured(self, inputs: Sequence[Any], library: Library, stream: int) -> list[Any]:
         if self._machine is None:
-            raise BuildError("model", "its first call cannot be captured", hint="call it once before")
+            raise BuildError("model", "its first call cannot go into a CUDA graph", hint="call it once before")
         if not library.allocates_in_graphs:
-            raise BuildError("model", "its memory cannot be captured with these tensors", hint="pass torch tensors")
+            hint = "pass torch tensors, or call it outside of the capture"
+            raise BuildError("model", "these tensors bring no memory for a CUDA graph", hint=hint)
 
         def allocate(size_bytes: int) -> Any:
             return tvm_ffi.from_dlpack(library.empty((size_bytes,), "uint8", self._device))
@@ -187,22 +188,26 @@ class GpuRunner:
 
     def _copy(self, sources: Sequence[int], targets: Sequence[Any], specs: Sequence[TensorSpec], stream: int) -> None:
         for source, target, spec in zip(sources, targets, specs, strict=True):
-            size_bytes = math.prod(spec.shape) * tvm_ffi.dtype(spec.dtype).itemsize
-            if size_bytes:
-                self._driver.copy(target.data_ptr(), source, size_bytes, stream)
+            if spec.size_bytes:
+                self._driver.copy(target.data_ptr(), source, spec.size_bytes, stream)
 
-    def _allocate(self, size_bytes: int) -> Any:
-        """A part of the workspace."""
-        try:
-            return tvm.runtime.empty((size_bytes,), "uint8", self._device)
-        except RuntimeError as error:
-            torch = sys.modules.get("torch")
-            if torch is None or not is_out_of_memory(error):
-                raise
-            # What torch keeps for its next tensors is out of TVM's reach.
-            forget_error()
-            torch.cuda.empty_cache()
-            return tvm.runtime.empty((size_bytes,), "uint8", self._device)
+    def _new_workspace(self) -> Workspace:
+        # Without a reference to the runner, which would then be freed late.
+        return Workspace(partial(_allocate, self._device))
+
+
+def _allocate(device: tvm.runtime.Device, size_bytes: int) -> Any:
+    """Memory of TVM's."""
+    try:
+        return tvm.runtime.empty((size_bytes,), "uint8", device)
+    except RuntimeError as error:
+        torch = sys.modules.get("torch")
+        if torch is None or not is_out_of_memory(error):
+            raise
+        # What torch keeps for its next tensors is out of TVM's reach.
+        forget_error()
+        torch.cuda.empty_cache()
+        return tvm.runtime.empty((size_bytes,), "uint8", device)
 
 
 def _addresses(tensors: Sequence[Any]) -> tuple[int, ...]:
