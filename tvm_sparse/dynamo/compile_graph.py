@@ -34,8 +34,11 @@ def is_empty(values: Sequence[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) and not value.numel() for value in values)
 
 
-def check(gm: torch.fx.GraphModule) -> None:
-    """Raise ModelError where results must be such as compiled code does not give."""
+def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
+    """Raise ModelError where results must be such as compiled code does not give, or weights cannot be watched."""
+    if any(tensor.is_inference() for tensor in constants):
+        hint = "make the model outside of torch.inference_mode()"
+        raise ModelError(WHERE, "a parameter is an inference tensor, and torch counts no changes of these", hint=hint)
     if graph.wants_gradients(gm):
         hint = "call the model under torch.no_grad() or torch.inference_mode()"
         raise ModelError(WHERE, "gradients are wanted, and tvm_sparse compiles for inference only", hint=hint)
@@ -71,8 +74,7 @@ def target_for(arguments: Sequence[Any], given: Any) -> Target:
 def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -> Any:
     """The `torch.export.ExportedProgram` of a graph; ModelError where it does more than compute its results."""
     program = export_module(module, examples)
-    signature = program.graph_signature
-    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+    if graph.writes_to_arguments(program.graph):
         raise ModelError(WHERE, "the model writes to its inputs or its state", hint="let it write to a copy")
     return program
 

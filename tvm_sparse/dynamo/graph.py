@@ -107,6 +107,19 @@ def shares_memory(gm: torch.fx.GraphModule) -> bool:
     return False
 
 
+def writes_to_arguments(traced: torch.fx.Graph) -> bool:
+    """Whether an operator in a graph of `torch.export` writes to one of the graph's arguments, or to a view of one."""
+    memory = {_storage(node) for node in traced.nodes if node.op == "placeholder"} - {None}
+    for node in traced.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+                if isinstance(written, torch.fx.Node) and _storage(written) in memory:
+                    return True
+    return False
+
+
 def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
     """Positions of the results that depend on constants only."""
     nodes = placeholders(gm)
@@ -118,8 +131,8 @@ def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
 
 
 def _example(value: Any) -> Any:
-    """The fake tensor or symbolic integer by which Dynamo knows a node."""
-    return value.meta.get("example_value") if isinstance(value, torch.fx.Node) else value
+    """The fake tensor or symbolic integer by which Dynamo, or torch.export, knows a node."""
+    return value.meta.get("example_value", value.meta.get("val")) if isinstance(value, torch.fx.Node) else value
 
 
 def _storage(node: torch.fx.Node) -> int | None:

@@ -107,7 +107,7 @@ class Piece:
         others = [arguments[i] for i in self._inputs.others]
         if not compile_graph.is_sparse(constants, self._options.density) or compile_graph.is_empty(others):
             return self._eager
-        compile_graph.check(self._gm)
+        compile_graph.check(self._gm, constants)
         target = compile_graph.target_for(arguments, self._options.compile.get("target"))
         if self._options.compile.get("log") is None:
             hint = "search some with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
