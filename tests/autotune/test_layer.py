@@ -290,6 +290,18 @@ def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
     assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
 
 
+def test_what_was_fastest_at_another_batch_is_tried_first_where_it_fits(fake, done):
+    fake()
+    folded = [record for record in done if record.schedule.startswith("folded")]
+    start = max(folded, key=lambda record: record.time_us)
+    misfit = replace(start, decisions={**start.decisions, "filters": 999})
+    other = replace(start, schedule="folded_cpu:no_such_variant")
+    options, spec = TuneOptions(trials=TRIALS, batch=4), replace(SPEC, n=8)
+    found = list(tune_layer(spec, WEIGHT, TARGET, options, starts=[misfit, other, start]))
+    assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
+    assert not {key for key in keys(found) if "999" in repr(key)}
+
+
 def test_schedules_limit_the_search_but_not_the_baseline(fake):
     fake()
     names = {record.schedule.split(":")[0] for record in tune(schedules=("csr_cpu",))}

@@ -19,12 +19,14 @@ class GraphInputs:
     """The arguments of a graph by their positions.
 
     `constants` are tensors that belong to modules: parameters, buffers and others. `names` are theirs, such as
-    ``layer1.0.weight``. `others` are what a call brings: tensors and integers.
+    ``layer1.0.weight``. `others` are what a call brings: tensors and integers. `sizes` has the integers that are sizes
+    of tensors: position of the integer -> position of the tensor and its dimension.
     """
 
     constants: tuple[int, ...]
     names: tuple[str, ...]
     others: tuple[int, ...]
+    sizes: dict[int, tuple[int, int]]
 
     @classmethod
     def of(cls, gm: torch.fx.GraphModule) -> GraphInputs:
@@ -32,7 +34,8 @@ class GraphInputs:
         nodes = placeholders(gm)
         constants = [i for i, node in enumerate(nodes) if _is_constant(node)]
         others = [i for i, node in enumerate(nodes) if not _is_constant(node)]
-        return cls(tuple(constants), _names([str(nodes[i].target) for i in constants]), tuple(others))
+        names = _names([str(nodes[i].target) for i in constants])
+        return cls(tuple(constants), names, tuple(others), _sizes({i: _example(nodes[i]) for i in others}))
 
 
 def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -65,6 +68,29 @@ def _names(targets: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _sizes(examples: dict[int, Any]) -> dict[int, tuple[int, int]]:
+    """Integers among the examples that are a size of one of the tensors there."""
+    tensors = {i: value for i, value in examples.items() if isinstance(value, torch.Tensor)}
+    places = {_symbol(size): (i, axis) for i, value in tensors.items() for axis, size in enumerate(value.shape)}
+    integers = {i: _symbol(value) for i, value in examples.items() if isinstance(value, torch.SymInt)}
+    return {i: places[symbol] for i, symbol in integers.items() if symbol in places}
+
+
+def _symbol(size: Any) -> Any:
+    """What is equal for sizes that Dynamo knows to be the same."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def counts_samples(gm: torch.fx.GraphModule, inputs: GraphInputs) -> bool:
+    """Whether all tensors of a call, and all results, have the same first dimension and nothing else depends on it."""
+    nodes = placeholders(gm)
+    examples = [_example(nodes[i]) for i in inputs.others if i not in inputs.sizes]
+    values = [*examples, *map(_example, results(gm))]
+    if not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
+        return False
+    return len({_symbol(value.shape[0]) for value in values}) == 1
+
+
 def wants_gradients(gm: torch.fx.GraphModule) -> bool:
     """Whether a result of the graph shall be differentiated."""
     return any(getattr(_example(result), "requires_grad", False) for result in results(gm))
@@ -81,6 +107,19 @@ def shares_memory(gm: torch.fx.GraphModule) -> bool:
     return False
 
 
+def writes_to_arguments(traced: torch.fx.Graph) -> bool:
+    """Whether an operator in a graph of `torch.export` writes to one of the graph's arguments, or to a view of one."""
+    memory = {_storage(node) for node in traced.nodes if node.op == "placeholder"} - {None}
+    for node in traced.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+                if isinstance(written, torch.fx.Node) and _storage(written) in memory:
+                    return True
+    return False
+
+
 def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
     """Positions of the results that depend on constants only."""
     nodes = placeholders(gm)
@@ -92,8 +131,8 @@ def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
 
 
 def _example(value: Any) -> Any:
-    """The fake tensor or symbolic integer by which Dynamo knows a node."""
-    return value.meta.get("example_value") if isinstance(value, torch.fx.Node) else value
+    """The fake tensor or symbolic integer by which Dynamo, or torch.export, knows a node."""
+    return value.meta.get("example_value", value.meta.get("val")) if isinstance(value, torch.fx.Node) else value
 
 
 def _storage(node: torch.fx.Node) -> int | None:
@@ -109,7 +148,7 @@ class GraphWithWeights(torch.nn.Module):
     gm, inputs
         The graph.
     arguments
-        Of a call: the values of its constants and integers.
+        Of a call: the values of its constants and integers, but for sizes.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, inputs: GraphInputs, arguments: Sequence[Any]):
@@ -143,8 +182,10 @@ class GraphWithWeights(torch.nn.Module):
         """The tensors among the results of the graph."""
         inputs = self._tvm_sparse_inputs
         arguments = dict(self._tvm_sparse_integers)
-        arguments |= zip(inputs.constants, map(self.get_buffer, inputs.names), strict=True)
         arguments |= zip((i for i in inputs.others if i not in arguments), tensors, strict=True)
+        # Those of this batch, which may be another one.
+        arguments |= {i: arguments[place].shape[axis] for i, (place, axis) in inputs.sizes.items()}
+        arguments |= zip(inputs.constants, map(self.get_buffer, inputs.names), strict=True)
         values = self._tvm_sparse_graph(*(arguments[i] for i in range(len(arguments))))
         self._tvm_sparse_returned.values = [None if isinstance(value, torch.Tensor) else value for value in values]
         return tuple(value for value in values if isinstance(value, torch.Tensor))

@@ -1,0 +1,95 @@
+"""The steps from a graph and the arguments of a call to compiled code, and what stands in the way of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tvm.target import Target
+
+from tvm_sparse.dynamo import graph
+from tvm_sparse.dynamo.options import WHERE
+from tvm_sparse.errors import ModelError, UsageError
+from tvm_sparse.frontend.relax_import import export_module
+from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.target.resolve import resolve_target
+
+# What runs a graph: all of its arguments to all of its results.
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+# Target kind of the devices of torch that there are schedules for.
+_KINDS = {"cpu": "llvm", "cuda": "cuda"}
+
+
+def is_sparse(constants: Sequence[torch.Tensor], density: float) -> bool:
+    """Whether one of the weights, or of the masks, has no more than this share of non-zeros."""
+    return any(
+        tensor.numel() and int(torch.count_nonzero(tensor)) <= density * tensor.numel()
+        for tensor in constants
+        # Convolutions and products of matrices have weights of two dimensions and more.
+        if tensor.ndim >= 2
+    )
+
+
+def is_empty(values: Sequence[Any]) -> bool:
+    """Whether there is nothing to compute on."""
+    return any(isinstance(value, torch.Tensor) and not value.numel() for value in values)
+
+
+def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
+    """Raise ModelError where results must be such as compiled code does not give, or weights cannot be watched."""
+    if any(tensor.is_inference() for tensor in constants):
+        hint = "make the model outside of torch.inference_mode()"
+        raise ModelError(WHERE, "a parameter is an inference tensor, and torch counts no changes of these", hint=hint)
+    if graph.wants_gradients(gm):
+        hint = "call the model under torch.no_grad() or torch.inference_mode()"
+        raise ModelError(WHERE, "gradients are wanted, and tvm_sparse compiles for inference only", hint=hint)
+    if any(torch.is_autocast_enabled(kind) for kind in _KINDS):
+        raise ModelError(WHERE, "autocast is on, and tvm_sparse computes in float32 only", hint="turn it off")
+    if graph.shares_memory(gm):
+        problem = "a result shares its memory with another one or with an input"
+        raise ModelError(WHERE, problem, hint="return a copy")
+
+
+def target_for(arguments: Sequence[Any], given: Any) -> Target:
+    """The target for the device that all tensors are on.
+
+    Raises
+    ------
+    ModelError
+        There is no code for that device.
+    UsageError
+        The target `given` in the options does not run there.
+    """
+    devices = sorted({str(value.device) for value in arguments if isinstance(value, torch.Tensor)})
+    kind = _KINDS.get(devices[0].removesuffix(":0")) if len(devices) == 1 else None
+    if kind is None:
+        hint = "move the model and its inputs"
+        raise ModelError(WHERE, "there is no code for where the tensors are", ", ".join(devices), "cpu or cuda:0", hint)
+    target = resolve_target(kind if given is None else given)
+    if target.kind.name != kind:
+        hint = "move the model and its inputs, or leave the option target out"
+        raise UsageError(WHERE, f"target {target.kind.name} does not run where the tensors are", devices[0], hint=hint)
+    return target
+
+
+def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -> Any:
+    """The `torch.export.ExportedProgram` of a graph; ModelError where it does more than compute its results."""
+    program = export_module(module, examples)
+    if graph.writes_to_arguments(program.graph):
+        raise ModelError(WHERE, "the model writes to its inputs or its state", hint="let it write to a copy")
+    return program
+
+
+def runner(model: AnyModel, inputs: graph.GraphInputs, returned: Sequence[Any], fixed: set[int]) -> Run:
+    """A function that runs `model` in the place of a graph.
+
+    `returned` are the graph's results, tensors as None; those at the positions `fixed` do not depend on its inputs.
+    """
+
+    def run(arguments: Sequence[Any]) -> Sequence[Any]:
+        found = model(*[arguments[i] for i in inputs.others if isinstance(arguments[i], torch.Tensor)])
+        tensors = iter([found] if model.signature.single else found)
+        results = [next(tensors) if value is None else value for value in returned]
+        # Each call gives the same tensor then, the model's own constant.
+        return [value.clone() if i in fixed else value for i, value in enumerate(results)] if fixed else results
+
+    return run
