@@ -43,13 +43,22 @@ def require_int32(*sizes: int) -> None:
         raise NotApplicable(f"a buffer of {max(sizes)} floats exceeds 32-bit indices")
 
 
-def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:
-    """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument."""
+def csr_function(
+    spec: ConvSpec,
+    nnz: int,
+    body: Callable[[dict[str, tirx.Var]], None],
+    offsets: str = "int32",
+    rows: int | None = None,
+) -> tirx.PrimFunc:
+    """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument.
+
+    `offsets` is the type of the offsets, `rows` the number of row pointers, K + 1 unless said.
+    """
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "x": (spec.input_shape, spec.dtype),
         "values": ((max(nnz, 1),), spec.dtype),
-        "offsets": ((max(nnz, 1),), "int32"),
-        "rows": ((spec.k + 1,), "int32"),
+        "offsets": ((max(nnz, 1),), offsets),
+        "rows": ((rows or spec.k + 1,), "int32"),
     }
     if spec.bias:
         shapes["bias"] = ((spec.k,), spec.dtype)
