@@ -18,6 +18,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_rows import vector_lanes
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, require_int32, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "linear_cpu"
 TARGET = "llvm"
@@ -27,8 +28,8 @@ SUMS = 8
 SHORT = 1 << 16
 # Inputs of a tile of `ImagesSpace`.
 TILE = 1 << 8
-# Vectors of images whose sums a filter keeps in registers at most.
-VECTORS = 8
+# Vectors of images whose sums a filter keeps in registers at most, and images in them.
+VECTORS, MOST_IMAGES = 8, 128
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -41,8 +42,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
         raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
-    require_int32(2 * spec.n * _inputs(spec), 2 * spec.n * spec.k)
-    single: list[Space] = [SingleSpace(spec, pattern.nnz)]
+    # What is packed is rounded up to whole tiles.
+    require_int32((_inputs(spec) + TILE) * (spec.n + MOST_IMAGES), spec.k * (spec.n + MOST_IMAGES))
+    # A block of filters is one task of a thread.
+    share = max(1, spec.k // (2 * thread_count(target)))
+    single: list[Space] = [SingleSpace(spec, pattern.nnz, min(share, 64))]
     if spec.n == 1:
         return single
     widths = [width for width in (4, 8, 16) if width <= vector_lanes(target)]
@@ -50,7 +54,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     vectors = -(-spec.n // lanes)
     # As equal tiles as the images divide into.
     tiles = [-(-vectors // -(-vectors // most)) for most in (VECTORS // 2, VECTORS)]
-    images: list[Space] = [ImagesSpace(spec, pattern.nnz, lanes, tile) for tile in dict.fromkeys(tiles)]
+    images: list[Space] = [ImagesSpace(spec, pattern.nnz, min(share, 256), lanes, tile) for tile in dict.fromkeys(tiles)]
     return [*images, *single] if spec.n > 2 else [*single, *images]
 
 
@@ -68,8 +72,9 @@ def _places(spec: ConvSpec) -> np.ndarray:
 class SingleSpace(HandMadeSpace):
     """One image at a time, in scalars."""
 
-    def __init__(self, spec: ConvSpec, nnz: int):
-        self.spec, self.offsets = spec, "uint16" if _inputs(spec) <= SHORT else "int32"
+    def __init__(self, spec: ConvSpec, nnz: int, filters: int):
+        self.spec, self.filters = spec, filters
+        self.offsets = "uint16" if _inputs(spec) <= SHORT else "int32"
         super().__init__(NAME, "single", csr_function(spec, nnz, self._write, self.offsets), fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -77,9 +82,9 @@ class SingleSpace(HandMadeSpace):
         return values, offsets.astype(self.offsets), rows
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        filters = divisors(self.spec.k, 64)
+        filters = divisors(self.spec.k, 256)
         n, k = sch.get_loops(sch.get_sblock("conv"))
-        k_outer, k_inner = sch.split(k, [None, choose.one_of("filters", filters, nearest(filters, 8))])
+        k_outer, k_inner = sch.split(k, [None, choose.one_of("filters", filters, nearest(filters, self.filters))])
         sch.reorder(k_outer, n, k_inner)
         sch.parallel(k_outer)
 
@@ -114,8 +119,8 @@ class SingleSpace(HandMadeSpace):
 class ImagesSpace(HandMadeSpace):
     """`vectors` vectors of `lanes` images at a time."""
 
-    def __init__(self, spec: ConvSpec, nnz: int, lanes: int, vectors: int):
-        self.spec, self.lanes, self.vectors = spec, lanes, vectors
+    def __init__(self, spec: ConvSpec, nnz: int, filters: int, lanes: int, vectors: int):
+        self.spec, self.filters, self.lanes, self.vectors = spec, filters, lanes, vectors
         self.tiles = -(-_inputs(spec) // TILE)
         func = csr_function(spec, nnz, self._write, "uint8", self.tiles * spec.k + 1)
         super().__init__(NAME, f"images{lanes}x{vectors}", func, fold=False)
@@ -135,7 +140,7 @@ class ImagesSpace(HandMadeSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         filters = divisors(self.spec.k, 1024)
-        filters_block = choose.one_of("filters", filters, nearest(filters, 256))
+        filters_block = choose.one_of("filters", filters, nearest(filters, self.filters))
         place, n = sch.get_loops(sch.get_sblock("pack"))
         outer, inner = sch.split(place, [None, self.lanes])
         sch.reorder(outer, n, inner)
