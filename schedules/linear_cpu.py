@@ -14,9 +14,9 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu_rows import vector_lanes
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, require_int32, stretch, whole
+from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 from tvm_sparse.target.resolve import thread_count
 
@@ -43,7 +43,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
         raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
     # What is packed is rounded up to whole tiles.
-    require_int32((_inputs(spec) + TILE) * (spec.n + MOST_IMAGES), spec.k * (spec.n + MOST_IMAGES))
+    longest = max(_inputs(spec) + TILE, spec.k) * (spec.n + MOST_IMAGES)
+    if longest > MAX_ELEMENTS:
+        raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
     # A block of filters is one task of a thread.
     share = max(1, spec.k // (2 * thread_count(target)))
     single: list[Space] = [SingleSpace(spec, pattern.nnz, min(share, 64))]

@@ -5,7 +5,7 @@ indices are "stretched", that is, replaced by the distance of the tap's input el
 padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tvm import tirx
@@ -13,7 +13,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.space import NotApplicable
+
+Shape = tuple[int, ...]
 
 
 def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,29 +38,26 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
 
 
-def require_int32(*sizes: int) -> None:
-    """Raise NotApplicable where a buffer of one of these lengths cannot be indexed by int32."""
-    if max(sizes) >= 2**31:
-        raise NotApplicable(f"a buffer of {max(sizes)} floats exceeds 32-bit indices")
-
-
 def csr_function(
-    spec: ConvSpec,
-    nnz: int,
-    body: Callable[[dict[str, tirx.Var]], None],
-    offsets: str = "int32",
-    rows: int | None = None,
+    spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None], offsets: str = "int32", rows: int = 0
 ) -> tirx.PrimFunc:
     """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument.
 
-    `offsets` is the type of the offsets, `rows` the number of row pointers, K + 1 unless said.
+    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1.
     """
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "x": (spec.input_shape, spec.dtype),
+    weight = {
         "values": ((max(nnz, 1),), spec.dtype),
         "offsets": ((max(nnz, 1),), offsets),
         "rows": ((rows or spec.k + 1,), "int32"),
     }
+    return written_function(spec, weight, body)
+
+
+def written_function(
+    spec: ConvSpec, weight: Mapping[str, tuple[Shape, str]], body: Callable[[dict[str, tirx.Var]], None]
+) -> tirx.PrimFunc:
+    """A function with arguments x, those of `weight`, [bias], [residual], y, by name in `body`'s argument."""
+    shapes = {"x": (spec.input_shape, spec.dtype), **weight}
     if spec.bias:
         shapes["bias"] = ((spec.k,), spec.dtype)
     if spec.residual:
@@ -86,7 +84,7 @@ def whole(buffer: tirx.Var, *first: tirx.Expr) -> object:
     return buffer[first + rest]
 
 
-def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:
-    """What `epilogue` reads, for ``T.reads``."""
+def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: Sequence) -> list:
+    """What `epilogue` reads for output elements `index` = (n, k, y, x), for ``T.reads``."""
     reads = [arguments["bias"][index[1]]] if spec.bias else []
     return reads + ([arguments["residual"][tuple(index)]] if spec.residual else [])

@@ -80,17 +80,15 @@ def find_groups(module: tvm.IRModule) -> list[Group]:
     groups: list[Group] = []
     taken: set[Var] = set()
     for var, value in graph.definitions.items():
-        if constant_weight(value) is not None:
-            group = _group(graph, var, taken, len(groups))
+        if (weight := constant_weight(value)) is not None:
+            group = _group(graph, var, weight, taken, len(groups))
             taken.update((*group.absorbed, group.result))
             groups.append(group)
     return groups
 
 
-def _group(graph: Graph, var: Var, taken: set[Var], position: int) -> Group:
+def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position: int) -> Group:
     call = graph.definitions[var]
-    weight = constant_weight(call)
-    assert weight is not None
     is_linear = is_call(call, "relax.matmul")
     variables = [var]
     bias = residual = None

@@ -5,8 +5,6 @@ whether a bias stands before it or not. So this folds any chain of additions, su
 divisions by such constants, in float64. Zeros stay zeros.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +30,7 @@ class _Affine:
     scale: np.ndarray
     shift: np.ndarray
 
-    def then(self, call: Call, y: Var, shape: tuple[int, ...]) -> _Affine | None:
+    def then(self, call: Call, y: Var, shape: tuple[int, ...]) -> "_Affine | None":
         """This followed by `call` on its result `y`, or None where that is not affine.
 
         `shape` is that of one value for each channel of `y`.
