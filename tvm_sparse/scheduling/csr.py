@@ -71,9 +71,9 @@ def written_function(
     return builder.get().with_attr("tirx.noalias", True)
 
 
-def new_buffer(name: str, shape: tuple[int, ...], scope: str = "global") -> tirx.Var:
-    """A float32 buffer of the block that is being written."""
-    buffer = T.sblock_alloc_buffer(shape, "float32", scope=scope)
+def new_buffer(name: str, shape: Shape, scope: str = "global", dtype: str = "float32") -> tirx.Var:
+    """A buffer of the block that is being written."""
+    buffer = T.sblock_alloc_buffer(shape, dtype, scope=scope)
     IRBuilder.name(name, buffer)
     return buffer
 

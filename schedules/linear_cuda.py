@@ -1,0 +1,116 @@
+"""Linear layers and other convolutions to one pixel on CUDA, few images: a sparse matrix, weights as data, times rows.
+
+`csr_cuda` gives neighbouring pixels to neighbouring threads, and here a map has one. So the threads of a warp share a
+filter (`lane_sums`). The images lie in shared memory, where reading at random costs least, and behind each a zero that
+the non-zeros which fill a row up to whole reads are multiplied by.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.csr import csr_function, new_buffer, stretch, whole
+from tvm_sparse.scheduling.cuda.lane_sums import MAX_IMAGES, WARP, WIDE, bind_sums, write_sums
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+
+NAME = "linear_cuda"
+TARGET = "cuda"
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """The only space of `spec`.
+
+    Raises
+    ------
+    NotApplicable
+        An output has more than one pixel, there is padding, or the images are too many or too large.
+    """
+    if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
+        raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
+    if spec.n > MAX_IMAGES:
+        raise NotApplicable(f"{spec.n} images; with more than {MAX_IMAGES} reading the weights is not what takes time")
+    gpu = gpu_info(target)
+    needed, limit = 4 * spec.n * _stride(spec) + 1024, gpu.block_shared_bytes
+    if needed > limit:
+        raise NotApplicable(f"the images need {needed} bytes of shared memory and there are {limit}")
+    return [LinearSpace(spec, pattern.nnz, gpu)]
+
+
+def _stride(spec: ConvSpec) -> int:
+    """Floats from one image in shared memory to the next: its inputs and at least one zero, in whole reads."""
+    return (spec.c * spec.h * spec.w // WIDE + 1) * WIDE
+
+
+class LinearSpace(HandMadeSpace):
+    """The only space of `linear_cuda`."""
+
+    def __init__(self, spec: ConvSpec, nnz: int, gpu: GpuInfo):
+        self.spec, self.gpu, self.inputs, self.stride = spec, gpu, spec.c * spec.h * spec.w, _stride(spec)
+        # Each row is filled up to whole reads.
+        self.length = -(-(nnz + (WIDE - 1) * spec.k) // WIDE) * WIDE
+        super().__init__(NAME, "", csr_function(spec, self.length, self._write, "uint16"), fold=False)
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Row pointers count reads."""
+        spec = self.spec
+        c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+        places = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
+        values, offsets, rows = stretch(weight, places)
+        counts = np.diff(rows)
+        reads = np.concatenate([[0], np.cumsum(-(-counts // WIDE))]).astype(np.int32)
+        # Where each non-zero moves to: behind as many more as fill the rows before it.
+        to = np.arange(rows[-1]) + np.repeat(reads[:-1] * WIDE - rows[:-1], counts)
+        filled, places = np.zeros(self.length, np.float32), np.full(self.length, self.inputs, np.uint16)
+        filled[to], places[to] = values[: rows[-1]], offsets[: rows[-1]]
+        return filled, places, reads
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        block, filters = bind_sums(sch, choose, self.gpu)
+        stage = sch.get_sblock("stage")
+        sch.compute_at(stage, block, preserve_unit_loops=True)
+        wide = WIDE if self.inputs % WIDE == 0 else 1
+        loop = sch.fuse(*sch.get_loops(stage)[1:])
+        _, row, lane, inner = sch.split(loop, [None, filters, WARP, wide])
+        sch.bind(row, "threadIdx.y")
+        sch.bind(lane, "threadIdx.x")
+        sch.vectorize(inner)
+
+    def _write(self, arguments: dict[str, tirx.Var]) -> None:
+        spec, stride, x = self.spec, self.stride, arguments["x"]
+        values, offsets, rows = (arguments[name] for name in ("values", "offsets", "rows"))
+        staged = new_buffer("staged", (spec.n * stride,), "shared.dyn")
+        with T.grid(spec.n, stride) as loops, T.sblock("stage"):
+            n, place = T.axis.remap("SS", loops)
+            T.reads(whole(x, n))
+            T.writes(staged[n * stride + place])
+            # An image lies in memory in the order of its places: the indices flatten to the same address.
+            value = tirx.if_then_else(place < self.inputs, x[n, 0, 0, place], tirx.const(0.0, spec.dtype))
+            T.buffer_store(staged, value, [n * stride + place])
+
+        def reads(k: tirx.Var) -> Iterable:
+            return whole(staged), whole(values), whole(offsets), rows[k : k + 2]
+
+        def products(k: tirx.Var, lane: tirx.Var, sums: tirx.Var) -> None:
+            weight, at = new_buffer("weight", (WIDE,), "local"), new_buffer("at", (WIDE,), "local", "int32")
+            place, end = new_buffer("place", (WIDE,), "local", "uint16"), rows[k + 1]
+            with T.serial(0, tirx.floordiv(end - rows[k] + WARP - 1, WARP)) as step:
+                read = rows[k] + step * WARP + lane
+                # No branch: the lanes of a warp stay together, which adding up their sums relies on.
+                last = tirx.min(read, end - 1)
+                for to, source in ((weight, values), (place, offsets)):
+                    with T.vectorized(WIDE) as i:
+                        T.buffer_store(to, source[last * WIDE + i], [i])
+                for i in range(WIDE):
+                    inside, zero = place[i].astype("int32"), tirx.const(self.inputs, "int32")
+                    T.buffer_store(at, tirx.Select(read < end, inside, zero), [i])
+                    for n in range(spec.n):
+                        T.buffer_store(sums, sums[n] + weight[i] * staged[n * stride + at[i]], [n])
+
+        write_sums(spec, arguments, reads, products)
