@@ -8,9 +8,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.dlight_product import DlightProductSpace
 from tvm_sparse.scheduling.cuda.lane_product import LaneProductSpace
-from tvm_sparse.scheduling.cuda.lane_sums import MAX_IMAGES
 from tvm_sparse.scheduling.cuda.spatial_tiles import TileSpace
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.space import Space
@@ -26,8 +24,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     """Search spaces for `spec`, most promising first; every convolution has some."""
     gpu = gpu_info(target)
     if is_linear(spec):
-        few = spec.n <= MAX_IMAGES
-        return [LaneProductSpace(NAME, spec, gpu) if few else DlightProductSpace(NAME, spec, target)]
+        return [LaneProductSpace(NAME, spec, gpu)]
     found: list[Space] = []
     for mode in ("async", "single", "direct"):
         for pixels in (4, 2, 1):

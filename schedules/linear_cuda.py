@@ -1,4 +1,4 @@
-"""Linear layers and other convolutions to one pixel on CUDA, few images: a sparse matrix, weights as data, times rows.
+"""Linear layers and other convolutions to one pixel on CUDA: a sparse matrix, weights as data, times the input's rows.
 
 `csr_cuda` gives neighbouring pixels to neighbouring threads, and here a map has one. So the threads of a warp share a
 filter (`lane_sums`). The images lie in shared memory, where reading at random costs least, and behind each a zero that
@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, new_buffer, stretch, whole
-from tvm_sparse.scheduling.cuda.lane_sums import MAX_IMAGES, WARP, WIDE, bind_sums, write_sums
+from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -30,17 +30,15 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        An output has more than one pixel, there is padding, or the images are too many or too large.
+        The output has more than one pixel, there is padding, or an image is too large.
     """
     if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
         raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
-    if spec.n > MAX_IMAGES:
-        raise NotApplicable(f"{spec.n} images; with more than {MAX_IMAGES} reading the weights is not what takes time")
     gpu = gpu_info(target)
-    needed, limit = 4 * spec.n * _stride(spec) + 1024, gpu.block_shared_bytes
+    needed, limit = 4 * _stride(spec), gpu.block_shared_bytes
     if needed > limit:
-        raise NotApplicable(f"the images need {needed} bytes of shared memory and there are {limit}")
-    return [LinearSpace(spec, pattern.nnz, gpu)]
+        raise NotApplicable(f"an image needs {needed} bytes of shared memory and there are {limit}")
+    return [LinearSpace(spec, pattern.nnz, images_of(spec, min(IMAGES, limit // needed)), gpu)]
 
 
 def _stride(spec: ConvSpec) -> int:
@@ -51,8 +49,9 @@ def _stride(spec: ConvSpec) -> int:
 class LinearSpace(HandMadeSpace):
     """The only space of `linear_cuda`."""
 
-    def __init__(self, spec: ConvSpec, nnz: int, gpu: GpuInfo):
-        self.spec, self.gpu, self.inputs, self.stride = spec, gpu, spec.c * spec.h * spec.w, _stride(spec)
+    def __init__(self, spec: ConvSpec, nnz: int, images: int, gpu: GpuInfo):
+        self.spec, self.images, self.gpu = spec, images, gpu
+        self.inputs, self.stride = spec.c * spec.h * spec.w, _stride(spec)
         # Each row is filled up to whole reads.
         self.length = -(-(nnz + (WIDE - 1) * spec.k) // WIDE) * WIDE
         super().__init__(NAME, "", csr_function(spec, self.length, self._write, "uint16"), fold=False)
@@ -72,32 +71,34 @@ class LinearSpace(HandMadeSpace):
         return filled, places, reads
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        block, filters = bind_sums(sch, choose, self.gpu)
+        block, filters = bind_sums(sch, choose, self.images, self.gpu)
         stage = sch.get_sblock("stage")
         sch.compute_at(stage, block, preserve_unit_loops=True)
         wide = WIDE if self.inputs % WIDE == 0 else 1
-        loop = sch.fuse(*sch.get_loops(stage)[1:])
-        _, row, lane, inner = sch.split(loop, [None, filters, WARP, wide])
+        _, row, lane, inner = sch.split(sch.get_loops(stage)[-1], [None, filters, WARP, wide])
         sch.bind(row, "threadIdx.y")
         sch.bind(lane, "threadIdx.x")
         sch.vectorize(inner)
 
     def _write(self, arguments: dict[str, tirx.Var]) -> None:
-        spec, stride, x = self.spec, self.stride, arguments["x"]
+        spec, images, stride, x = self.spec, self.images, self.stride, arguments["x"]
         values, offsets, rows = (arguments[name] for name in ("values", "offsets", "rows"))
-        staged = new_buffer("staged", (spec.n * stride,), "shared.dyn")
-        with T.grid(spec.n, stride) as loops, T.sblock("stage"):
-            n, place = T.axis.remap("SS", loops)
-            T.reads(whole(x, n))
-            T.writes(staged[n * stride + place])
-            # An image lies in memory in the order of its places: the indices flatten to the same address.
+        groups = -(-spec.n // images)
+        staged = new_buffer("staged", (groups, images * stride), "shared.dyn")
+        with T.grid(groups, images, stride) as loops, T.sblock("stage"):
+            group, image, place = T.axis.remap("SSS", loops)
+            T.reads(whole(x))
+            T.writes(staged[group, image * stride + place])
+            # An image lies in memory in the order of its places: the indices flatten to the same address. The last
+            # group repeats the last image.
+            n = tirx.min(group * images + image, spec.n - 1)
             value = tirx.if_then_else(place < self.inputs, x[n, 0, 0, place], tirx.const(0.0, spec.dtype))
-            T.buffer_store(staged, value, [n * stride + place])
+            T.buffer_store(staged, value, [group, image * stride + place])
 
-        def reads(k: tirx.Var) -> Iterable:
-            return whole(staged), whole(values), whole(offsets), rows[k : k + 2]
+        def reads(group: tirx.Expr, k: tirx.Var) -> Iterable:
+            return whole(staged, group), whole(values), whole(offsets), rows[k : k + 2]
 
-        def products(k: tirx.Var, lane: tirx.Var, sums: tirx.Var) -> None:
+        def products(group: tirx.Expr, k: tirx.Var, lane: tirx.Var, sums: tirx.Var) -> None:
             weight, at = new_buffer("weight", (WIDE,), "local"), new_buffer("at", (WIDE,), "local", "int32")
             place, end = new_buffer("place", (WIDE,), "local", "uint16"), rows[k + 1]
             with T.serial(0, tirx.floordiv(end - rows[k] + WARP - 1, WARP)) as step:
@@ -110,7 +111,8 @@ class LinearSpace(HandMadeSpace):
                 for i in range(WIDE):
                     inside, zero = place[i].astype("int32"), tirx.const(self.inputs, "int32")
                     T.buffer_store(at, tirx.Select(read < end, inside, zero), [i])
-                    for n in range(spec.n):
-                        T.buffer_store(sums, sums[n] + weight[i] * staged[n * stride + at[i]], [n])
+                    for image in range(images):
+                        value = staged[group, image * stride + at[i]]
+                        T.buffer_store(sums, sums[image] + weight[i] * value, [image])
 
-        write_sums(spec, arguments, reads, products)
+        write_sums(spec, images, arguments, reads, products)
