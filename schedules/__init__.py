@@ -16,7 +16,17 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import csr_cpu, csr_cuda, dense_cpu, dense_cuda, folded_cpu, folded_cuda, generated_cpu, linear_cpu, linear_cuda
+from tvm_sparse.schedules import (
+    csr_cpu,
+    csr_cuda,
+    dense_cpu,
+    dense_cuda,
+    folded_cpu,
+    folded_cuda,
+    generated_cpu,
+    linear_cpu,
+    linear_cuda,
+)
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 

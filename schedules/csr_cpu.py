@@ -14,7 +14,6 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue, padded
-from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
@@ -31,15 +30,13 @@ TILE = 8
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
-    """Search spaces for `spec`, most promising first.
+    """Search spaces for `spec`, most promising first; every convolution has some.
 
     Raises
     ------
     NotApplicable
-        It is a linear layer, or the packed input or the output has 2**31 elements or more.
+        The packed input or the output has 2**31 elements or more.
     """
-    if is_linear(spec):
-        raise NotApplicable("a linear layer has one pixel, and vectors are made of pixels; linear_cpu serves it")
     found: list[Space] = []
     for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]:
         longest = max(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)

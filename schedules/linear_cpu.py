@@ -6,6 +6,8 @@ there are several images, variant ``images`` turns the input around and makes ve
 tiles, of which the input lies in the level-1 cache while filters pass by, and in which 8 bits hold an offset.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -16,7 +18,15 @@ from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu_rows import vector_lanes
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
+from tvm_sparse.scheduling.csr import (
+    csr_function,
+    epilogue_reads,
+    new_buffer,
+    places_of_pixel,
+    require_one_pixel,
+    stretch,
+    whole,
+)
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 from tvm_sparse.target.resolve import thread_count
 
@@ -40,8 +50,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         An output has more than one pixel, or there is padding.
     """
-    if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
-        raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
+    require_one_pixel(spec)
     # What is packed is rounded up to whole tiles.
     longest = max(_inputs(spec) + TILE, spec.k) * (spec.n + MOST_IMAGES)
     if longest > MAX_ELEMENTS:
@@ -55,20 +64,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     lanes = next((width for width in widths if width >= spec.n), widths[-1])
     vectors = -(-spec.n // lanes)
     # As equal tiles as the images divide into.
-    tiles = [-(-vectors // -(-vectors // most)) for most in (VECTORS // 2, VECTORS)]
-    images: list[Space] = [ImagesSpace(spec, pattern.nnz, min(share, 256), lanes, tile) for tile in dict.fromkeys(tiles)]
+    tiles = dict.fromkeys(-(-vectors // -(-vectors // most)) for most in (VECTORS // 2, VECTORS))
+    images: list[Space] = [ImagesSpace(spec, pattern.nnz, min(share, 256), lanes, tile) for tile in tiles]
     return [*images, *single] if spec.n > 2 else [*single, *images]
 
 
 def _inputs(spec: ConvSpec) -> int:
     """Floats of an image."""
     return spec.c * spec.h * spec.w
-
-
-def _places(spec: ConvSpec) -> np.ndarray:
-    """Where taps (C, R, S) lie in an image."""
-    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
-    return (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
 
 
 class SingleSpace(HandMadeSpace):
@@ -80,7 +83,7 @@ class SingleSpace(HandMadeSpace):
         super().__init__(NAME, "single", csr_function(spec, nnz, self._write, self.offsets), fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        values, offsets, rows = stretch(weight, _places(self.spec))
+        values, offsets, rows = stretch(weight, places_of_pixel(self.spec))
         return values, offsets.astype(self.offsets), rows
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -129,7 +132,7 @@ class ImagesSpace(HandMadeSpace):
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The rows of one tile of inputs after the other."""
-        values, offsets, rows = stretch(weight, _places(self.spec))
+        values, offsets, rows = stretch(weight, places_of_pixel(self.spec))
         counts = np.diff(rows)
         filters = np.repeat(np.arange(self.spec.k), counts)
         places = offsets[: filters.size] // TILE * self.spec.k + filters
@@ -185,7 +188,7 @@ class ImagesSpace(HandMadeSpace):
             T.buffer_store(sums, tirx.const(0.0, self.spec.dtype), [k, first + lane])
         acc = new_buffer("acc", (wide,), "local")
 
-        def each_vector(write: object) -> None:
+        def each_vector(write: Callable[[tirx.Expr], None]) -> None:
             for i in range(self.vectors):
                 with T.vectorized(self.lanes) as lane:
                     write(i * self.lanes + lane)

@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, new_buffer, stretch, whole
+from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel, require_one_pixel, stretch, whole
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -32,8 +32,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The output has more than one pixel, there is padding, or an image is too large.
     """
-    if (spec.out_h, spec.out_w) != (1, 1) or any(spec.padding):
-        raise NotApplicable("the output has more than one pixel, or the input is padded; this is for linear layers")
+    require_one_pixel(spec)
     gpu = gpu_info(target)
     needed, limit = 4 * _stride(spec), gpu.block_shared_bytes
     if needed > limit:
@@ -58,10 +57,7 @@ class LinearSpace(HandMadeSpace):
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """Row pointers count reads."""
-        spec = self.spec
-        c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
-        places = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
-        values, offsets, rows = stretch(weight, places)
+        values, offsets, rows = stretch(weight, places_of_pixel(self.spec))
         counts = np.diff(rows)
         reads = np.concatenate([[0], np.cumsum(-(-counts // WIDE))]).astype(np.int32)
         # Where each non-zero moves to: behind as many more as fill the rows before it.

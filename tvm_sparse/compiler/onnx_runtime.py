@@ -93,8 +93,8 @@ def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
     for layer, node in layer_nodes(model).items():
         spec = layers.get(layer)
         # A transposed input is an operator of its own in ours.
-        is_ours = spec is not None and not any(each.name == "transA" and each.i for each in node.attribute)
-        names = _walk(node, spec, users, constants, returned) if is_ours else None
+        is_transposed = any(each.name == "transA" and each.i for each in node.attribute)
+        names = _walk(node, spec, users, constants, returned) if spec is not None and not is_transposed else None
         if names is not None:
             pad = makers.get(names.data)
             # Padding of its own is part of our convolution.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -47,12 +48,12 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -
 
 def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group) -> list[tuple[Var, Expr]]:
     """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
-    spec, bindings = group.layer.spec, []
+    spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
 
     def shaped(value: Expr, shape: tuple[int, ...]) -> Expr:
         if static_shape(value) == shape:
             return value
-        view = new_var(module, group.result, f"{group.result.name}_in{len(bindings)}", shape)
+        view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape)
         bindings.append((view, _view(value, shape)))
         return view
 
@@ -62,13 +63,12 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
     if group.residual is not None:
         arguments.append(shaped(group.residual, spec.output_shape))
     call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(spec.output_shape, "float32"))
-    shape = static_shape(group.result)
-    if shape == spec.output_shape:
-        return [*bindings, (group.result, call)]
-    output = new_var(module, group.result, f"{group.result.name}_out", spec.output_shape)
-    return [*bindings, (output, call), (group.result, _view(output, shape))]
+    if static_shape(result) == spec.output_shape:
+        return [*bindings, (result, call)]
+    output = new_var(module, result, f"{result.name}_out", spec.output_shape)
+    return [*bindings, (output, call), (result, _view(output, result.ty.shape))]
 
 
-def _view(value: Expr, shape: tuple[int, ...]) -> Expr:
-    """`value` with another shape, in place; Relax would compute a reshape that it fuses with another, or returns."""
+def _view(value: Expr, shape: Any) -> Expr:
+    """`value` with another shape, in place: a reshape that Relax fuses with another, or returns, it computes."""
     return relax.op.memory.view(value, shape, "float32", 0)

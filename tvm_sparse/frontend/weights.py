@@ -72,7 +72,8 @@ def onnx_weights(model: Any) -> dict[str, np.ndarray]:
 def layer_nodes(model: Any) -> dict[str, Any]:
     """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
-    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``,
+    ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
     for stem, node, _ in _named_nodes(model):

@@ -13,6 +13,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.space import NotApplicable
 
 Shape = tuple[int, ...]
 
@@ -36,6 +37,20 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     values, offsets = weight[filters, c, r, s], places[first_channel + c, r, s].astype(np.int32)
     padding = (0, max(0, 1 - values.size))
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
+
+
+def require_one_pixel(spec: ConvSpec) -> None:
+    """Raise NotApplicable for a convolution that no image is one row of a matrix for."""
+    if any(spec.padding):
+        raise NotApplicable(f"padding {spec.padding}, and only 0 is served; it is for linear layers")
+    if spec.out_h * spec.out_w > 1:
+        raise NotApplicable(f"{spec.out_h * spec.out_w} pixels an output, at most 1; it is for linear layers")
+
+
+def places_of_pixel(spec: ConvSpec) -> np.ndarray:
+    """Where the taps (C, R, S) of the only pixel lie in an image (C, H, W) without padding, for `stretch`."""
+    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+    return (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
 
 
 def csr_function(

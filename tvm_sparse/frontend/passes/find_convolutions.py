@@ -6,6 +6,7 @@ That is convolutions, and linear layers with a sparse weight, which are 1x1 conv
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import tvm
@@ -106,8 +107,7 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
                 residual = other
             else:
                 break
-        # What torch.export writes behind a linear layer of more than two axes; the elements stay where they are.
-        elif not (is_linear and is_call(step, "relax.reshape") and _channels(following) == len(weight)):
+        elif not (is_linear and _keeps_rows(step, following, len(weight))):
             break
         variables.append(following)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
@@ -118,10 +118,9 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     return Group(layer, call.args[0], residual, tuple(variables[:-1]), variables[-1])
 
 
-def _channels(value: Expr) -> int | None:
-    """Length of the last axis."""
-    shape = static_shape(value)
-    return shape[-1] if shape else None
+def _keeps_rows(step: Call, result: Var, channels: int) -> bool:
+    """Whether `step` reshapes all axes but the last, as torch.export does behind linear layers of many axes."""
+    return is_call(step, "relax.reshape") and (static_shape(result) or ())[-1:] == (channels,)
 
 
 def _is_residual(value: Expr, output: Var) -> bool:
@@ -133,25 +132,14 @@ def _spec(call: Call, weight: np.ndarray, bias: bool, residual: bool, relu: bool
     shape = static_shape(call.args[0])
     assert shape is not None, "constant_weight admits known shapes only"
     k, _, r, s = weight.shape
-    epilogue = {"bias": bias, "residual": residual, "relu": relu}
+    geometry: dict[str, Any] = {}
     if is_call(call, "relax.matmul"):
         # Rows of all axes are images: (N, T, C) lies in memory as (N T, C, 1, 1) does, whereas (N, C, T, 1), with rows
         # as pixels, would cost a transposition on either side. A kernel that wants one does it as it packs its input.
-        *rows, c = shape
-        return ConvSpec(n=math.prod(rows), c=c, h=1, w=1, k=k, r=1, s=1, **epilogue)
+        shape = (math.prod(shape[:-1]), shape[-1], 1, 1)
+    else:
+        attrs = call.attrs
+        names = {"stride": attrs.strides, "padding": attrs.padding, "dilation": attrs.dilation}
+        geometry = {name: tuple(map(int, values)) for name, values in names.items()} | {"groups": int(attrs.groups)}
     n, c, h, w = shape
-    top, left, bottom, right = (int(p) for p in call.attrs.padding)
-    return ConvSpec(
-        n=n,
-        c=c,
-        h=h,
-        w=w,
-        k=k,
-        r=r,
-        s=s,
-        stride=(int(call.attrs.strides[0]), int(call.attrs.strides[1])),
-        padding=(top, left, bottom, right),
-        dilation=(int(call.attrs.dilation[0]), int(call.attrs.dilation[1])),
-        groups=int(call.attrs.groups),
-        **epilogue,
-    )
+    return ConvSpec(n=n, c=c, h=h, w=w, k=k, r=r, s=s, **geometry, bias=bias, residual=residual, relu=relu)

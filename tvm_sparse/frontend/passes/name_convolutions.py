@@ -1,4 +1,4 @@
-"""Give each convolution and sparse linear layer the name of the layer it came from, which the later passes and every report use.
+"""Give each layer of ours the name that it has in the model, which the later passes and every report use.
 
 The name travels as the source span of the call: Relax keeps it, and nothing else reads it.
 """

@@ -130,7 +130,7 @@ def linear_weight(value: Expr) -> np.ndarray | None:
     data, weight = value.args
     if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
         return None
-    if not all(static_shape(each) and 0 not in static_shape(each) for each in (data, weight, value)):
+    if not all(0 not in (static_shape(each) or (0,)) for each in (data, weight, value)):
         return None
     array = weight.value.numpy()
     if array.ndim != 2 or np.count_nonzero(array) > MAX_LINEAR_DENSITY * array.size:
