@@ -27,6 +27,8 @@ from tvm_sparse.schedules import (
     folded_cpu,
     folded_cuda,
     generated_cpu,
+    linear_cpu,
+    linear_cuda,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
@@ -36,10 +38,12 @@ SCHEDULES: tuple[ModuleType, ...] = (
     folded_cpu,
     generated_cpu,
     csr_cpu,
+    linear_cpu,
     dense_cpu,
     folded_cuda,
     data_cuda,
     csr_cuda,
+    linear_cuda,
     dense_cudnn,
     dense_cuda,
 )

@@ -112,11 +112,17 @@ def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
 
 
 def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: bool = False) -> float | None:
-    """Error of a convolution on what it was given, as a fraction of its bound; None for data that is not finite."""
-    data, residual, result = tensors
-    if data is None or result is None or data.shape != layer.spec.input_shape:
+    """Error of a layer on what it was given, as a fraction of its bound; None for data that is not finite."""
+    spec = layer.spec
+    data, residual, result = (_as_maps(each) if layer.is_linear else each for each in tensors)
+    if data is None or result is None or data.shape != spec.input_shape:
         return None
     if not np.isfinite(data).all() or (residual is not None and not np.isfinite(residual).all()):
         return None
-    expected = reference(layer.spec, data, layer.weight, layer.bias, residual)
+    expected = reference(spec, data, layer.weight, layer.bias, residual)
     return (expected.in_tf32(layer.weight) if tf32 else expected).worst(result)
+
+
+def _as_maps(array: np.ndarray | None) -> np.ndarray | None:
+    """A linear layer's (..., C) as (N, C, 1, 1)."""
+    return array.reshape(-1, array.shape[-1], 1, 1) if array is not None else None

@@ -12,7 +12,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.frontend.weights import conv_nodes
+from tvm_sparse.frontend.weights import layer_nodes
 
 # What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
 _AFFINE = ("BatchNormalization", "Add", "Sub", "Mul", "Div")
@@ -90,9 +90,11 @@ def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
             users.setdefault(name, []).append(node)
     returned = {value.name for value in model.graph.output}
     found = {}
-    for layer, node in conv_nodes(model).items():
+    for layer, node in layer_nodes(model).items():
         spec = layers.get(layer)
-        names = _walk(node, spec, users, constants, returned) if spec is not None else None
+        # A transposed input is an operator of its own in ours.
+        is_transposed = any(each.name == "transA" and each.i for each in node.attribute)
+        names = _walk(node, spec, users, constants, returned) if spec is not None and not is_transposed else None
         if names is not None:
             pad = makers.get(names.data)
             # Padding of its own is part of our convolution.

@@ -52,12 +52,13 @@ def document(
 
 
 def described(layer: ConvLayer) -> dict[str, Any]:
-    """A convolution and what is known of its weight, as JSON."""
+    """A layer and what is known of its weight, as JSON."""
     pattern = layer.pattern
     return {
         "layer": layer.name,
+        "kind": "linear" if layer.is_linear else "convolution",
         "convolution": layer.spec.key,
-        "shape": _shape_text(layer.spec),
+        "shape": f"{layer.spec.n}x{layer.spec.c}, {layer.spec.k}" if layer.is_linear else _shape_text(layer.spec),
         "weights": pattern.size,
         "nnz": pattern.nnz,
         "density": pattern.density,
@@ -98,8 +99,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     notes = []
     if sparse_mflop:
         notes.append(
-            f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
-            f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
+            f"{len(rows)} layers: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
+            f"so their arithmetic runs at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
         )
         heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
@@ -124,6 +125,7 @@ def show_layers(document: dict[str, Any], console: Console) -> None:
     rows = [{**row, "schedules": list(row["schedules"])} for row in document["layers"]]
     columns = {
         "layer": "layer",
+        "kind": "kind",
         "shape": "input, filters",
         "density": "density",
         "structure": "structure",
