@@ -375,7 +375,8 @@ def test_out_of_memory_is_a_sentence_and_passes(model, monkeypatch):
             left[0] -= 1
             if left[0] < 0:
                 raise RuntimeError("CUDA Runtime Error: cudaErrorMemoryAllocation (2): out of memory")
-        return empty(shape, dtype, device, mem_scope)
+        model.cuda.kept.append(empty(shape, dtype, device, mem_scope))
+        return model.cuda.kept[-1]
 
     monkeypatch.setattr(gpu_runner.tvm.runtime, "empty", scarce)
     inputs = inputs_of(0)
@@ -398,7 +399,8 @@ def test_memory_that_torch_keeps_is_asked_for(model, monkeypatch):
     def scarce(shape, dtype="float32", device=None, mem_scope=None):
         if dtype == "uint8" and kept:
             raise RuntimeError("CUDA Runtime Error: cudaErrorMemoryAllocation (2): out of memory")
-        return empty(shape, dtype, device, mem_scope)
+        model.cuda.kept.append(empty(shape, dtype, device, mem_scope))
+        return model.cuda.kept[-1]
 
     monkeypatch.setattr(gpu_runner.tvm.runtime, "empty", scarce)
     monkeypatch.setattr(torch.cuda, "empty_cache", kept.clear)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.target import Target
 
 from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.runtime.workspace import main_of
 from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.resolve import thread_count
 
@@ -20,7 +20,7 @@ class CpuRunner:
     """
 
     def __init__(self, executable: tvm.runtime.Executable | tvm.runtime.Module, target: Target):
-        self._main = relax.VirtualMachine(executable, device_of(target))["main"]
+        self._main = main_of(executable, device_of(target))
         self._threads = thread_count(target)
         self._lock = threading.Lock()
 

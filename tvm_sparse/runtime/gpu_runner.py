@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import tvm
@@ -85,14 +84,13 @@ class GpuRunner:
                 with self._driver.use_device(self._device.index):
                     if self._driver.is_capturing(stream):
                         return self._run_captured(inputs, library, stream)
+                    try:
+                        return self._run(inputs, library, stream, cuda_graph)
+                    except Exception as error:
+                        self._make_room(error)
                     return self._run(inputs, library, stream, cuda_graph)
             except Exception as error:
-                forget_error()
-                if is_lost(error):
-                    # Memory of a lost GPU cannot be freed, and TVM ends the process where it cannot free memory.
-                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
-                elif not self._recordings:
-                    self._workspace = self._new_workspace()
+                self._forget(error)
                 raise
 
     def _run(self, inputs: Sequence[Any], library: Library, stream: int, cuda_graph: bool) -> list[Any]:
@@ -193,21 +191,25 @@ class GpuRunner:
 
     def _new_workspace(self) -> Workspace:
         # Without a reference to the runner, which would then be freed late.
-        return Workspace(partial(_allocate, self._device))
+        device = self._device
+        return Workspace(lambda size_bytes: tvm.runtime.empty((size_bytes,), "uint8", device))
 
-
-def _allocate(device: tvm.runtime.Device, size_bytes: int) -> Any:
-    """Memory of TVM's."""
-    try:
-        return tvm.runtime.empty((size_bytes,), "uint8", device)
-    except RuntimeError as error:
+    def _make_room(self, error: Exception) -> None:
+        """Have torch free what it keeps for its next tensors, which is out of TVM's reach; raises any other error."""
         torch = sys.modules.get("torch")
         if torch is None or not is_out_of_memory(error):
-            raise
-        # What torch keeps for its next tensors is out of TVM's reach.
-        forget_error()
+            raise error
+        self._forget(error)
         torch.cuda.empty_cache()
-        return tvm.runtime.empty((size_bytes,), "uint8", device)
+
+    def _forget(self, error: BaseException) -> None:
+        """Leave nothing of a call that failed."""
+        forget_error()
+        if is_lost(error):
+            # Memory of a lost GPU cannot be freed, and TVM ends the process where it cannot free memory.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        elif not self._recordings:
+            self._workspace = self._new_workspace()
 
 
 def _addresses(tensors: Sequence[Any]) -> tuple[int, ...]:

@@ -102,7 +102,8 @@ class _Current(threading.local):
 
 
 _CURRENT = _Current()
-_BEING_MADE = threading.Lock()
+# TVM's table of functions, which it does not lock itself.
+_TABLE = threading.RLock()
 
 
 def _storage(machine: Any, shape: Sequence[int], device: int, dtype: Any, scope: str) -> Any:
@@ -117,17 +118,28 @@ def _tensor(storage: Any, offset: int, shape: Sequence[int], dtype: Any, *scope:
     return _CURRENT.workspace.tensor(storage, offset, shape, dtype)
 
 
+def main_of(executable: tvm.runtime.Executable | tvm.runtime.Module, device: tvm.runtime.Device) -> Any:
+    """The function ``main`` of `executable`, run by a virtual machine of its own; one thread at a time may call it."""
+    module = _module(executable)
+    with _TABLE:
+        return relax.VirtualMachine(module, device)["main"]
+
+
+def _module(executable: tvm.runtime.Executable | tvm.runtime.Module) -> tvm.runtime.Module:
+    return executable.jit() if isinstance(executable, tvm.runtime.Executable) else executable
+
+
 class Machine:
-    """A virtual machine for the function ``main`` of `executable`; one thread at a time may run it."""
+    """``main`` of `executable`, taking its memory on `device` from a workspace; one thread at a time may run it."""
 
     def __init__(self, executable: tvm.runtime.Executable | tvm.runtime.Module, device: tvm.runtime.Device):
-        module = executable.jit() if isinstance(executable, tvm.runtime.Executable) else executable
+        module = _module(executable)
         # A virtual machine looks its functions up when it is made, and keeps them.
-        with _BEING_MADE:
+        with _TABLE:
             for name, function in ((_STORAGE, _storage), (_TENSOR, _tensor)):
                 tvm_ffi.register_global_func(name, function, override=True)
             try:
-                self._main = relax.VirtualMachine(module, device)["main"]
+                self._main = main_of(module, device)
             finally:
                 for name, function in _ORIGINAL.items():
                     tvm_ffi.register_global_func(name, function, override=True)
