@@ -37,7 +37,7 @@ class Fake:
 
     def __call__(self, spec, weight, target, options):
         self.spec, self.target = spec, target
-        self.measured, self.baselines = [], []
+        self.measured, self.baselines, self.others = [], [], []
         return self
 
     def __enter__(self):
@@ -46,8 +46,9 @@ class Fake:
     def __exit__(self, *_):
         pass
 
-    def set_baseline(self, candidate):
+    def set_baseline(self, candidate, others=()):
         self.baselines.append(candidate)
+        self.others = [each.schedule for each in others]
 
     def measure(self, candidates):
         for candidate in candidates:

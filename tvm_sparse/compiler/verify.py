@@ -48,7 +48,7 @@ def verify(
     for layer, schedule in transferred:
         function = library.get_function(names[layer.name], query_imports=True)
         try:
-            worst = _worst_error(function, layer, kernels[layer.name], is_tf32(schedule), device_of(target))
+            worst = _worst_error(function, layer, kernels[layer.name], device_of(target), is_tf32(schedule))
         except BuildError as error:
             # Of a library, which may not compute this convolution.
             wrong[layer.name] = str(error)
@@ -58,7 +58,7 @@ def verify(
     return wrong
 
 
-def _worst_error(function: Any, layer: ConvLayer, kernel: Kernel, tf32: bool, device: Any) -> float:
+def _worst_error(function: Any, layer: ConvLayer, kernel: Kernel, device: Any, tf32: bool = False) -> float:
     """Largest error of a kernel as a fraction of its bound."""
     arguments = reference.random_arguments(layer.spec, VERIFICATION_SEED)
     if layer.bias is not None:

@@ -20,7 +20,7 @@ NAME = "tvm_sparse.cudnn_convolution"
 @cache
 def register() -> None:
     """Give TVM the function `NAME`. cuDNN is looked for when it is first called."""
-    tvm_ffi.register_global_func(NAME, CudnnConvolution(lambda: Cudnn(library.load())))
+    tvm_ffi.register_global_func(NAME, CudnnConvolution(lambda: Cudnn(library.load())), override=True)
 
 
 class CudnnConvolution:
