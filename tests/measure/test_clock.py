@@ -11,7 +11,7 @@ from test_call_row import needs_gcc
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.measure import clock
-from tvm_sparse.measure.call_row import Row, cold_row
+from tvm_sparse.measure.call_row import Row, Sharing, cold_row
 from tvm_sparse.measure.clock import RowClock, RowTimer, cold_clock, in_turns, warm_clock
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
@@ -71,7 +71,7 @@ def test_code_that_other_code_displaces_takes_longer(tmp_path, code_bytes):
     library = write_library(tmp_path / "kernel.so", code_bytes)
     tensors = [tvm.runtime.tensor(np.zeros(64, np.float32), CPU) for _ in range(2)]
     warm = warm_clock(tvm.runtime.load_module(library), tensors, 2.0)
-    row = cold_row(library, [], tensors, warm.time_us(), 5000)
+    row = cold_row(library, Sharing.NONE, [], tensors, warm.time_us(), 5000)
     times = in_turns({"warm": warm, "cold": cold_clock(row, CPU, 2.0)}, 7)
     # The least: other tests run at the same time.
     assert min(times["cold"]) > 1.2 * min(times["warm"])

@@ -4,8 +4,9 @@ A kernel that is called again and again has its code in the caches nearest to th
 kernels run between two calls of it, and fetching its code can take longer than its arithmetic. A row stands for a model
 whose layers are all like this one:
 
-* **Code.** Each call executes another copy of the kernel, at another address. Code that holds the weights serves one
-  layer. Code that reads weights as data serves all layers of a shape, so two calls, three kernels apart, share a copy.
+* **Code.** Code that holds the weights serves one layer: each call executes another copy of it, at another address.
+  Code for a shape, that reads weights as data, serves all layers of the shape: two calls, three kernels apart, share a
+  copy. Code that serves all layers of a model is there once.
 * **Weights as data.** Each call has its own.
 * **Input and output.** Two sets of tensors in turns, as a model's memory plan hands them from layer to layer: the input
   was just produced, and is in the caches as far as they hold it.
@@ -17,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,15 @@ LARGE_BYTES = 256 << 20
 # Non-zeros of a weight from which on its candidates are timed with cold code too, by target kind. On a CPU 4,000 are
 # 100 KB and more of folded code: three times what its first level holds, and calls long enough to be made from Python.
 _FROM_NON_ZEROS = {"cuda": 0, "llvm": 4_000}
+
+
+class Sharing(Enum):
+    """Which layers of a model share a kernel's code."""
+
+    NONE = "none"
+    SHAPE = "shape"
+    MODEL = "model"
+
 
 Call = Callable[[], Any]
 # Tensors of one size on one device: from, to.
@@ -62,9 +73,21 @@ def call_count(own_bytes: int, time_us: float, row_us: float, model_bytes: int =
     return max(most // MIN_CALLS, 1) * MIN_CALLS
 
 
-def copy_of(call: int, is_shared: bool) -> int:
+def copy_of(call: int, sharing: Sharing) -> int:
     """Which copy of the code a call executes."""
-    return call // MIN_CALLS * BLOCK + call % BLOCK if is_shared else call
+    return {Sharing.NONE: call, Sharing.SHAPE: call // MIN_CALLS * BLOCK + call % BLOCK, Sharing.MODEL: 0}[sharing]
+
+
+def load(library: str | Path) -> Any:
+    """The module of a library, which goes with the last object that refers to it, unlike one that TVM loads by itself.
+
+    A process has room for some ten thousand libraries, and a search loads that many copies.
+    """
+    # Knows how to read the GPU code in a library.
+    import tvm  # noqa: F401
+    import tvm_ffi
+
+    return tvm_ffi.load_module(library, keep_module_alive=False)
 
 
 def modules(library: str, count: int) -> list[Any]:
@@ -72,15 +95,13 @@ def modules(library: str, count: int) -> list[Any]:
 
     From copies of the file: of one file a process has one image, however often it is loaded.
     """
-    import tvm
-
     with tempfile.TemporaryDirectory() as folder:
-        paths = [shutil.copy(library, Path(folder, f"{number}.so")) for number in range(count)]
-        return [tvm.runtime.load_module(str(path)) for path in paths]
+        return [load(shutil.copy(library, Path(folder, f"{number}.so"))) for number in range(count)]
 
 
 def cold_row(
     library: str,
+    sharing: Sharing,
     constants: Sequence[Any],
     tensors: Sequence[Any],
     time_us: float,
@@ -91,19 +112,20 @@ def cold_row(
 
     Parameters
     ----------
-    library
-        Of the kernel, whose function is ``main``.
+    library, sharing
+        Of the kernel, whose function is ``main``, and of its code.
     constants
-        Arrays made from its weight, on the device; where there are any, its code does not hold the weight.
+        Arrays made from its weight, on the device.
     tensors
         Its other arguments, on the device: x, [bias], [residual], y.
     row_us, model_bytes
         How long the row may be, and how many bytes lie between two runs of a copy.
     """
-    device, is_shared = tensors[0].device, bool(constants)
-    own_bytes = Path(library).stat().st_size + sum(map(size_bytes, constants))
+    device = tensors[0].device
+    code_bytes = Path(library).stat().st_size if sharing is Sharing.NONE else 0
+    own_bytes = code_bytes + sum(map(size_bytes, constants))
     count = call_count(own_bytes, time_us, row_us, model_bytes)
-    loaded = modules(library, copy_of(count - 1, is_shared) + 1)
+    loaded = modules(library, copy_of(count - 1, sharing) + 1)
     sets = [list(tensors)]
     if sum(map(size_bytes, tensors)) < LARGE_BYTES:
         sets.append([tensor.copyto(device) for tensor in tensors])
@@ -111,7 +133,7 @@ def cold_row(
     for number in range(count):
         x, *rest = sets[number % len(sets)]
         own = [constant.copyto(device) for constant in constants]
-        calls.append(partial(loaded[copy_of(number, is_shared)]["main"], x, *own, *rest))
+        calls.append(partial(loaded[copy_of(number, sharing)]["main"], x, *own, *rest))
     for call in calls:
         call()
     device.sync()

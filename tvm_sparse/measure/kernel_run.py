@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.reference import Reference
-from tvm_sparse.measure.call_row import cold_row
+from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
 
@@ -48,7 +48,11 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def constants_path(library: str) -> str:
-    """Where the arrays made from the weight lie beside a kernel's library."""
+    """Where the arrays made from the weight lie beside a kernel's library.
+
+    Their names begin with which layers share its code, those of one ``shape`` or all of a ``model``; where there are no
+    arrays the code holds the weight, and none do.
+    """
     return f"{library}.npz"
 
 
@@ -105,9 +109,11 @@ class _Loaded:
         import tvm
 
         self.library, self.inputs, self.device = library, inputs, inputs.device
-        self.module = tvm.runtime.load_module(library)
+        self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
-            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in constants]
+            names = list(constants)
+            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in names]
+        self.sharing = Sharing(names[0].partition("_")[0]) if names else Sharing.NONE
         self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
         inputs.poisoned.copyto(self.y)
         self.tensors = [*inputs.tensors, self.y]
@@ -129,5 +135,6 @@ class _Loaded:
 
     def cold_clock(self, warm_us: float, min_repeat_ms: float, model_bytes: int) -> Clock:
         """Times it as a model calls it; a row lasts about as long as a measurement."""
-        row = cold_row(self.library, self.constants, self.tensors, warm_us, min_repeat_ms * 1e3, model_bytes)
+        arguments = (self.library, self.sharing, self.constants, self.tensors)
+        row = cold_row(*arguments, warm_us, min_repeat_ms * 1e3, model_bytes)
         return cold_clock(row, self.device, min_repeat_ms)

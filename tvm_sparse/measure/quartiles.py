@@ -1,7 +1,5 @@
 """Quartiles: the middle of some times, and how far they spread; they decide what is faster."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ class Quartiles:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Quartiles:
+    def of(cls, values: Sequence[float]) -> "Quartiles":
         """Of one or more `values`."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
@@ -30,7 +28,7 @@ class Quartiles:
         """As JSON values."""
         return {"median": self.median, "q1": self.low, "q3": self.high}
 
-    def times(self, factor: float) -> Quartiles:
+    def times(self, factor: float) -> "Quartiles":
         """Of values that are so many times as large."""
         return Quartiles(self.median * factor, self.low * factor, self.high * factor)
 
