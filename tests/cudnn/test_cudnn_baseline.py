@@ -206,7 +206,7 @@ def test_an_artifact_that_calls_it_is_refused_without_it(on_host, prepared, log,
     with pytest.raises(ArtifactError) as caught:
         artifact.load(folder)
     assert str(caught.value).startswith(
-        f"{folder}: calls cuDNN, 9.19.0 where it was made, and cuDNN 9 was not found; pip install nvidia-cudnn-cu13"
+        f"{folder}: calls cuDNN 9, which was not found here (it was made with 9.19.0); pip install nvidia-cudnn-cu13"
     )
 
 

@@ -41,7 +41,7 @@ Nothing is measured. The artifact is a folder that runs without the model file a
 
 examples:
   tvm-sparse compile model.onnx -o model.ts
-  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda
+  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda --allow-tf32
 """,
     "check": """\
 The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
