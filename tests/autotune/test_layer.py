@@ -39,7 +39,7 @@ class Fake:
     def __call__(self, spec, weight, target, options, crew=None):
         self.spec, self.target, self.crew = spec, target, crew
         self.is_timed_cold = is_timed_cold(target.kind.name, np.count_nonzero(weight))
-        self.measured, self.baselines = [], []
+        self.measured, self.baselines, self.others = [], [], []
         return self
 
     def __enter__(self):
@@ -48,8 +48,9 @@ class Fake:
     def __exit__(self, *_):
         pass
 
-    def set_baseline(self, candidate):
+    def set_baseline(self, candidate, others=()):
         self.baselines.append(candidate)
+        self.others = [each.schedule for each in others]
 
     def measure(self, candidates):
         for candidate in candidates:

@@ -80,3 +80,21 @@ def test_a_record_without_a_baseline_is_compared_on_a_clock_that_both_have():
     assert against_baseline(own) is None
     assert [against_baseline(own, other).verdict for other in (dense, record(20.0))] == ["slower", "faster"]
     assert against_baseline(own, dense).is_cold
+
+
+def test_the_fastest_dense_kernel_that_is_allowed_is_the_baseline():
+    rivals = {"dense_cudnn:fp32": [30.0], "dense_cudnn:tf32": [12.0]}
+    own = make_record(times_us=(10.0,), dense_times_us=(40.0,), baseline="dense_cuda", library_times_us=rivals)
+    found = against_baseline(own)
+    assert (found.name, found.baseline.median, set(found.others)) == (
+        "dense_cudnn:fp32",
+        30,
+        {"dense_cuda", "dense_cudnn:tf32"},
+    )
+    found = against_baseline(own, None, lambda _: True)
+    assert (found.name, found.baseline.median, found.verdict) == ("dense_cudnn:tf32", 12, "faster")
+    # Where none is, a kernel of another run is left.
+    assert against_baseline(own, None, lambda _: False) is None
+    other = make_record(schedule="dense_other", times_us=(20.0,), dense_times_us=(), baseline="")
+    found = against_baseline(own, other, lambda name: name == "dense_other")
+    assert (found.name, found.baseline.median) == ("dense_other", 20)

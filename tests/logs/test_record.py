@@ -32,6 +32,8 @@ times = st.lists(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=Fal
     dense_times_us=times,
     cold_times_us=st.none() | times,
     dense_cold_times_us=st.none() | times,
+    library_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
+    library_cold_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
     error=st.none() | st.floats(0, 1),
     cause=st.text(),
     seed=st.integers(),
@@ -45,6 +47,31 @@ def test_round_trip_is_exact(chosen, **changes):
     assert TuningRecord.from_line(line).to_line() == line
     assert "\n" not in line
     assert line.isascii()
+
+
+def test_a_line_lacks_the_fields_that_are_newer_than_its_schema_where_they_are_empty():
+    """So that lines without them stay as they are, and are the same record."""
+    names = {"library_times_us", "library_cold_times_us"}
+    line = make_record().to_line()
+    assert not names & set(json.loads(line))
+    given = {"dense_cudnn:tf32": [3.0, 4.0]}
+    record = make_record(library_times_us=given)
+    assert names & set(json.loads(record.to_line())) == {"library_times_us"}
+    read = [TuningRecord.from_line(each.to_line()) for each in (make_record(), record)]
+    assert [each.library_times_us for each in read] == [{}, given]
+    assert read[0].library_times_us is not read[0].library_cold_times_us
+
+
+def test_times_of_libraries_are_of_the_clock_that_counts():
+    warm, cold = {"dense_cudnn:tf32": [3.0]}, {"dense_cudnn:tf32": [5.0]}
+    record = make_record(library_times_us=warm, library_cold_times_us=cold)
+    assert record.counting_library_times_us == warm
+    assert (
+        make_record(
+            library_times_us=warm, library_cold_times_us=cold, cold_times_us=(20.0,), dense_cold_times_us=(40.0,)
+        ).counting_library_times_us
+        == cold
+    )
 
 
 def test_failure_round_trips_without_times():
@@ -123,6 +150,10 @@ BAD_VALUES = [
     (("trace",), {}, "trace"),
     (("cold_times_us",), [0.0], "cold_times_us"),
     (("dense_cold_times_us",), "fast", "dense_cold_times_us"),
+    (("library_times_us",), {"dense_cudnn:tf32": []}, "library_times_us of 'dense_cudnn:tf32'"),
+    (("library_times_us",), {"dense_cudnn:tf32": [0.0]}, "finite times above 0"),
+    (("library_cold_times_us",), {"dense_cudnn:tf32": 3.0}, "library_cold_times_us"),
+    (("library_cold_times_us",), [3.0], "library_cold_times_us has the wrong type"),
     (("status",), "fine", "build_failed"),
     (("status",), ["ok"], "status"),
     (("error",), 1.5, "error"),

@@ -170,10 +170,10 @@ def can_be_dense(decision: Decision, target: Target) -> bool:
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
     record, defaults = decision.dense_record, _default_dense(target)
-    if decision.record is record:
-        # A default one gives way to the next.
-        position = defaults.index(decision.schedule) + 1 if record is None and decision.schedule in defaults else 0
-        record, defaults = None, defaults[position:]
+    if decision.record is None and decision.schedule in defaults:
+        record, defaults = None, defaults[defaults.index(decision.schedule) + 1 :]
+    elif decision.record is record:
+        record = None
     schedule = record.schedule if record is not None else defaults[0]
     return replace(
         decision,

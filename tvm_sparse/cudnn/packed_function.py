@@ -20,7 +20,7 @@ NAME = "tvm_sparse.cudnn_convolution"
 @cache
 def register() -> None:
     """Give TVM the function `NAME`. cuDNN is looked for when it is first called."""
-    tvm_ffi.register_global_func(NAME, CudnnConvolution(lambda: Cudnn(library.load())))
+    tvm_ffi.register_global_func(NAME, CudnnConvolution(lambda: Cudnn(library.load())), override=True)
 
 
 class CudnnConvolution:
@@ -65,5 +65,7 @@ class CudnnConvolution:
             try:
                 self._handles[device] = self._cudnn.create_handle()
             except CudnnError as error:
-                raise BuildError("cuDNN", f"version {self._cudnn.version} cannot use the GPU, {error}") from error
+                hint = "see nvidia-smi for what the GPU does, and tvm-sparse doctor for what is installed"
+                problem = f"version {self._cudnn.version} cannot use the GPU, {error}"
+                raise BuildError("cuDNN", problem, hint=hint) from error
         return Convolution(self._cudnn, self._handles[device], plan), plan.arguments

@@ -14,11 +14,13 @@ def provide(libraries: Mapping[str, str]) -> None:
         packed_function.register()
 
 
-def require(artifact: str, libraries: Mapping[str, str]) -> None:
+def require(directory: str, libraries: Mapping[str, str]) -> None:
     """Raise ArtifactError where this machine lacks one of `libraries`, name -> version that the model was made with."""
     for name, version in libraries.items():
         if name != CUDNN:
-            raise ArtifactError(artifact, "calls a library that this tvm-sparse does not know", name, CUDNN, "upgrade")
+            problem = "calls a library that this tvm-sparse does not know"
+            raise ArtifactError(directory, problem, name, CUDNN, "upgrade tvm-sparse")
         if library.find() is None:
-            problem = f"calls cuDNN, {version} where it was made, and {library.NOT_FOUND}"
-            raise ArtifactError(artifact, problem, hint=library.INSTALL)
+            problem = f"calls cuDNN 9, which was not found here (it was made with {version})"
+            hint = "pip install nvidia-cudnn-cu13, or compile the model here"
+            raise ArtifactError(directory, problem, hint=hint)
