@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_sparse.dynamo import graph
 from tvm_sparse.dynamo.options import WHERE
 from tvm_sparse.errors import ModelError, UsageError
-from tvm_sparse.frontend.relax_import import export_module
+from tvm_sparse.frontend.relax_import import export_module, require_evaluation
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.target.resolve import resolve_target
 
@@ -25,13 +25,8 @@ def is_sparse(constants: Sequence[torch.Tensor], density: float) -> bool:
         tensor.numel() and int(torch.count_nonzero(tensor)) <= density * tensor.numel()
         for tensor in constants
         # Convolutions and products of matrices have weights of two dimensions and more.
-        if tensor.ndim >= 2
+        if tensor.ndim >= 2 and tensor.device.type in _KINDS
     )
-
-
-def is_empty(values: Sequence[Any]) -> bool:
-    """Whether there is nothing to compute on."""
-    return any(isinstance(value, torch.Tensor) and not value.numel() for value in values)
 
 
 def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
@@ -49,7 +44,7 @@ def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
         raise ModelError(WHERE, problem, hint="return a copy")
 
 
-def target_for(arguments: Sequence[Any], given: Any) -> Target:
+def target_for(tensors: Sequence[torch.Tensor], given: Any) -> Target:
     """The target for the device that all tensors are on.
 
     Raises
@@ -59,7 +54,7 @@ def target_for(arguments: Sequence[Any], given: Any) -> Target:
     UsageError
         The target `given` in the options does not run there.
     """
-    devices = sorted({str(value.device) for value in arguments if isinstance(value, torch.Tensor)})
+    devices = sorted({str(tensor.device) for tensor in tensors})
     kind = _KINDS.get(devices[0].removesuffix(":0")) if len(devices) == 1 else None
     if kind is None:
         hint = "move the model and its inputs"
@@ -74,6 +69,7 @@ def target_for(arguments: Sequence[Any], given: Any) -> Target:
 def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -> Any:
     """The `torch.export.ExportedProgram` of a graph; ModelError where it does more than compute its results."""
     program = export_module(module, examples)
+    require_evaluation(WHERE, program)
     if graph.writes_to_arguments(program.graph):
         raise ModelError(WHERE, "the model writes to its inputs or its state", hint="let it write to a copy")
     return program
@@ -82,14 +78,16 @@ def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -
 def runner(model: AnyModel, inputs: graph.GraphInputs, returned: Sequence[Any], fixed: set[int]) -> Run:
     """A function that runs `model` in the place of a graph.
 
-    `returned` are the graph's results, tensors as None; those at the positions `fixed` do not depend on its inputs.
+    `returned` are the graph's results, tensors as `graph.TENSOR`; those at the positions `fixed` do not depend on its
+    inputs.
     """
+    # Each call gives the same tensor for those, the model's own constant.
+    copied = {i for i in fixed if returned[i] is graph.TENSOR}
 
     def run(arguments: Sequence[Any]) -> Sequence[Any]:
-        found = model(*[arguments[i] for i in inputs.others if isinstance(arguments[i], torch.Tensor)])
+        found = model(*[arguments[i] for i in inputs.tensors])
         tensors = iter([found] if model.signature.single else found)
-        results = [next(tensors) if value is None else value for value in returned]
-        # Each call gives the same tensor then, the model's own constant.
-        return [value.clone() if i in fixed else value for i, value in enumerate(results)] if fixed else results
+        results = [next(tensors) if value is graph.TENSOR else value for value in returned]
+        return [value.clone() if i in copied else value for i, value in enumerate(results)] if copied else results
 
     return run

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
+# In the place of a tensor among results.
+TENSOR = object()
 # Dynamo names a tensor after the path by which it found it: L_self_modules_layer1_modules_0_parameters_weight_
 _STEP = re.compile(r"_(?:modules|parameters|buffers)_")
 
@@ -19,23 +22,31 @@ class GraphInputs:
     """The arguments of a graph by their positions.
 
     `constants` are tensors that belong to modules: parameters, buffers and others. `names` are theirs, such as
-    ``layer1.0.weight``. `others` are what a call brings: tensors and integers. `sizes` has the integers that are sizes
-    of tensors: position of the integer -> position of the tensor and its dimension.
+    ``layer1.0.weight``. `tensors` are those that a call brings. `numbers` are what it brings beside them; some of these
+    are tensors for Dynamo, of which a graph reads only the value. `sizes` are integers that are sizes of tensors:
+    position of the integer -> position of the tensor and its dimension.
     """
 
     constants: tuple[int, ...]
     names: tuple[str, ...]
-    others: tuple[int, ...]
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
     sizes: dict[int, tuple[int, int]]
 
     @classmethod
     def of(cls, gm: torch.fx.GraphModule) -> GraphInputs:
         """The arguments of a graph, as Dynamo has marked them."""
         nodes = placeholders(gm)
-        constants = [i for i, node in enumerate(nodes) if _is_constant(node)]
+        constants = tuple(i for i, node in enumerate(nodes) if _is_constant(node))
         others = [i for i, node in enumerate(nodes) if not _is_constant(node)]
-        names = _names([str(nodes[i].target) for i in constants])
-        return cls(tuple(constants), names, tuple(others), _sizes({i: _example(nodes[i]) for i in others}))
+        tensors = tuple(i for i in others if isinstance(_example(nodes[i]), torch.Tensor) and not _is_number(nodes[i]))
+        sizes = _sizes({i: _example(nodes[i]) for i in others})
+        numbers = tuple(i for i in others if i not in tensors and i not in sizes)
+        return cls(constants, _names([str(nodes[i].target) for i in constants]), tensors, numbers, sizes)
+
+    def values(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """The numbers of a call."""
+        return tuple(v.item() if isinstance(v, torch.Tensor) else v for v in (arguments[i] for i in self.numbers))
 
 
 def placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -51,6 +62,12 @@ def results(gm: torch.fx.GraphModule) -> list[Any]:
 
 def _is_constant(node: torch.fx.Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    """Whether only the value of a tensor in the host's memory is read: Dynamo wraps Python's floats like that."""
+    in_memory = _example(node).device.type == "cpu"
+    return in_memory and all((user.op, user.target) == ("call_method", "item") for user in node.users)
 
 
 def _names(targets: Sequence[str]) -> tuple[str, ...]:
@@ -82,10 +99,9 @@ def _symbol(size: Any) -> Any:
 
 
 def counts_samples(gm: torch.fx.GraphModule, inputs: GraphInputs) -> bool:
-    """Whether all tensors of a call, and all results, have the same first dimension and nothing else depends on it."""
+    """Whether all tensors of a call and all results have the same first dimension."""
     nodes = placeholders(gm)
-    examples = [_example(nodes[i]) for i in inputs.others if i not in inputs.sizes]
-    values = [*examples, *map(_example, results(gm))]
+    values = [*(_example(nodes[i]) for i in inputs.tensors), *map(_example, results(gm))]
     if not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
         return False
     return len({_symbol(value.shape[0]) for value in values}) == 1
@@ -121,9 +137,9 @@ def writes_to_arguments(traced: torch.fx.Graph) -> bool:
 
 
 def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
-    """Positions of the results that depend on constants only."""
+    """Positions of the results that do not depend on the tensors of a call."""
     nodes = placeholders(gm)
-    varying = {nodes[i] for i in inputs.others}
+    varying = {nodes[i] for i in inputs.tensors}
     for node in gm.graph.nodes:
         if any(each in varying for each in node.all_input_nodes):
             varying.add(node)
@@ -141,21 +157,23 @@ def _storage(node: torch.fx.Node) -> int | None:
 
 
 class GraphWithWeights(torch.nn.Module):
-    """A graph whose constants are buffers of this module; it takes and returns only the tensors among the rest.
+    """A graph whose constants are buffers of this module; it takes, and returns, only the tensors among the rest.
 
     Parameters
     ----------
     gm, inputs
         The graph.
     arguments
-        Of a call: the values of its constants and integers, but for sizes.
+        Of a call: its constants and numbers.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, inputs: GraphInputs, arguments: Sequence[Any]):
         super().__init__()
         self._tvm_sparse_graph, self._tvm_sparse_inputs = gm, inputs
-        self._tvm_sparse_integers = {
-            i: arguments[i] for i in inputs.others if not isinstance(arguments[i], torch.Tensor)
+        # NumPy's have a method `item` too, which a graph calls where it takes a tensor for a number.
+        self._tvm_sparse_numbers = {
+            i: np.asarray(value)[()] if isinstance(arguments[i], torch.Tensor) else value
+            for i, value in zip(inputs.numbers, inputs.values(arguments), strict=True)
         }
         # An object of no kind that torch.export sets back after tracing, as it does lists.
         self._tvm_sparse_returned = SimpleNamespace(values=[])
@@ -175,17 +193,17 @@ class GraphWithWeights(torch.nn.Module):
 
     @property
     def returned(self) -> list[Any]:
-        """What the graph returned when it was last traced, tensors as None."""
+        """What the graph returned when it was last traced, tensors as `TENSOR`."""
         return list(self._tvm_sparse_returned.values)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The tensors among the results of the graph."""
         inputs = self._tvm_sparse_inputs
-        arguments = dict(self._tvm_sparse_integers)
-        arguments |= zip((i for i in inputs.others if i not in arguments), tensors, strict=True)
+        arguments = dict(self._tvm_sparse_numbers)
+        arguments |= zip(inputs.tensors, tensors, strict=True)
         # Those of this batch, which may be another one.
         arguments |= {i: arguments[place].shape[axis] for i, (place, axis) in inputs.sizes.items()}
         arguments |= zip(inputs.constants, map(self.get_buffer, inputs.names), strict=True)
         values = self._tvm_sparse_graph(*(arguments[i] for i in range(len(arguments))))
-        self._tvm_sparse_returned.values = [None if isinstance(value, torch.Tensor) else value for value in values]
+        self._tvm_sparse_returned.values = [TENSOR if isinstance(value, torch.Tensor) else value for value in values]
         return tuple(value for value in values if isinstance(value, torch.Tensor))

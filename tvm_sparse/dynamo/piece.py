@@ -63,10 +63,9 @@ class Piece:
         return run(arguments)
 
     def _key(self, arguments: Sequence[Any]) -> Hashable:
-        """What differs where other code is needed: shapes, but for the batch if there is code for any, and integers."""
+        """What differs where other code is needed: numbers, and shapes, but for the batch if there is code for any."""
         first = 0 if self._batch is None else 1
-        values = (arguments[i] for i in self._inputs.others if i not in self._inputs.sizes)
-        return tuple(value.shape[first:] if isinstance(value, torch.Tensor) else value for value in values)
+        return (*(arguments[i].shape[first:] for i in self._inputs.tensors), *self._inputs.values(arguments))
 
     def _eager(self, arguments: Sequence[Any]) -> Sequence[Any]:
         return self._gm.forward(*arguments)
@@ -75,13 +74,13 @@ class Piece:
         """The weights as they are now, with nothing compiled for them."""
         with self._lock:
             if self._weights is not None and self._weights.table:
-                name = self._inputs.names[self._weights.first_changed(constants)]
+                name = self._weights.first_changed(constants)
                 if self._options.on_change == "refuse":
                     problem = "it was written to, or is another tensor, since the model was compiled for its values"
                     hint = "call torch.compiler.reset(), or pass options={'on_change': 'rebuild'}"
                     raise ModelError(f"parameter {name}", problem, hint=hint)
                 logger.info("parameter %s changed, so the graph is compiled again", name)
-            self._weights = Weights(constants)
+            self._weights = Weights(self._inputs.names, constants)
             return self._weights
 
     def _added(self, weights: Weights, arguments: Sequence[Any]) -> Run:
@@ -104,17 +103,18 @@ class Piece:
     def _compiled(self, arguments: Sequence[Any]) -> Run:
         """The graph as compiled for these arguments; eager where it has no sparse layer."""
         constants = [arguments[i] for i in self._inputs.constants]
-        others = [arguments[i] for i in self._inputs.others]
-        if not compile_graph.is_sparse(constants, self._options.density) or compile_graph.is_empty(others):
+        tensors = [arguments[i] for i in self._inputs.tensors]
+        has_input = all(tensor.numel() for tensor in tensors)
+        if not has_input or not compile_graph.is_sparse(constants, self._options.density):
             return self._eager
         compile_graph.check(self._gm, constants)
-        target = compile_graph.target_for(arguments, self._options.compile.get("target"))
+        target = compile_graph.target_for([*constants, *tensors], self._options.compile.get("target"))
         if self._options.compile.get("log") is None:
             hint = "search some with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
             say(f"{WHERE}: no tuning log was given, so all convolutions run dense and nothing is faster; {hint}")
         with torch.inference_mode(False), torch.no_grad():
             module = graph.GraphWithWeights(self._gm, self._inputs, arguments)
-            examples = [torch.zeros_like(value) for value in others if isinstance(value, torch.Tensor)]
+            examples = [torch.zeros_like(tensor) for tensor in tensors]
             program = compile_graph.exported(module, examples)
             model = self._model(module, program, examples, {**self._options.compile, "target": target})
         rows = model.report()
