@@ -86,7 +86,7 @@ def layer_nodes(model: Any) -> dict[str, Any]:
 
 def _named_nodes(model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Name, node and weight, an `onnx.TensorProto`, of each layer."""
-    tensors = _onnx_tensors(model)
+    tensors = onnx_tensors(model)
     sources = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Transpose"}
     for node in model.graph.node:
         axes = _WEIGHT_AXES.get(node.op_type)
@@ -96,7 +96,7 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, Any]]:
             yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node, tensor
 
 
-def _onnx_tensors(model: Any) -> dict[str, Any]:
+def onnx_tensors(model: Any) -> dict[str, Any]:
     """Constants of the graph, as `onnx.TensorProto`."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
