@@ -83,7 +83,7 @@ class DataSpace(WrittenSpace):
     def apply(self, sch: Schedule, choose: Choose) -> None:
         default = self.ranked[0][1] if choose.given is None else None
         for name, values in self._candidates.items():
-            choose.one_of(name, values, getattr(default, name) if default is not None else values[0])
+            self.decide(sch, choose, name, values, getattr(default, name) if default is not None else values[0])
 
     @cached_property
     def _candidates(self) -> dict[str, list[Any]]:

@@ -86,9 +86,9 @@ class CudnnSpace(WrittenSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
-        choose.one_of("layout", Layout, Layout.NCHW)
-        choose.one_of("algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
-        choose.one_of("epilogue", Epilogue, Epilogue.FUSED)
+        self.decide(sch, choose, "layout", Layout, Layout.NCHW)
+        self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
 
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]

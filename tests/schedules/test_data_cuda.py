@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_emulator import run
 from random_convolutions import Case, random_case
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda import kernel_library
@@ -119,6 +120,14 @@ def test_gpus_without_clusters_are_told():
     weight = np.ones(LAYERS[0].weight_shape, np.float32)
     _, reasons = spaces_of(LAYERS[0], SparsityPattern.of(weight), Target({"kind": "cuda", "arch": "sm_86"}))
     assert "has no clusters" in reasons["data_cuda"]
+
+
+def test_metaschedule_does_not_drop_decisions():
+    spec = LAYERS[0]
+    space = data_cuda.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), TARGET)[0]
+    schedule = Schedule(space.func, debug_mask="none")
+    space.scheduled(space.starts()[3]).trace.simplified(True).apply_to_schedule(schedule, False)
+    assert space.decisions_of(schedule) == space.starts()[3]
 
 
 def test_names_of_stagings_are_those_of_logs():

@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.proxy_layer import MIN_TRIALS, Sample, SamplePhase
-from tvm_sparse.autotune.strategies import GuidedPhase, LibraryPhase, Phase, RandomPhase
+from tvm_sparse.autotune.strategies import GuidedPhase, LibraryPhase, RandomPhase
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
@@ -77,11 +77,16 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     if runner.left() <= 0 or runner.is_out_of_time:
         return
     runner.choose_baseline()
-    phase: Phase
     if options.search == "random":
-        phase = RandomPhase(runner, sparse, runner.left())
-    elif sample is not None and runner.left() >= MIN_TRIALS:
-        phase = SamplePhase(runner, sample, sparse, runner.left())
-    else:
-        phase = GuidedPhase(runner, sparse, runner.left())
-    yield from phase.run()
+        yield from RandomPhase(runner, sparse, runner.left()).run()
+        return
+    folded = [each for each in sparse if each.fold]
+    if sample is not None and folded and runner.left() >= MIN_TRIALS:
+        # What holds its weights as data builds at once, however many these are; it gets half of the trials.
+        others = [each for each in sparse if not each.fold]
+        yield from GuidedPhase(runner, others, runner.left() // 2).run()
+        sparse = folded
+        if runner.left() >= MIN_TRIALS and not runner.is_out_of_time:
+            yield from SamplePhase(runner, sample, sparse, runner.left()).run()
+            return
+    yield from GuidedPhase(runner, sparse, runner.left()).run()

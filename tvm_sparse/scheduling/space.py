@@ -208,7 +208,15 @@ class HandMadeSpace(Space):
 
 
 class WrittenSpace(HandMadeSpace):
-    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes."""
+    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes.
+
+    Its `apply` does nothing but `decide`.
+    """
+
+    def decide(self, sch: Schedule, choose: Choose, name: str, candidates: Iterable[int], default: int) -> None:
+        """Ask for a decision, and note it in the schedule: MetaSchedule drops samples that nothing depends on."""
+        value = choose.one_of(name, candidates, default)
+        sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
