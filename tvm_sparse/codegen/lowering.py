@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
@@ -85,12 +86,6 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
     ]
 
 
-def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
-    t = tirx.transform
-    split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
-    return [*folding_passes(deferred), *split]
-
-
 def _device_passes(deferred: Deferred) -> list[tvm.transform.Pass]:
     t = tirx.transform
     return [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
@@ -98,19 +93,13 @@ def _device_passes(deferred: Deferred) -> list[tvm.transform.Pass]:
 
 def register() -> None:
     """Register `PIPELINE` with TVM; calling it again changes nothing."""
-    from tvm.s_tir import pipeline
 
     def factory() -> tuple:
-        deferred = Deferred()
-
-        @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
-        def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
-            return tvm.ir.transform.Sequential(_passes(deferred))(module)
-
-        def finalize_device() -> tvm.transform.Pass:
-            return tvm.ir.transform.Sequential(_device_passes(deferred))
-
-        return lower, pipeline.finalize_host_passes, finalize_device
+        t, deferred = tirx.transform, Deferred()
+        split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
+        lower = tvm.transform.Sequential([*folding_passes(deferred), *split])
+        device = _device_passes(deferred)
+        return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(device)
 
     tirx.register_tir_pipeline(PIPELINE, factory)
 
@@ -125,7 +114,7 @@ def split(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc
     """
     deferred, t = Deferred(), tirx.transform
     bound = target if target.host is not None else target.with_host(tvm.target.Target("llvm"))
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    module = tvm.IRModule.from_expr(func.with_attr("global_symbol", "main"))
     with target:
         first = [t.BindTarget(bound), *folding_passes(deferred), t.SplitHostDevice()]
         module = tvm.transform.Sequential(first)(module)
@@ -160,16 +149,15 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
 
 
 def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
-    """Compile one scheduled function into a module whose function ``main`` it is.
+    """Compile one scheduled function, whose name is ``main``, into a module.
 
     Raises
     ------
     BuildError
         There is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
-        return compiled(module, target).mod
+        return compiled(tvm.IRModule.from_expr(func), target).mod
     except RuntimeError as error:
         reason = complaint(error)
         if not reason:

@@ -111,7 +111,8 @@ def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
     except TvmSparseError as error:
         return {"failure": str(error), "is_told": True}
     except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
-        return {"failure": f"{type(error).__name__}: {_tail(str(error))}"}
+        # Compilers and TVM put the reason at the end.
+        return {"failure": f"{type(error).__name__}: {str(error).strip()[-1500:]}"}
 
 
 def _die_with(parent: int) -> None:
@@ -119,11 +120,6 @@ def _die_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.killpg(0, signal.SIGKILL)
-
-
-def _tail(text: str, characters: int = 1500) -> str:
-    """The end of a message, where compilers and TVM put the reason."""
-    return text.strip()[-characters:]
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class CompiledModel:
         if len(inputs) != len(specs):
             names = ", ".join(spec.name for spec in specs)
             raise InputError("inputs", "wrong number of tensors", len(inputs), f"{len(specs)} ({names})")
-        libraries = [_library(value, spec) for value, spec in zip(inputs, specs, strict=True)]
+        libraries = [library_of(spec.name, value) for value, spec in zip(inputs, specs, strict=True)]
         # A plain loop: the warning in it counts stack frames to name the caller's line.
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
@@ -114,16 +114,11 @@ class CompiledModel:
             raise InputError(f"input {spec.name}", "wrong shape", layout.shape, str(spec.shape))
         if layout.is_contiguous and layout.is_aligned:
             return library.borrow(value)
-        if not isinstance(library, NumPy):
-            self._warn(
-                f"input {spec.name} is not contiguous and aligned to {ALIGNMENT} bytes, so it is copied each time"
-            )
-        return library.aligned_copy(value)
-
-    def _warn(self, message: str) -> None:
-        if not self._has_warned:
+        if not isinstance(library, NumPy) and not self._has_warned:
             self._has_warned = True
-            warnings.warn(message, stacklevel=4)
+            problem = f"is not contiguous and aligned to {ALIGNMENT} bytes, so it is copied each time"
+            warnings.warn(f"input {spec.name} {problem}", stacklevel=3)
+        return library.aligned_copy(value)
 
     def report(self) -> list[dict[str, Any]]:
         """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds.
@@ -137,14 +132,6 @@ class CompiledModel:
         rows = [COLUMNS, *([_cell(row[column]) for column in COLUMNS] for row in self.decisions)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _library(value: Any, spec: TensorSpec) -> Library:
-    library = library_of(value)
-    if library is None:
-        found, allowed = type(value).__name__, "torch.Tensor, numpy.ndarray or a DLPack tensor"
-        raise InputError(f"input {spec.name}", "this is no tensor", found, allowed)
-    return library
 
 
 def _cell(value: Any) -> str:

@@ -16,8 +16,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_read(arguments, console)
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
+    shapes, strict = dict(arguments.input_shape), arguments.strict_nonfinite
     with build_progress.shown(console) as on_progress:
-        shapes, strict = common.shapes(arguments), arguments.strict_nonfinite
         compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, strict, on_progress)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
