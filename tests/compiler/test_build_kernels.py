@@ -161,6 +161,18 @@ def test_the_compiler_is_told_by_version_and_settings(monkeypatch):
     assert nvcc.toolchain() == {"compiler": "nvcc", "version": "release 13.0"}
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-G")
     assert nvcc.toolchain()["NVCC_APPEND_FLAGS"] == "-G"
+    monkeypatch.delenv("NVCC_APPEND_FLAGS")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", SimpleNamespace(nvrtcVersion=lambda: (0, 13, 1)))
+    assert nvcc.toolchain() == {"compiler": "nvrtc", "version": "13.1"}
+
+
+def test_a_compiler_that_leaves_files_gets_one_source(prepared, lowered, monkeypatch, tmp_path):
+    """All kernels in one module; nothing is looked up, as nothing would be left then."""
+    built(prepared)
+    lowered.clear()
+    monkeypatch.setenv("TVM_KERNEL_DUMP", str(tmp_path))
+    assert len(imports(built(prepared).executable.mod)) == 1 and lowered == []
 
 
 def test_damage_is_repaired(prepared, lowered, tmp_path, home):

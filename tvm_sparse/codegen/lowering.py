@@ -87,12 +87,6 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
     ]
 
 
-def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
-    t = tirx.transform
-    split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
-    return [*folding_passes(deferred), *split]
-
-
 def _device_passes(deferred: Deferred) -> list[tvm.transform.Pass]:
     t = tirx.transform
     return [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
@@ -102,9 +96,11 @@ def register() -> None:
     """Register `PIPELINE` with TVM; calling it again changes nothing."""
 
     def factory() -> tuple:
-        deferred = Deferred()
-        lower = tvm.transform.Sequential(_passes(deferred))
-        return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(_device_passes(deferred))
+        t, deferred = tirx.transform, Deferred()
+        split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
+        lower = tvm.transform.Sequential([*folding_passes(deferred), *split])
+        device = _device_passes(deferred)
+        return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(device)
 
     tirx.register_tir_pipeline(PIPELINE, factory)
 
@@ -119,7 +115,7 @@ def split(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc
     """
     deferred, t = Deferred(), tirx.transform
     bound = target if target.host is not None else target.with_host(tvm.target.Target("llvm"))
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    module = tvm.IRModule.from_expr(func.with_attr("global_symbol", "main"))
     with target:
         first = [t.BindTarget(bound), *folding_passes(deferred), t.SplitHostDevice()]
         module = tvm.transform.Sequential(first)(module)

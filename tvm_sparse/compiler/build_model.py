@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
@@ -105,7 +106,9 @@ def build(
 ) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     decisions = list(decisions)
-    store = KernelStore(KernelCache.of_user(), target) if target.kind.name == "cuda" else None
+    # Files that compilers leave would overwrite each other's if they ran side by side.
+    is_apart = target.kind.name == "cuda" and not leaves_files()
+    store = KernelStore(KernelCache.of_user(), target) if is_apart else None
     builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, builder)

@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.compile_hooks import instead
 from tvm_sparse.codegen.cuda.launches import Launches
-from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, leaves_files, toolchain
+from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -75,7 +75,7 @@ class Facts:
 class KernelStore:
     """CUDA kernels for `target` in `cache`, as the compiler makes them that is set when this is made.
 
-    Without a cache, and where the compiler is asked to leave its files somewhere, nothing is found and nothing kept.
+    Without a cache nothing is found and nothing kept.
 
     Raises
     ------
@@ -86,7 +86,7 @@ class KernelStore:
     def __init__(self, cache: KernelCache | None, target: Target):
         with cuda_compiler(target):
             self._common: dict[str, Any] = {"target": target_json(target), "toolchain": toolchain()}
-        self._cache = None if leaves_files() else cache
+        self._cache = cache
 
     def key(self, request: KernelRequest) -> str:
         """Of a kernel's facts."""

@@ -33,7 +33,6 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
 
     from tvm_sparse.codegen import lowering
     from tvm_sparse.schedules import make_kernel
-    from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 
     spec = ConvSpec.from_json(request["spec"])
     with np.load(request["arrays"], allow_pickle=False) as arrays:
@@ -41,9 +40,7 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     target = Target(request["target"])
     kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
     lowering.build(kernel.func, target).export_library(request["library"])
-    sharing = "model" if KERNEL_LIBRARY in kernel.func.attrs else "shape"
-    named = {f"{sharing}_{number}": constant for number, constant in enumerate(kernel.constants)}
-    np.savez(constants_path(request["library"]), **named)  # type: ignore[arg-type]
+    np.savez(constants_path(request["library"]), *kernel.constants)
     return {}
 
 
@@ -114,6 +111,7 @@ def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
     except TvmSparseError as error:
         return {"failure": str(error), "is_told": True}
     except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
+        # Compilers and TVM put the reason at the end.
         return {"failure": f"{type(error).__name__}: {str(error).strip()[-1500:]}"}
 
 

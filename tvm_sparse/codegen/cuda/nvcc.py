@@ -5,6 +5,7 @@ TVM is told by environment variables and by global functions that it calls with 
 restores them.
 """
 
+import importlib
 import importlib.util
 import os
 import re
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def toolchain() -> dict[str, str]:
     """What decides, beside source and target, what CUDA source becomes here: compiler, its version, its settings."""
     if not is_compiled_here():
         return {"compiler": "none"}
-    version = _nvcc_version(shutil.which("nvcc") or "") if _mode() == "nvcc" else metadata.version("cuda-bindings")
+    version = _nvcc_version(shutil.which("nvcc") or "") if _mode() == "nvcc" else _nvrtc_version()
     return {"compiler": _mode(), "version": version, **{k: os.environ[k] for k in _OPTIONS if k in os.environ}}
 
 
@@ -88,6 +88,11 @@ def _nvcc_version(path: str) -> str:
         return ""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip()
+
+
+def _nvrtc_version() -> str:
+    _, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    return f"{major}.{minor}"
 
 
 def _settings() -> ExitStack:
@@ -150,7 +155,7 @@ def _units(source: str) -> list[TranslationUnit]:
 
 
 def leaves_files() -> bool:
-    """Whether the compiler is asked to leave what it reads and writes in a folder."""
+    """Whether the compiler is asked to leave what it reads and writes in a folder, under one name."""
     return "TVM_KERNEL_DUMP" in os.environ
 
 
