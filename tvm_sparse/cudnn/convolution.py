@@ -20,6 +20,8 @@ def _strides(shape: _Shape, layout: str = "nchw") -> _Shape:
 class Convolution:
     """What `plan` says, with a handle of one GPU; not for two threads at once.
 
+    `needed_bytes` is the workspace that cuDNN asks for.
+
     Raises
     ------
     BuildError
@@ -59,11 +61,13 @@ class Convolution:
         padding = spec.symmetric_padding or (0, 0)
         self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.tf32)
         descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
-        needed = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
-        if needed > plan.workspace_bytes:
+        self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
+        if self.needed_bytes > plan.workspace_bytes:
             hint = "tune the layer again, so that another kernel is chosen"
             allowed = f"up to {plan.workspace_bytes} bytes"
-            raise BuildError(self._where, "cuDNN needs more workspace than is planned for it", needed, allowed, hint)
+            raise BuildError(
+                self._where, "cuDNN needs more workspace than is planned for it", self.needed_bytes, allowed, hint
+            )
 
     def _run(self, at: Mapping[str, int]) -> None:
         plan, spec = self._plan, self._plan.spec
