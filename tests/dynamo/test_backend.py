@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torch.nn.utils import prune as torch_prune
 from vision import prune
 
 from tvm_sparse.dynamo.backend import backend
+from tvm_sparse.dynamo.options import Options
 from tvm_sparse.errors import LogError, ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -25,6 +27,7 @@ from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
+ROOT = Path(__file__).parents[2]
 # All sizes differ: Dynamo takes equal ones for the same.
 X = (2, 3, 9, 11)
 
@@ -474,7 +477,7 @@ def test_weights_that_are_not_finite_stay_eager():
 def test_inference_tensors_as_parameters_stay_eager():
     with torch.inference_mode():
         model = Plain()
-    stays_eager(model, randn(), message="a parameter is an inference tensor")
+    stays_eager(model, randn(), message="no changes of inference tensors, as parameters are")
 
 
 def test_nothing_to_compute_on():
@@ -592,18 +595,35 @@ assert "tvm_sparse" in torch.compiler.list_backends()
 """
 
 
-def test_the_back_end_is_found_by_its_name(tmp_path):
-    root = Path(__file__).parents[2]
-    table = (root / "pyproject.toml").read_text().partition("[project.entry-points.torch_dynamo_backends]\n")[2]
+def run_installed(code, tmp_path):
+    """Run `code` in a process that finds the entry point of pyproject.toml as if the package were installed."""
+    table = (ROOT / "pyproject.toml").read_text().partition("[project.entry-points.torch_dynamo_backends]\n")[2]
     (entry,) = re.findall(r'^(\w+) = "(.*)"$', table.partition("\n[")[0], re.MULTILINE)
     # As pip writes it.
     folder = tmp_path / "any_name-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: any-name\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{entry[0]} = {entry[1]}\n")
-    path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(root)!r}]\n"
-    done = subprocess.run([sys.executable, "-c", path + BY_NAME], capture_output=True, text=True, check=False)
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n{code}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_back_end_is_found_by_its_name(tmp_path):
+    run_installed(BY_NAME, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs(tmp_path):
+    page = (ROOT / "docs" / "torch-compile.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert "trials=64" in code
+    code = code.replace("trials=64", "trials=3") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n"
+    assert "unstructured" in run_installed(code, tmp_path)
+    own = {field.name for field in fields(Options)} - {"compile"}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= own
 
 
 @pytest.mark.gpu

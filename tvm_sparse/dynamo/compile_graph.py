@@ -7,7 +7,6 @@ import torch
 from tvm.target import Target
 
 from tvm_sparse.dynamo import graph
-from tvm_sparse.dynamo.options import WHERE
 from tvm_sparse.errors import ModelError, UsageError
 from tvm_sparse.frontend.relax_import import export_module, require_evaluation
 from tvm_sparse.runtime.batched_model import AnyModel
@@ -32,16 +31,16 @@ def is_sparse(constants: Sequence[torch.Tensor], density: float) -> bool:
 def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
     """Raise ModelError where results must be such as compiled code does not give, or weights cannot be watched."""
     if any(tensor.is_inference() for tensor in constants):
-        hint = "make the model outside of torch.inference_mode()"
-        raise ModelError(WHERE, "a parameter is an inference tensor, and torch counts no changes of these", hint=hint)
+        aside = "make the model outside of torch.inference_mode()"
+        raise ModelError("torch.compile", "torch counts no changes of inference tensors, as parameters are", hint=aside)
     if graph.wants_gradients(gm):
-        hint = "call the model under torch.no_grad() or torch.inference_mode()"
-        raise ModelError(WHERE, "gradients are wanted, and tvm_sparse compiles for inference only", hint=hint)
+        no_gradients = "call the model under torch.no_grad() or torch.inference_mode()"
+        raise ModelError("torch.compile", "gradients are wanted, and this is for inference only", hint=no_gradients)
     if any(torch.is_autocast_enabled(kind) for kind in _KINDS):
-        raise ModelError(WHERE, "autocast is on, and tvm_sparse computes in float32 only", hint="turn it off")
+        raise ModelError("torch.compile", "autocast is on, and only float32 is computed here", hint="turn it off")
     if graph.shares_memory(gm):
-        problem = "a result shares its memory with another one or with an input"
-        raise ModelError(WHERE, problem, hint="return a copy")
+        copy = "return a copy"
+        raise ModelError("torch.compile", "a result shares its memory with another one or with an input", hint=copy)
 
 
 def target_for(tensors: Sequence[torch.Tensor], given: Any) -> Target:
@@ -57,21 +56,25 @@ def target_for(tensors: Sequence[torch.Tensor], given: Any) -> Target:
     devices = sorted({str(tensor.device) for tensor in tensors})
     kind = _KINDS.get(devices[0].removesuffix(":0")) if len(devices) == 1 else None
     if kind is None:
-        hint = "move the model and its inputs"
-        raise ModelError(WHERE, "there is no code for where the tensors are", ", ".join(devices), "cpu or cuda:0", hint)
+        found, allowed = ", ".join(devices), "cpu or cuda:0"
+        raise ModelError(
+            "torch.compile", "there is no code for where the tensors are", found, allowed, "move them there"
+        )
     target = resolve_target(kind if given is None else given)
     if target.kind.name != kind:
+        problem = f"target {target.kind.name} does not run where the tensors are"
         hint = "move the model and its inputs, or leave the option target out"
-        raise UsageError(WHERE, f"target {target.kind.name} does not run where the tensors are", devices[0], hint=hint)
+        raise UsageError("torch.compile", problem, devices[0], hint=hint)
     return target
 
 
 def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -> Any:
     """The `torch.export.ExportedProgram` of a graph; ModelError where it does more than compute its results."""
     program = export_module(module, examples)
-    require_evaluation(WHERE, program)
+    require_evaluation("torch.compile", program)
     if graph.writes_to_arguments(program.graph):
-        raise ModelError(WHERE, "the model writes to its inputs or its state", hint="let it write to a copy")
+        problem = "the model writes to its inputs or its state"
+        raise ModelError("torch.compile", problem, hint="let it write to a copy")
     return program
 
 
