@@ -18,7 +18,8 @@ FLOW = (
     ("schedules", "codegen"),
     ("measure",),
     ("logs",),
-    ("compiler", "autotune", "benchmarks"),
+    ("compiler", "autotune"),
+    ("benchmarks",),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tvm_sparse.benchmarks.gpu.model_profile import profile, spans_us
 from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.errors import VerificationError
@@ -138,16 +139,12 @@ def _time_us(call: Callable[[], Any], number: int) -> float:
 
 
 def kernel_times_us(call: Callable[[], Any], calls: int = 10) -> list[dict[str, Any]]:
-    """Kernels of one call by the profiler: name, times it ran, microseconds of all of these together."""
-    call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
+    """Kernels of one call by the profiler: name, times it ran, microseconds of all of these together.
+
+    A kernel that starts early counts from the end of the one that it waits for.
+    """
     totals: dict[str, list[float]] = defaultdict(list)
-    for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            totals[event.name].append(event.time_range.elapsed_us())
+    for name, us in spans_us(profile(call, calls, as_graph=False)):
+        totals[name].append(us)
     rows = [{"kernel": name, "number": len(us) / calls, "us": sum(us) / calls} for name, us in totals.items()]
     return sorted(rows, key=lambda row: -row["us"])
