@@ -29,8 +29,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda.data_geometry import WARP, Staging, Tiling, is_pointwise
+from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_packing import packed
+from tvm_sparse.scheduling.cuda.data_tiling import WARP, Staging, Tiling, is_pointwise
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, Space, WrittenSpace, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -229,6 +230,6 @@ def _call(tiling: Tiling, shared_bytes: int) -> tirx.PrimFunc:
         # What the convolution lacks the kernel does not read.
         tensors = [data.get(name, data["x"]) for name in ("x", "weights", "bias", "residual", "y")]
         launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
-        numbers = [tirx.const(int(each), "int32") for each in (*tiling.geometry(), *launch)]
+        numbers = [tirx.const(int(each), "int32") for each in (*geometry(tiling), *launch)]
         T.evaluate(T.call_packed(tiling.kernel, *tensors, stride, *numbers))
     return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: "sparse_data"})

@@ -9,7 +9,8 @@ import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.data_geometry import WARP, Geometry, Tiling
+from tvm_sparse.scheduling.cuda.data_geometry import Geometry, geometry
+from tvm_sparse.scheduling.cuda.data_tiling import WARP, Tiling
 
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""
@@ -79,10 +80,10 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], f
     threads = WARP * tiling.warps
     assert threads <= MAX_THREADS and parts <= MAX_CLUSTER and tiling.shared_bytes(weights.shape[1]) <= SHARED
     y = np.full(spec.output_shape, np.nan, np.float32)
-    geometry = np.array(tiling.geometry(), np.int32)
+    fields = np.array(geometry(tiling), np.int32)
     tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
-    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, geometry)]
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
     kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
     numbers = (weights.shape[1], len(Geometry._fields), kernel, k, tiles, parts, threads)
     _library(folder).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])

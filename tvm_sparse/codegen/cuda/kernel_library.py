@@ -14,7 +14,8 @@ from tvm_sparse.codegen.cuda.dependent_launch import LAUNCHED_EARLY, LAUNCHED_WI
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda.data_geometry import MAX_LANE_PIXELS, Geometry
+from tvm_sparse.scheduling.cuda.data_geometry import Geometry
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.
