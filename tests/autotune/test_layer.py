@@ -208,7 +208,7 @@ CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
 
 def tune_cuda(known=(), start=None):
     options = TuneOptions(trials=10, batch=4, schedules=("csr_cuda",))
-    return list(tune_layer(SPEC, WEIGHT, CUDA, options, known, start=start))
+    return list(tune_layer(SPEC, WEIGHT, CUDA, options, known, starts=[start] if start else []))
 
 
 def warm_only(record):
