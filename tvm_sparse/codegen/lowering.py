@@ -13,6 +13,7 @@ from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
+from tvm_sparse.codegen.cuda.kernel_library import library, library_names
 from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline_pass
 from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
 from tvm_sparse.codegen.tir.fma_chains import Deferred
@@ -134,11 +135,20 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     finds that, so that nothing wrong is run.
     """
     register()
+    libraries = [each for name in library_names(module) if (each := library(name, target)) is not None]
+    if libraries and relax_pipeline is not None:
+        others = module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else []
+        module = module.with_attr("external_mods", [*others, *libraries])
     options = {} if relax_pipeline is None else {"relax_pipeline": relax_pipeline}
 
     def attempt(target: tvm.target.Target) -> Any:
         with cuda_compiler(target):
-            return tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+            executable = tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+        if relax_pipeline is None:
+            # Relax imports them itself.
+            for each in libraries:
+                executable.mod.import_module(each)
+        return executable
 
     try:
         return attempt(target)

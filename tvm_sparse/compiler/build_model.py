@@ -16,22 +16,29 @@ from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
+from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -42,8 +49,10 @@ def compile(
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
+    allow_tf32: bool = False,
+    batch: int | Sequence[int] | None = None,
     on_progress: OnProgress | None = None,
-) -> CompiledModel:
+) -> AnyModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
     Parameters
@@ -57,13 +66,19 @@ def compile(
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
+    allow_tf32
+        On a GPU, let convolutions round their inputs to TF32, 10 bits behind the point, where that is faster, as torch
+        does by default. Otherwise all compute in float32.
+    batch
+        Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
+        (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
     on_progress
         Called with a `BuildProgress` now and then while CUDA kernels are built.
 
     Raises
     ------
     ModelError
-        The model cannot be used.
+        The model cannot be used, or not with such a batch.
     UsageError
         The target is unknown, or a package that reads the model is missing.
     LogError
@@ -75,11 +90,15 @@ def compile(
     log = TuningLog(log) if isinstance(log, (str, Path)) else log
     if log is not None:
         log.require_known_schema()
-    prepared = prepare(source, example_inputs, shapes)
-    decisions = decide(prepared.layers, resolved, log)
-    if strict_nonfinite:
-        decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-    return build(prepared, decisions, resolved, on_progress)
+
+    def compiled(size: int | None) -> CompiledModel:
+        prepared = prepare(source, example_inputs, shapes, size)
+        decisions = decide(prepared.layers, resolved, log, allow_tf32)
+        if strict_nonfinite:
+            decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
+        return build(prepared, decisions, resolved, on_progress)
+
+    return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
 
 def build(
@@ -93,18 +112,21 @@ def build(
     builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, builder)
+        module = keep_nan(replace_convolutions(prepared.mod, kernels))
         with store.remembered() if store is not None else nullcontext():
-            executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), kernels, target)
+            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, kernels, target)
         wrong = verify(prepared.layers, decisions, kernels, executable, target, store)
         if not wrong:
             break
-        # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
+        # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
     rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
-    return CompiledModel(executable, target, _signature(prepared.mod), rows)
+    calls_cudnn = any(is_library(decision.schedule) for decision in decisions)
+    libraries = {CUDNN: library.version() or "9"} if calls_cudnn else {}
+    return CompiledModel(executable, target, _signature(prepared.mod), rows, libraries=libraries)
 
 
 def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
@@ -131,8 +153,7 @@ def kernels_of(
         for (index, layer), kernel in zip(missing, made, strict=True):
             if isinstance(kernel, Kernel):
                 kernels[layer.name] = kernel
-            # Without a record it is the default dense kernel, and nothing is left to fall to.
-            elif decisions[index].record is None:
+            elif not can_be_dense(decisions[index], target):
                 raise kernel
             else:
                 decisions[index] = to_dense(decisions[index], target, str(kernel))

@@ -12,12 +12,16 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.compiler.kernel_store import KernelStore
+from tvm_sparse.compiler.plan_scratch import scratch_of
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.cudnn import packed_function
+from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.schedule_names import is_tf32
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -50,7 +54,9 @@ def verify(
     obstacle = why_not_here(target)
     if obstacle:
         return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
+    packed_function.register()
     use_threads(thread_count(target))
+    in_tf32 = {decision.layer for decision in decisions if is_tf32(decision.schedule)}
     library, names = executable.jit(), function_names(layers, kernels)
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())
@@ -59,7 +65,12 @@ def verify(
             some = open_[first : first + side_by_side]
             for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
                 function = library.get_function(names[layer.name], query_imports=True)
-                worst = case.worst_error(function, kernels[layer.name], device_of(target))
+                try:
+                    worst = case.worst_error(function, kernels[layer.name], layer.name in in_tf32, device_of(target))
+                except BuildError as error:
+                    # Of a library, which may not compute this convolution.
+                    wrong[layer.name] = str(error)
+                    continue
                 if not worst <= 1:
                     wrong[layer.name] = f"the transferred kernel is wrong by {worst:.3g} times the error bound"
                 elif store is not None and proofs[layer.name]:
@@ -93,11 +104,14 @@ class _Case:
             arguments["bias"] = layer.bias
         return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
 
-    def worst_error(self, function: Any, kernel: Kernel, device: Any) -> float:
+    def worst_error(self, function: Any, kernel: Kernel, tf32: bool, device: Any) -> float:
         """Largest error of a kernel as a fraction of its bound."""
         x, *epilogue = (array if name == "bias" else array[self.images] for name, array in self.arguments.items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
         y = tvm.runtime.tensor(np.full(self.layer.spec.output_shape, np.nan, np.float32), device)
-        function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y)
+        arrays = scratch_of(kernel.func) if device.type == "cuda" else []
+        scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
+        function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
         device.sync()
-        return self.expected.worst(y.numpy(), self.images)
+        expected = self.expected.in_tf32(self.layer.weight) if tf32 else self.expected
+        return expected.worst(y.numpy(), self.images)

@@ -12,31 +12,36 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolu
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A Relax module after all folding, and its convolutions in program order."""
+    """A Relax module after all folding, and its convolutions and sparse linear layers in program order."""
 
     mod: tvm.IRModule
     layers: list[ConvLayer]
 
 
 def prepare(
-    source: Any, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
+    source: Any,
+    example_inputs: Any = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
 ) -> PreparedModel:
     """Open a model and fold what can be folded; see `ModelSource` for arguments and errors."""
     opened = ModelSource(source)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
-    module = opened.relax_module(example_inputs, shapes)
+    module = opened.relax_module(example_inputs, shapes, batch)
     # Constants, so that pruning masks are in the weights.
     module = fold_constants(module)
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
     check_constants(module)
-    # What surrounds a convolution moves into it.
+    # What surrounds a layer moves into it.
     module = fold_padding(module)
+    module = fold_scaling(module)
     module = fold_batch_norm(module)
     return PreparedModel(module, find_convolutions(module))

@@ -33,6 +33,7 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
 
     from tvm_sparse.codegen import lowering
     from tvm_sparse.schedules import make_kernel
+    from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 
     spec = ConvSpec.from_json(request["spec"])
     with np.load(request["arrays"], allow_pickle=False) as arrays:
@@ -40,7 +41,9 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     target = Target(request["target"])
     kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
     lowering.build(kernel.func, target).export_library(request["library"])
-    np.savez(constants_path(request["library"]), *kernel.constants)
+    sharing = "model" if KERNEL_LIBRARY in kernel.func.attrs else "shape"
+    named = {f"{sharing}_{number}": constant for number, constant in enumerate(kernel.constants)}
+    np.savez(constants_path(request["library"]), **named)  # type: ignore[arg-type]
     return {}
 
 
