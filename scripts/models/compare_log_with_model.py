@@ -22,7 +22,6 @@ from tvm_sparse.benchmarks.gpu.model_profile import LoggedLayer, compare, profil
 from tvm_sparse.benchmarks.networks import MODELS, Options
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import Decision, decide
-from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
@@ -77,16 +76,14 @@ def _profiled(options: argparse.Namespace) -> tuple[list[LoggedLayer], list[Any]
     compiled = build(prepared, decisions, target)
     inputs = [torch.rand(each.shape, device="cuda") for each in compiled.signature.inputs]
     events = profile(lambda: compiled(*inputs), options.runs, not options.no_graph)
-    # Layers with weights of their own have functions of their own.
-    functions = function_names(prepared.layers, {layer.name: object() for layer in prepared.layers})
-    return [_logged(*each, functions) for each in zip(decisions, compiled.report(), strict=True)], events
+    return [_logged(*each) for each in zip(decisions, compiled.report(), strict=True)], events
 
 
-def _logged(decision: Decision, row: dict[str, Any], functions: dict[str, str]) -> LoggedLayer:
+def _logged(decision: Decision, row: dict[str, Any]) -> LoggedLayer:
     """A layer with the times of its record, if the model got that record's kernel."""
     record = decision.record if decision.schedule == row["schedule"] else None
     cold_us, warm_us = (_median(record, name) for name in ("cold_times_us", "times_us"))
-    return LoggedLayer(decision.layer, row["schedule"], functions[decision.layer], cold_us, warm_us)
+    return LoggedLayer(decision.layer, row["schedule"], tuple(row.get("kernels", ())), cold_us, warm_us)
 
 
 def _median(record: TuningRecord | None, name: str) -> float | None:

@@ -114,6 +114,14 @@ def test_help_loads_nothing_else():
     assert loaded_by(code) == {"tvm_sparse"}
 
 
+def test_compiling_for_a_gpu_says_what_is_built(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))
+    words = ("compile", model, "-o", tmp_path / "a.ts", "--target", '{"kind":"cuda","arch":"sm_90"}')
+    for said in ("1 kernel: 1 built in ", "1 kernel: 1 built before"):
+        assert call(*words) == 0
+        assert said in capsys.readouterr().err
+
+
 def test_public_names():
     for name in tvm_sparse.__all__:
         assert getattr(tvm_sparse, name) is not None

@@ -65,7 +65,7 @@ def test_apart_and_together_it_is_the_same(name: str, target: Target) -> None:
     launches = Launches.from_json(json.loads(json.dumps(renamed.launches.to_json())))
     assert launches == renamed.launches
     whole = lowering.build(kernel.func, target)
-    built = BuiltKernel.of(launches, device_module(launches, shown.encode(), target), kernel.constants, "key")
+    built = BuiltKernel.of(launches, device_module(launches, shown.encode(), target), kernel.constants)
     host = lowering.build(built.func, target)
     assert host.inspect_source("ll") == whole.inspect_source("ll")
     host.import_module(built.module)

@@ -254,6 +254,15 @@ def test_a_kernel_that_cannot_be_told_apart_is_built_with_the_model(prepared, lo
     assert module.inspect_source().count('extern "C" __global__') // 2 >= 5
 
 
+def test_kernels_of_a_library_go_to_no_compiler(prepared, lowered):
+    """They are calls; the report names what they call, and progress is of the others."""
+    seen: list[BuildProgress] = []
+    schedules = ("data_cuda", "data_cuda", "csr_cuda", "folded_cuda")
+    rows = build_model.build(prepared, decisions_of(prepared, schedules), TARGET, seen.append).report()
+    assert sorted(lowered) == ["csr_cuda", "folded_cuda"] and seen[-1].total == 2
+    assert all(name.startswith("tvm_sparse_data_") for row in rows[:2] for name in row["kernels"])
+
+
 def test_progress(prepared, monkeypatch):
     """All kernels, then those that are new; found ones count as done."""
     seen: list[BuildProgress] = []
@@ -364,7 +373,7 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
 
     kernel = SimpleNamespace(constants=())
     for bad in (None, 0, 17, 39):
-        worst = case.worst_error(function, kernel, tvm.cpu(0))
+        worst = case.worst_error(function, kernel, False, tvm.cpu(0))
         assert worst <= 1 if bad is None else worst > 1
 
 

@@ -1,12 +1,16 @@
 """What kernels compute for themselves lies in memory that Relax plans."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import zoo
 from tvm.target import Target
 
+from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.frontend.prepare import prepare
@@ -55,6 +59,21 @@ def test_no_kernel_of_a_gpu_takes_memory_of_its_own():
     assert FROM_THE_POOL in host_code(build_model._compile(module, target))
     assert FROM_THE_POOL not in host_code(build_model._compile(plan_scratch(module), target))
     assert not any(scratch_of(func) for func in plan_scratch(module).functions.values() if hasattr(func, "body"))
+
+
+def test_no_built_kernel_takes_memory_of_its_own():
+    """Its function is not scheduled, it only launches."""
+    target = Target(CUDA, host={"kind": "llvm"})
+    module, shapes = zoo.TORCH["residual_two_convs"]
+    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
+    decisions = [replace(each, schedule="csr_cuda") for each in decide(prepared.layers, target, None)]
+    builder = build_model.KernelBuilder(target, build_model.KernelStore(None, target))
+    kernels = build_model.kernels_of(prepared.layers, decisions, target, builder)
+    assert all(isinstance(kernel, BuiltKernel) for kernel in kernels.values())
+    assert any(scratch_of(kernel.func) for kernel in kernels.values())
+    module = replace_convolutions(prepared.mod, kernels)
+    assert FROM_THE_POOL in host_code(build_model._compile(module, target, kernels))
+    assert FROM_THE_POOL not in host_code(build_model._compile(plan_scratch(module), target, kernels))
 
 
 def test_a_model_without_scratch_is_left_as_it_is():

@@ -47,7 +47,8 @@ def content_key(parts: Mapping[str, Any]) -> str:
 def _versions() -> dict[str, str]:
     """Versions of what makes kernels; of tvm-sparse the code too, which may change without its number."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    for path in sorted(path for package in _DECIDING for path in (root / package).rglob("*.py")):
+    files = (path for package in _DECIDING for path in (root / package).rglob("*") if path.suffix in (".py", ".cu"))
+    for path in sorted(files):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
     return {"tvm-sparse": __version__, "code": digest.hexdigest(), **versions}

@@ -17,6 +17,7 @@ from tvm_sparse.compiler.kernel_store import Facts, KernelRequest, KernelStore
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.schedule_names import is_compiled
 
 # What was estimated beforehand counts like this share of the work, done in the time that was estimated for it.
 PRIOR_SHARE = 0.05
@@ -52,15 +53,16 @@ class KernelBuilder:
         """The kernel of each request, the same object for equal ones, or why it cannot be built."""
         keys = [self._store.key(request) for request in requests]
         keyed = dict(zip(keys, requests, strict=True))
+        own = {key: request for key, request in keyed.items() if is_compiled(request.schedule)}
         for key in keyed.keys() - self._results.keys():
-            found = self._store.find(key)
+            found = self._store.find(key) if key in own else (Facts(None), b"")
             if found is not None:
                 self._results[key] = found
-        missing = {key: request for key, request in keyed.items() if key not in self._results}
+        missing = {key: request for key, request in own.items() if key not in self._results}
         if missing:
-            self._run(missing, len(keyed))
-        elif self._on_progress is not None:
-            self._on_progress(BuildProgress(len(keyed), len(keyed), len(keyed), 0.0))
+            self._run(missing, len(own))
+        elif self._on_progress is not None and own:
+            self._on_progress(BuildProgress(len(own), len(own), len(own), 0.0))
         return [self._kernel(key, keyed[key]) for key in keys]
 
     def _run(self, requests: dict[str, KernelRequest], total: int) -> None:
@@ -80,10 +82,14 @@ class KernelBuilder:
         if isinstance(result, TvmSparseError):
             return result
         if key not in self._kernels:
-            self._kernels[key] = self._made(key, request, *result)
+            try:
+                self._kernels[key] = self._made(request, *result)
+            except TvmSparseError as error:
+                self._results[key] = error
+                return error
         return self._kernels[key]
 
-    def _made(self, key: str, request: KernelRequest, facts: Facts, code: bytes) -> Kernel:
+    def _made(self, request: KernelRequest, facts: Facts, code: bytes) -> Kernel:
         """The kernel of `facts`; one that is not built apart as it is scheduled."""
         made_from = (request.spec, request.pattern, self._target)
         if facts.launches is None:
@@ -97,4 +103,4 @@ class KernelBuilder:
         names = facts.launches.names
         if names not in self._modules:
             self._modules[names] = device_module(facts.launches, code, self._target)
-        return BuiltKernel.of(facts.launches, self._modules[names], constants, key)
+        return BuiltKernel.of(facts.launches, self._modules[names], constants)

@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
@@ -37,6 +38,7 @@ from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
@@ -114,7 +116,7 @@ def build(
         kernels = kernels_of(prepared.layers, decisions, target, builder)
         module = keep_nan(replace_convolutions(prepared.mod, kernels))
         with store.remembered() if store is not None else nullcontext():
-            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, kernels, target)
+            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target, kernels)
         wrong = verify(prepared.layers, decisions, kernels, executable, target, store)
         if not wrong:
             break
@@ -131,8 +133,11 @@ def build(
 
 def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
     """The row of the decision table; with the names of its kernels where they are not made from the layer's."""
-    names = {"kernels": list(kernel.names)} if isinstance(kernel, BuiltKernel) else {}
-    return {**decision.to_json(), **names}
+    if isinstance(kernel, BuiltKernel):
+        names = kernel.names
+    else:
+        names = launched(kernel.func) if KERNEL_LIBRARY in kernel.func.attrs else ()
+    return decision.to_json() | ({"kernels": list(names)} if names else {})
 
 
 def kernels_of(
@@ -149,7 +154,7 @@ def kernels_of(
     kernels: dict[str, Kernel] = {}
     while len(kernels) < len(layers):
         missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]
-        made = make([_request(layer, decisions[index]) for index, layer in missing])
+        made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
         for (index, layer), kernel in zip(missing, made, strict=True):
             if isinstance(kernel, Kernel):
                 kernels[layer.name] = kernel
@@ -158,10 +163,6 @@ def kernels_of(
             else:
                 decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
-
-
-def _request(layer: ConvLayer, decision: Decision) -> KernelRequest:
-    return KernelRequest(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
 
 
 def _scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:
@@ -186,9 +187,9 @@ def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay
         return error
 
 
-def _compile(module: tvm.IRModule, kernels: Mapping[str, Kernel], target: Target) -> Any:
-    """The executable of `module`, which calls `kernels`."""
-    modules = {each.names: each.module for each in kernels.values() if isinstance(each, BuiltKernel)}
+def _compile(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel] | None = None) -> Any:
+    """The executable of `module`, with the code of those of `kernels` that were built before."""
+    modules = {each.names: each.module for each in (kernels or {}).values() if isinstance(each, BuiltKernel)}
     if modules:
         module = module.with_attr("external_mods", list(modules.values()))
     try:

@@ -21,8 +21,10 @@ from tvm_sparse.codegen.cuda.compile_hooks import instead
 from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.resolve import target_json
 
@@ -39,6 +41,11 @@ class KernelRequest:
     spec: ConvSpec
     weight: np.ndarray
     pattern: SparsityPattern
+
+    @classmethod
+    def of(cls, layer: ConvLayer, decision: Decision) -> KernelRequest:
+        """The kernel that `decision` chose for `layer`."""
+        return cls(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
 
     @property
     def build_s(self) -> float:

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import Expr, Var
 from tvm.s_tir import SBlock, SBlockRealize
 
+from tvm_sparse.codegen.tir.tir_builder import sequence, statements_of
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, rebuild
 
 
@@ -34,17 +35,25 @@ def plan_scratch(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def scratch_of(func: tirx.PrimFunc) -> list[Var]:
-    """The arrays in global memory that a scheduled function makes for itself."""
-    root = func.body.block if isinstance(func.body, SBlockRealize) else None
-    return [array for array in root.alloc_buffers if _is_global(array)] if root is not None else []
+    """The arrays in global memory that a scheduled function makes for itself, or one that launches built kernels."""
+    if isinstance(func.body, SBlockRealize):
+        return [array for array in func.body.block.alloc_buffers if _is_global(array)]
+    return [stmt.buffer for stmt in statements_of(func.body) if _makes_array(stmt)]
 
 
 def _is_global(array: Var) -> bool:
     return array.ty.storage_scope in ("", "global")
 
 
+def _makes_array(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.AllocBuffer) and _is_global(stmt.buffer)
+
+
 def _lift(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with its scratch arrays as its last parameters."""
+    if not isinstance(func.body, SBlockRealize):
+        body = sequence([stmt for stmt in statements_of(func.body) if not _makes_array(stmt)])
+        return tirx.PrimFunc([*func.params, *scratch_of(func)], body, func.ret_type, func.attrs)
     root = func.body.block
     kept = [array for array in root.alloc_buffers if not _is_global(array)]
     rest = (root.name_hint, root.body, root.init, kept, root.match_buffers, root.annotations)

@@ -9,19 +9,18 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.compiler.kernel_selection import Decision
-from tvm_sparse.compiler.kernel_store import KernelStore
+from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.plan_scratch import scratch_of
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import digest
-from tvm_sparse.cudnn import packed_function
+from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import is_tf32
+from tvm_sparse.scheduling.schedule_names import is_library, is_tf32
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -45,9 +44,9 @@ def verify(
 
     What is run is the very function that the model calls; not again where `store` knows that it was right.
     """
-    chosen = zip(layers, decisions, strict=True)
-    proofs = {layer.name: _proof(layer, kernels[layer.name], target) for layer, each in chosen if each.transferred}
-    known = {name for name, proof in proofs.items() if store is not None and proof and store.is_proven(proof)}
+    chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
+    proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}
+    known = {name for name, proof in proofs.items() if store is not None and store.is_proven(proof)}
     open_ = [layer for layer in layers if layer.name in proofs and layer.name not in known]
     if not open_:
         return {}
@@ -57,14 +56,14 @@ def verify(
     packed_function.register()
     use_threads(thread_count(target))
     in_tf32 = {decision.layer for decision in decisions if is_tf32(decision.schedule)}
-    library, names = executable.jit(), function_names(layers, kernels)
+    module, names = executable.jit(), function_names(layers, kernels)
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())
     with ThreadPoolExecutor(side_by_side) as pool:
         for first in range(0, len(open_), side_by_side):
             some = open_[first : first + side_by_side]
             for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
-                function = library.get_function(names[layer.name], query_imports=True)
+                function = module.get_function(names[layer.name], query_imports=True)
                 try:
                     worst = case.worst_error(function, kernels[layer.name], layer.name in in_tf32, device_of(target))
                 except BuildError as error:
@@ -73,17 +72,22 @@ def verify(
                     continue
                 if not worst <= 1:
                     wrong[layer.name] = f"the transferred kernel is wrong by {worst:.3g} times the error bound"
-                elif store is not None and proofs[layer.name]:
+                elif store is not None:
                     store.keep_proof(proofs[layer.name])
     return wrong
 
 
-def _proof(layer: ConvLayer, kernel: Kernel, target: Target) -> dict[str, Any]:
-    """What a kernel was verified with, and where; empty where it is not known what it was built from."""
-    if not isinstance(kernel, BuiltKernel):
+def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelStore | None) -> dict[str, Any]:
+    """What a kernel is verified with, and where, as JSON values."""
+    if store is None:
         return {}
-    bias = digest(layer.bias) if layer.bias is not None else ""
-    return {"verified": kernel.key, "on": fingerprint_of(target), "seed": VERIFICATION_SEED, "bias": bias}
+    return {
+        "verified": store.key(KernelRequest.of(layer, decision)),
+        "on": fingerprint_of(target),
+        "library": library.version() if is_library(decision.schedule) else None,
+        "seed": VERIFICATION_SEED,
+        "bias": digest(layer.bias) if layer.bias is not None else None,
+    }
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ It is all that records, requests and decision tables have of them.
 TF32 = "tf32"
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
+# A schedule whose kernels launch a library of ours, which is compiled once for all of them.
+DATA = "data_cuda"
 
 
 def is_tf32(name: str) -> bool:
@@ -17,6 +19,11 @@ def is_tf32(name: str) -> bool:
 def is_exact(name: str) -> bool:
     """Whether kernels compute in float32 throughout."""
     return not is_tf32(name)
+
+
+def is_compiled(name: str) -> bool:
+    """Whether each kernel has code of its own."""
+    return name.partition(":")[0] not in (CUDNN, DATA)
 
 
 def is_library(name: str) -> bool:

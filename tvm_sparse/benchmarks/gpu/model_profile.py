@@ -25,14 +25,15 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class LoggedLayer:
-    """A layer of a compiled model: its name, its schedule, the function that computes it, and its times in the log.
+    """A layer of a compiled model: its name, its schedule, the names of its kernels, and its times in the log.
 
-    Medians in microseconds; None where the log has none of the kernel that the model got.
+    A kernel called ``NAME_kernel`` may be named ``NAME``. Medians in microseconds; None where the log has none of the
+    kernel that the model got.
     """
 
     layer: str
     schedule: str
-    function: str
+    kernels: tuple[str, ...]
     cold_us: float | None
     warm_us: float | None
 
@@ -103,10 +104,10 @@ def spans_us(events: Iterable[KernelEvent]) -> list[tuple[str, float]]:
 
 
 def compare(layers: Sequence[LoggedLayer], events: Iterable[KernelEvent], runs: int) -> Comparison:
-    """Times in the log beside those of `events`, of `runs` runs of the model.
+    """Times in the log beside those of `events`, of `runs` runs of the model; medians over runs.
 
-    A kernel belongs to the function whose name is its own up to ``_kernel``. Its time is the median over runs, of one
-    call.
+    Layers share kernels. Where one is executed once for each layer that has it, these are their times, in the order of
+    the layers; otherwise each has the mean.
 
     Raises
     ------
@@ -116,23 +117,30 @@ def compare(layers: Sequence[LoggedLayer], events: Iterable[KernelEvent], runs: 
     by_name: dict[str, list[float]] = defaultdict(list)
     for name, span_us in spans_us(events):
         by_name[re.sub(r"_kernel(_\d+)?$", "", name)].append(span_us)
-    functions = {each.function for each in layers}
-    in_model_us: dict[str, float] = {}
+    owners: dict[str, list[str]] = defaultdict(list)
+    for each in layers:
+        for kernel in dict.fromkeys(each.kernels):
+            owners[kernel].append(each.layer)
+    in_model_us: dict[str, float] = defaultdict(float)
     others_us: dict[str, float] = {}
     for name, found in by_name.items():
         if len(found) % runs:
             raise BuildError(
                 f"kernel {name}", "is not executed alike in every run", len(found), f"a multiple of {runs}"
             )
-        count = len(found) // runs
+        count, shared = len(found) // runs, owners.get(name, [])
+        if len(shared) == count:
+            for index, layer in enumerate(shared):
+                in_model_us[layer] += statistics.median(found[index::count])
+            continue
         run_us = statistics.median(sum(found[run * count : (run + 1) * count]) for run in range(runs))
-        if name in functions:
-            in_model_us[name] = run_us / count
-        else:
+        for layer in shared:
+            in_model_us[layer] += run_us / count
+        if not shared:
             others_us[name] = run_us
     return Comparison(
         tuple(
-            ComparedLayer(each.layer, each.schedule, each.cold_us, each.warm_us, in_model_us.get(each.function))
+            ComparedLayer(each.layer, each.schedule, each.cold_us, each.warm_us, in_model_us.get(each.layer))
             for each in layers
         ),
         others_us,

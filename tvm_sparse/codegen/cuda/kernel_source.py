@@ -60,21 +60,18 @@ class KernelSource:
 class BuiltKernel(Kernel):
     """A kernel whose device code is a module of its own; `func` only launches what is in it.
 
-    `names` are those of its device functions; `key` says what it was built from.
+    `names` are those of its device functions.
     """
 
     module: tvm.runtime.Module | None = None
     names: tuple[str, ...] = ()
-    key: str = ""
 
     @classmethod
-    def of(
-        cls, launches: Launches, module: tvm.runtime.Module, constants: tuple[np.ndarray, ...], key: str
-    ) -> BuiltKernel:
+    def of(cls, launches: Launches, module: tvm.runtime.Module, constants: tuple[np.ndarray, ...]) -> BuiltKernel:
         """The kernel that launches what is in `module`, a `device_module` of `launches`."""
         # As an ordinary `Kernel` has it, so that Relax leaves it alone.
         func = launches.host_function().with_attr("tirx.is_scheduled", True).with_attr("op_pattern", 8)
-        return cls(func, constants, module, launches.names, key)
+        return cls(func, constants, module, launches.names)
 
 
 def device_module(launches: Launches, code: bytes, target: Target) -> tvm.runtime.Module:

@@ -179,3 +179,13 @@ def _owner(data: tirx.Expr) -> Var | None:
     """The array whose data pointer `data` is."""
     is_pointer = isinstance(data, Call) and data.op.same_as(Op.get("tirx.buffer_data"))
     return data.args[0] if is_pointer else None
+
+
+def launched(func: PrimFunc) -> tuple[str, ...]:
+    """Names of what a host function calls by name, in order: the kernels of a library."""
+    calls = (stmt.value for stmt in statements_of(func.body) if isinstance(stmt, Evaluate))
+    return tuple(
+        str(call.args[0].value)
+        for call in calls
+        if isinstance(call, Call) and call.op.same_as(Op.get("tirx.tvm_call_packed"))
+    )
