@@ -5,6 +5,8 @@ The input is packed so that one tap of a whole group of output rows is one conti
 multiplied by vectors loaded at its offset; the tile's sums stay in registers.
 """
 
+import math
+
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -14,10 +16,10 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, require_int32, stretch, whole
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors, nearest
+from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 
 NAME = "csr_cpu"
 TARGET = "llvm"
@@ -37,39 +39,28 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     found: list[Space] = []
     for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]:
-        require_int32(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
+        longest = max(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
+        if longest > MAX_ELEMENTS:
+            raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
         found.append(CsrRowSpace(spec, pattern.nnz, layout, divisors(layout.vectors, TILE)[-1]))
     return found
 
 
-def _phases(spec: ConvSpec) -> tuple[int, int]:
-    """Rows and columns are split by their remainder of the stride into this many parts that taps use."""
-    extents = zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True)
-    rows, columns = (min(stride, (taps - 1) * dilation + 1) for stride, taps, dilation in extents)
-    return rows, columns
-
-
-def _phase(spec: ConvSpec, layout: RowGroups) -> int:
-    """Floats of one phase of a packed channel, whole rows."""
-    return -(-layout.length(spec) // layout.row_stride) * layout.row_stride
-
-
 def _channel(spec: ConvSpec, layout: RowGroups) -> int:
     """Floats of a packed channel."""
-    if layout.reads_input(spec):
-        return spec.h * spec.w
-    return int(np.prod(_phases(spec))) * _phase(spec, layout)
+    return spec.h * spec.w if layout.reads_input(spec) else math.prod(layout.packed_shape(spec))
 
 
 def _places(spec: ConvSpec, layout: RowGroups) -> np.ndarray:
     """Where taps (C, R, S) lie in a packed image, relative to the output pixel."""
+    _, phases_x, height, width = layout.packed_shape(spec)
     c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
     (rows, phase_y), (columns, phase_x) = (
         np.divmod(tap * dilation, stride)
         for tap, dilation, stride in zip((r, s), spec.dilation, spec.stride, strict=True)
     )
-    phase = phase_y * _phases(spec)[1] + phase_x
-    return c * _channel(spec, layout) + phase * _phase(spec, layout) + rows * layout.row_stride + columns
+    phase = phase_y * phases_x + phase_x
+    return c * _channel(spec, layout) + (phase * height + rows) * width + columns
 
 
 class CsrRowSpace(HandMadeSpace):
@@ -115,11 +106,11 @@ def _write(spec: ConvSpec, layout: RowGroups, tile: int, arguments: dict[str, ti
 
 
 def _write_pack(spec: ConvSpec, layout: RowGroups, x: tirx.Var) -> tirx.Var:
-    (phases_y, phases_x), phase, stride = _phases(spec), _phase(spec, layout), layout.row_stride
+    phases_y, phases_x, height, width = layout.packed_shape(spec)
     packed = new_buffer("packed", (spec.n, spec.c * _channel(spec, layout)))
-    with T.grid(spec.n, spec.c, phases_y, phases_x, phase // stride, stride) as loops, T.sblock("pack"):
+    with T.grid(spec.n, spec.c, phases_y, phases_x, height, width) as loops, T.sblock("pack"):
         n, c, phase_y, phase_x, row, column = T.axis.remap("SSSSSS", loops)
-        place = ((c * phases_y + phase_y) * phases_x + phase_x) * phase + row * stride + column
+        place = ((c * phases_y + phase_y) * phases_x + phase_x) * (height * width) + row * width + column
         T.reads(whole(x, n, c))
         T.writes(packed[n, place])
         y, x_ = row * spec.stride[0] + phase_y, column * spec.stride[1] + phase_x

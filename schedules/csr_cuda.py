@@ -6,6 +6,8 @@ below the other: for each non-zero of the filter it reads value and offset, whic
 higher and compute some outputs twice.
 """
 
+import math
+
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -15,7 +17,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, new_buffer, require_int32, stretch, whole
+from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 from tvm_sparse.target.gpu import gpu_info
 
@@ -28,24 +30,11 @@ THREADS = 1024
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
-    """Search spaces for `spec`, most promising first; every convolution has some.
-
-    Raises
-    ------
-    NotApplicable
-        The padded input or the output has 2**31 elements or more.
-    """
-    height, width = _padded_size(spec)
-    require_int32(spec.n * spec.c * height * width, int(np.prod(spec.output_shape)))
+    """Search spaces for `spec`, most promising first; every convolution has some."""
+    outputs, busy = math.prod(spec.output_shape), THREADS * gpu_info(target).multiprocessors
     fitting = [pixels for pixels in PIXELS if pixels <= spec.out_h]
-    outputs, busy = int(np.prod(spec.output_shape)), THREADS * gpu_info(target).multiprocessors
     fitting.sort(key=lambda pixels: outputs / pixels < busy)
     return [CsrPixelsSpace(spec, pattern.nnz, pixels) for pixels in fitting]
-
-
-def _padded_size(spec: ConvSpec) -> tuple[int, int]:
-    top, left, bottom, right = spec.padding
-    return spec.h + top + bottom, spec.w + left + right
 
 
 class CsrPixelsSpace(HandMadeSpace):
@@ -57,7 +46,7 @@ class CsrPixelsSpace(HandMadeSpace):
         self.spec = spec
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        height, width = _padded_size(self.spec)
+        _, _, height, width = self.spec.padded_shape
         c, r, s = np.ogrid[: self.spec.c, : self.spec.r, : self.spec.s]
         places = (c * height + r * self.spec.dilation[0]) * width + s * self.spec.dilation[1]
         return stretch(weight, places)
@@ -87,7 +76,7 @@ class CsrPixelsSpace(HandMadeSpace):
 
 def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
     """The body of the function: stage ``pack``, where there is padding, and stage ``conv``."""
-    height, width = _padded_size(spec)
+    _, _, height, width = spec.padded_shape
     x, values, offsets, rows, y = (arguments[name] for name in ("x", "values", "offsets", "rows", "y"))
     packed = None
     if any(spec.padding):
@@ -108,9 +97,8 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
         first = group * pixels if spec.out_h % pixels == 0 else tirx.min(group * pixels, last)
         index = [[n, k, first + i, column] for i in range(pixels)]
         region = (n, k, slice(first, first + pixels), column)
-        extra = [arguments["bias"][k]] if spec.bias else []
-        extra += [arguments["residual"][region]] if spec.residual else []
-        T.reads(whole(x if packed is None else packed, n), whole(values), whole(offsets), rows[k : k + 2], *extra)
+        own = (whole(values), whole(offsets), rows[k : k + 2], *epilogue_reads(spec, arguments, region))
+        T.reads(whole(x if packed is None else packed, n), *own)
         T.writes(y[region])
         acc = new_buffer("acc", (pixels,), "local")
         for i in range(pixels):

@@ -4,11 +4,9 @@
 
 A residual network learns scikit-learn's handwritten digits, `torch.nn.utils.prune` takes 90% of the weights of
 every convolution but the first in a few steps, with training between them under the masks. The dense network, its
-weights rounded, and the pruned one are written to ``tvm_sparse/data`` as ONNX together with the held-out images. Three
-minutes on two cores; the same machine and versions give the same files.
+weights rounded, and the pruned one are written to ``tvm_sparse/cli/data`` as ONNX together with the held-out images.
+Three minutes on two cores; the same machine and versions give the same files.
 """
-
-from __future__ import annotations
 
 import argparse
 import copy
@@ -91,9 +89,8 @@ def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int, rate: f
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.2)
     net.train()
     for _ in range(epochs):
-        order = torch.randperm(len(x))
-        for step in range(len(x) // BATCH):
-            batch = order[step * BATCH : (step + 1) * BATCH]
+        # Those that do not fill a batch are left out.
+        for batch in torch.randperm(len(x)).split(BATCH)[: len(x) // BATCH]:
             loss = cross_entropy(net(shifted(x[batch])), y[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -157,11 +154,11 @@ class Rounded(nn.Module):
 
 def train_rounded(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     """Train on with rounded convolution weights, which are then permanent."""
-    roundings = [Rounded(conv.weight.detach()) for conv in convolutions(net)]
-    for conv, rounding in zip(convolutions(net), roundings, strict=True):
-        parametrize.register_parametrization(conv, "weight", rounding)
+    for conv in convolutions(net):
+        parametrize.register_parametrization(conv, "weight", Rounded(conv.weight.detach()))
     train(net, x, y, ROUNDED_EPOCHS, rate=0.02)
-    for conv, rounding in zip(convolutions(net), roundings, strict=True):
+    for conv in convolutions(net):
+        (rounding,) = conv.parametrizations["weight"]
         parametrize.remove_parametrizations(conv, "weight")
         conv.weight.data = rounding.nearest(conv.weight.data)
 

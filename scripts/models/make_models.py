@@ -16,20 +16,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("-o", "--output", type=Path, help="file to write (default: MODEL.onnx)")
-    parser.add_argument("--density", type=float, default=0.1, help="non-zero weights, 0 to 1 (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=1, help="images a run (default: %(default)s)")
-    parser.add_argument("--image", type=int, default=224, help="height and width, pixels (default: %(default)s)")
-    parser.add_argument("--width", type=float, default=1.0, help="multiplies the channels (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights (default: %(default)s)")
+    parser.add_argument("--density", type=float, help="non-zero weights, 0 to 1 (default: %(default)s)")
+    parser.add_argument("--batch", type=int, help="images a run (default: %(default)s)")
+    parser.add_argument("--image", type=int, help="height and width, pixels (default: %(default)s)")
+    parser.add_argument("--width", type=float, help="multiplies the channels (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the weights (default: %(default)s)")
     parser.add_argument(
         "--classifier",
         choices=("small", "none"),
-        default="small",
         help="small: mean over the pixels and one fully connected layer, for VGG16 too, whose own would weigh 500 MB; "
         "none: the feature maps are the output (default: %(default)s)",
     )
     parser.add_argument("--prune-first", action="store_true", help="prune the first convolution too")
     parser.add_argument("--prune-depthwise", action="store_true", help="prune depthwise convolutions too")
+    parser.set_defaults(**vars(Options()))
     arguments = vars(parser.parse_args())
     name, output = arguments.pop("model"), arguments.pop("output")
     if not 0 <= arguments["density"] <= 1:

@@ -14,12 +14,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import kernel_jobs
-from kernel_jobs import LARGE, Result
+import tvm
+from kernel_jobs import LARGE, Job, Result
 
 from tvm_sparse.schedules import schedule_names
 from tvm_sparse.target.cpu import available_cores
@@ -34,20 +35,15 @@ CPU_CASES, GPU_CASES = 50, 250
 def check(options: argparse.Namespace, schedules: list[str]) -> tuple[list[Result], float]:
     """The results of all cases, those already done included, and the seconds that they took."""
     on_gpu = options.target == "cuda"
-    target, together, end = options.target, GPU_CASES, options.first + options.cases
-    if not on_gpu:
-        target, together = CPU, CPU_CASES
-
-    def check_some(first: int | str, count: int) -> Iterable[Result]:
-        if isinstance(first, str):
-            jobs = kernel_jobs.cuda_jobs(LARGE, schedules)
-        else:
-            jobs = kernel_jobs.random_jobs(range(first, first + count), options.seed, schedules, on_gpu)
-        return kernel_jobs.check(jobs, options.workers, target)
-
-    done = Done(options.done, {"seed": options.seed, "schedules": schedules, "target": options.target})
-    keys: list[tuple[int | str, int]] = [(i, min(together, end - i)) for i in range(options.first, end, together)]
-    found = [done.check(*key, check_some) for key in keys + [("large", len(LARGE))] * on_gpu]
+    target, together = (options.target, GPU_CASES) if on_gpu else (CPU, CPU_CASES)
+    run = {"seed": options.seed, "schedules": schedules, "target": options.target}
+    done, found = Done(options.done, run, options.workers, target), []
+    for first in range(options.first, options.first + options.cases, together):
+        numbers = range(first, min(first + together, options.first + options.cases))
+        jobs = kernel_jobs.random_jobs(numbers, options.seed, schedules, on_gpu)
+        found.append(done.check(first, len(numbers), jobs))
+    if on_gpu:
+        found.append(done.check("large", len(LARGE), kernel_jobs.cuda_jobs(LARGE, schedules)))
     return [result for each in found for result in each["results"]], sum(each["check_s"] for each in found)
 
 
@@ -57,22 +53,22 @@ class Done:
     The first line says what was checked: a run that checks something else does not continue it.
     """
 
-    def __init__(self, path: Path | None, run: dict[str, Any]):
-        self.path = path
+    def __init__(self, path: Path | None, run: dict[str, Any], workers: int, target: str):
+        self.path, self.workers, self.target = path, workers, target
         lines = path.read_bytes().splitlines(keepends=True) if path is not None and path.exists() else []
         # A line that a killed run did not finish is dropped.
-        head, *self.known = [json.loads(line) for line in lines if line.endswith(b"\n")] or [run]
+        head, *known = [json.loads(line) for line in lines if line.endswith(b"\n")] or [run]
         if head != run:
             raise SystemExit(f"{path}: belongs to another run, {head}; this is {run}; choose another --done")
-        self._write("w", head, *self.known)
+        self.known = {(line["first"], line["cases"]): line for line in known}
+        self._write("w", head, *known)
 
-    def check(self, first: int | str, cases: int, check: Callable[..., Iterable[Result]]) -> dict[str, Any]:
-        """The line of some cases, which are checked where they are not done yet."""
-        for line in self.known:
-            if (line["first"], line["cases"]) == (first, cases):
-                return line
+    def check(self, first: int | str, cases: int, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The line of some cases, whose jobs are checked where they are not done yet."""
+        if (first, cases) in self.known:
+            return self.known[first, cases]
         started = time.monotonic()
-        results = list(check(first, cases))
+        results = list(kernel_jobs.check(jobs, self.workers, self.target))
         line = {"first": first, "cases": cases, "check_s": time.monotonic() - started, "results": results}
         self._write("a", line)
         return line
@@ -109,8 +105,6 @@ def main() -> int:
     parser.add_argument("--done", type=Path, metavar="FILE", help="finished cases, to continue from")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
-
-    import tvm
 
     if options.target == "cuda" and not tvm.cuda(0).exist:
         print("no NVIDIA GPU that TVM can use: tvm.cuda(0) does not exist", file=sys.stderr)

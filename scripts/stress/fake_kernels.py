@@ -18,9 +18,8 @@ BUILD_S, RUN_S = 0.02, 0.03
 def build(request: dict[str, Any]) -> dict[str, Any]:
     """A worker's build that takes a moment: the library holds only what it is a kernel of."""
     time.sleep(BUILD_S)
-    Path(request["library"]).write_text(
-        json.dumps([request["spec"], request["schedule"], request["decisions"]], sort_keys=True)
-    )
+    trial = [request["spec"], request["schedule"], request["decisions"]]
+    Path(request["library"]).write_text(json.dumps(trial, sort_keys=True))
     return {}
 
 

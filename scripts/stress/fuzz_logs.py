@@ -206,11 +206,7 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--records", type=int, default=200, help="of each writer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        worker_main.serve(ACTIONS)
-        return 0
     found = {
         "files": run_cases("files", arguments.seed, arguments.cases),
         "decisions": run_cases("decisions", arguments.seed, arguments.decisions),
@@ -223,4 +219,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(worker_main.serve(ACTIONS) if sys.argv[1:] == ["--serve"] else main())

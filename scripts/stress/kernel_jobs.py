@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from random_convolutions import Case, random_case, random_kernel
+from random_convolutions import Case, call, random_case, random_kernel
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.codegen import lowering
@@ -160,12 +160,8 @@ def run(request: dict[str, Any]) -> Result:
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     with np.load(constants_path(request["library"]), allow_pickle=False) as made:
         constants = [made[name] for name in made]
-    epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = np.full(case.spec.output_shape, np.nan, np.float32)
-    tensors = [tvm.runtime.tensor(value, device) for value in (arguments["x"], *constants, *epilogue, y)]
-    tvm.runtime.load_module(request["library"])["main"](*tensors)
-    device.sync()
-    return {"worst": case.error(arguments, tensors[-1].numpy())}
+    y = call(tvm.runtime.load_module(request["library"]), case.spec, arguments, constants, device)
+    return {"worst": case.error(arguments, y)}
 
 
 def _job(request: dict[str, Any]) -> Job:

@@ -75,8 +75,7 @@ class Chain:
 
     def start(self) -> psutil.Popen:
         """A tuner whose temporary files are in the chain's folder."""
-        variables = {"TMPDIR": str(self.folder), EVENTS: str(self.events)}
-        return psutil.Popen(self.command, env={**os.environ, **variables})
+        return psutil.Popen(self.command, env={**os.environ, "TMPDIR": str(self.folder), EVENTS: str(self.events)})
 
     def kill_once(self, rng: random.Random, usual_s: float) -> int | None:
         """Start a tuner and kill it: how many finished trials are lost, None where it ended before that."""
@@ -108,10 +107,8 @@ class Chain:
 
     def trials(self) -> list[str]:
         """The trials in the log, in its order, as workers note them."""
-        return [
-            json.dumps([record.spec.to_json(), record.schedule, record.chosen], sort_keys=True)
-            for record in self.records()
-        ]
+        trials = ([record.spec.to_json(), record.schedule, record.chosen] for record in self.records())
+        return [json.dumps(trial, sort_keys=True) for trial in trials]
 
     def records(self) -> list[TuningRecord]:
         """The records in the log, without their time stamps."""

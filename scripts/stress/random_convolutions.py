@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
@@ -24,6 +25,8 @@ STRUCTURES = ("unstructured", "dead filters", "dead channels", "vectors", "tiles
 MANY_IMAGES = 16
 # Weights are small enough for a kernel to build in a fraction of a second.
 MAX_WEIGHTS = 1500
+# How often random decisions are chosen anew.
+ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,19 @@ class Case:
 
 def run(kernel: Kernel, spec: ConvSpec, arguments: dict[str, np.ndarray], target: Target) -> np.ndarray:
     """The output of a kernel, built here; elements that it does not write are NaN."""
-    library = lowering.build(kernel.func, target)
+    return call(lowering.build(kernel.func, target), spec, arguments, kernel.constants, tvm.cpu(0))
+
+
+def call(
+    library: Any, spec: ConvSpec, arguments: dict[str, np.ndarray], constants: Sequence[np.ndarray], device: Any
+) -> np.ndarray:
+    """The output of a built kernel; elements that it does not write are NaN."""
     epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
-    library["main"](*(tvm.runtime.tensor(a) for a in (arguments["x"], *kernel.constants, *epilogue)), y)
-    return y.numpy()
+    y = np.full(spec.output_shape, np.nan, np.float32)
+    tensors = [tvm.runtime.tensor(value, device) for value in (arguments["x"], *constants, *epilogue, y)]
+    library["main"](*tensors)
+    device.sync()
+    return tensors[-1].numpy()
 
 
 def random_case(choose: Choose) -> Case:
@@ -137,17 +148,11 @@ def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, int
     return (values * mask).astype(np.float32)
 
 
-# How often random decisions are chosen anew.
-ATTEMPTS = 20
-
-
 def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     """The kernel of `space` with every sampled decision chosen anew, tile sizes by a seed that is chosen.
 
     Decisions that the space refuses are chosen again; its own are kept where it refuses `ATTEMPTS` times.
     """
-    from tvm.s_tir import Schedule
-
     schedule = space.scheduled()
 
     def decide(instruction: Any, _inputs: Any, attributes: Any, _decision: Any) -> Any:

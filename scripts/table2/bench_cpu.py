@@ -13,15 +13,12 @@ each.
 import argparse
 import json
 import lzma
-import shlex
-import sys
 from pathlib import Path
 
-from tvm_sparse.benchmarks import cpu_suite, operators
-from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.target.cpu import available_cores
+import command_line
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+from tvm_sparse.benchmarks import cpu_suite
+from tvm_sparse.target.cpu import available_cores
 
 
 def arguments() -> argparse.Namespace:
@@ -29,23 +26,23 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=Path, action="append", required=True, help="tuning log; may be repeated")
     threads = ",".join(map(str, sorted({1, available_cores()})))
-    parser.add_argument("--threads", type=operators.numbers, default=threads, help="such as 1,8 (default: %(default)s)")
-    operators.add_options(parser)
+    parser.add_argument(
+        "--threads", type=command_line.numbers, default=threads, help="such as 1,8 (default: %(default)s)"
+    )
+    command_line.add_options(parser)
     parser.add_argument("--repeat", type=int, default=25, help="rounds (default: %(default)s)")
     parser.add_argument("--min-round-ms", type=float, default=20, help="of a contender (default: %(default)s)")
     parser.add_argument("--name", help="of the files to write (default: table2-ARCHITECTURE)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to (default: docs/results)")
+    parser.add_argument(
+        "--results", type=Path, default=command_line.RESULTS, help="folder to write to (default: docs/results)"
+    )
     return parser.parse_args()
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print and write."""
     options = arguments()
-    try:
-        document = cpu_suite.bench(options, shlex.join(["python", "scripts/table2/bench_cpu.py", *sys.argv[1:]]))
-    except TvmSparseError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    document = cpu_suite.bench(options, command_line.given())
     page = cpu_suite.page(document)
     print(page)
     options.results.mkdir(parents=True, exist_ok=True)
@@ -53,8 +50,7 @@ def main() -> int:
     Path(f"{path}.json.xz").write_bytes(lzma.compress(json.dumps(document, allow_nan=False).encode()))
     Path(f"{path}.md").write_text(page)
     print(f"written: {path}.md, {path}.json.xz")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.end_as(main)

@@ -28,14 +28,12 @@ meaningless times.
 """
 
 import argparse
-import shlex
-import sys
 import time
 from pathlib import Path
 
-from tvm_sparse.benchmarks import operators
+import command_line
+
 from tvm_sparse.benchmarks.gpu.suite import bench
-from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.target.cpu import available_cores
 
 SMOKE = {"operators": [1, 6], "batch": [1, 64], "density": [0.1], "rounds": 5}
@@ -50,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON to write, .json or .json.xz")
     parser.add_argument("--log", type=Path, action="append", default=[], help="tuning log; may be repeated")
-    operators.add_options(parser, batch="64,1")
+    command_line.add_options(parser, batch="64,1")
     parser.add_argument(
         "--baselines", type=names, default="all", help="families or how they begin (default: all; none)"
     )
@@ -73,13 +71,9 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the benchmark; errors of the user are one sentence."""
-    try:
-        return bench(arguments(), shlex.join(["python", "scripts/table2/bench_gpu.py", *sys.argv[1:]]))
-    except TvmSparseError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    """Run the benchmark; 5 where a contender was wrong or a case was not reached."""
+    return bench(arguments(), command_line.given())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.end_as(main)

@@ -11,14 +11,15 @@ kernels these are. All records have to be of one card.
 import argparse
 import math
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tvm_sparse.errors import TvmSparseError, UsageError
+import command_line
+
+from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
@@ -45,7 +46,9 @@ class Sample(NamedTuple):
 
 
 def counts_of(record: TuningRecord) -> tuple[KernelCounts, GpuInfo] | None:
-    """What the estimate of a record's kernel is made from; None where nothing estimates it."""
+    """What the estimate of a record's kernel is made from; None where it is not a folded CUDA kernel that was timed."""
+    if record.status != "ok" or not record.schedule.startswith("folded_cuda"):
+        return None
     target = resolve_target(record.target)
     space = find_space(record.schedule, record.spec, record.pattern, target)
     if not isinstance(space, FoldedCudaSpace):
@@ -55,9 +58,7 @@ def counts_of(record: TuningRecord) -> tuple[KernelCounts, GpuInfo] | None:
 
 def samples(records: Iterable[TuningRecord]) -> list[Sample]:
     """Those of folded CUDA kernels that were timed."""
-    timed = [each for each in records if each.status == "ok" and each.schedule.startswith("folded_cuda")]
-    counted = [(each, counts_of(each)) for each in timed]
-    found = [(each, counts) for each, counts in counted if counts is not None]
+    found = [(each, counts) for each in records if (counts := counts_of(each)) is not None]
     often = Counter(each.spec for each, _ in found)
     return [Sample(*counts, statistics.median(each.times_us), 1 / often[each.spec]) for each, counts in found]
 
@@ -99,20 +100,16 @@ def written(text: str, fits: dict[str, Fit]) -> str:
     return "\n".join([head + MARK.rstrip(), *lines, "}\n"])
 
 
-def main() -> int:
+def main() -> None:
     """Fit, show and, when asked to, write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("logs", nargs="+", type=Path, metavar="LOG")
     parser.add_argument("--write", action="store_true", help="keep the constants")
     arguments = parser.parse_args()
-    try:
-        found = samples(record for path in arguments.logs for record in TuningLog(path).records)
-        names = sorted({each.gpu.name for each in found})
-        if len(names) != 1:
-            raise UsageError("logs", "not folded CUDA kernels of one card", ", ".join(names) or "none")
-    except TvmSparseError as error:
-        print(error, file=sys.stderr)
-        return 3
+    found = samples(record for path in arguments.logs for record in TuningLog(path).records)
+    names = sorted({each.gpu.name for each in found})
+    if len(names) != 1:
+        raise LogError("logs", "not folded CUDA kernels of one card", ", ".join(names) or "none")
     before = FITS[fitted_on(found[0].gpu)]
     after = descend(before, lambda fit: log_error(fit, found))
     print(f"{len(found)} kernels of {round(sum(each.weight for each in found))} convolutions, {names[0]}")
@@ -126,8 +123,7 @@ def main() -> int:
         path = Path(cost_model_fit.__file__)
         path.write_text(written(path.read_text(), {**FITS, names[0]: after}))
         print(f"written to {path}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.end_as(main)

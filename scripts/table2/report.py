@@ -11,34 +11,29 @@ made again. Warm times and what could not be timed are on the page alone.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
+import command_line
+
 from tvm_sparse.benchmarks.report.pages import load, write
-from tvm_sparse.errors import TvmSparseError
-
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
-def main() -> int:
+def main() -> None:
     """Write the report that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path, nargs="+", help="files of bench_gpu.py, or of an earlier report")
     parser.add_argument("--tuning", action="append", default=[], metavar="LABEL=LOG", help="a search; may be repeated")
     parser.add_argument("--density", type=float, default=0.1, help="of the tables at one density (default: 0.1)")
     parser.add_argument("--name", required=True, help="of the files to write, such as table2-h200")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to (default: docs/results)")
+    parser.add_argument(
+        "--results", type=Path, default=command_line.RESULTS, help="folder to write to (default: docs/results)"
+    )
     parser.add_argument("--no-html", action="store_true", help="write Markdown and JSON only")
     options = parser.parse_args()
-    try:
-        document = load(options.measured, options.tuning)
-        for path in write(document, options.density, options.results, options.name, not options.no_html):
-            print(f"written: {path}")
-    except TvmSparseError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    document = load(options.measured, options.tuning)
+    for path in write(document, options.density, options.results, options.name, not options.no_html):
+        print(f"written: {path}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.end_as(main)

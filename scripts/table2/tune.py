@@ -8,9 +8,10 @@ Threads are part of what a record holds for: one thread and all threads are tune
 """
 
 import argparse
-import sys
 from itertools import product
 from pathlib import Path
+
+import command_line
 
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
@@ -18,7 +19,6 @@ from tvm_sparse.benchmarks import operators
 from tvm_sparse.cli.tables import progress_console
 from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.target.resolve import resolve_target
@@ -28,7 +28,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="LOG", help="log to write or continue")
-    operators.add_options(parser)
+    command_line.add_options(parser)
     parser.add_argument("--target", help="llvm, cuda or JSON (default: llvm, all cores)")
     parser.add_argument("--trials", type=int, default=64, help="candidates a case (default: %(default)s)")
     parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
@@ -50,26 +50,21 @@ def task(operator: int, batch: int, density: float, seed: int) -> session.Task:
     return session.Task((name,), operators.spec(operator, batch), weight, SparsityPattern.of(weight))
 
 
-def main() -> int:
+def main() -> None:
     """Tune what the command line asks for."""
     options = arguments()
-    try:
-        how = TuneOptions(
-            trials=options.trials,
-            seed=options.seed if options.search_seed is None else options.search_seed,
-            seconds=options.seconds,
-            schedules=options.schedules,
-            search=options.search,
-            measure=MeasureOptions(build_timeout_s=options.timeout),
-        )
-        tasks = [task(*case, options.seed) for case in product(options.operators, options.batch, options.density)]
-        progress = Progress(progress_console(), limit_s=options.seconds)
-        session.tune_tasks(tasks, resolve_target(options.target), TuningLog(options.output), how, progress)
-    except TvmSparseError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    how = TuneOptions(
+        trials=options.trials,
+        seed=options.seed if options.search_seed is None else options.search_seed,
+        seconds=options.seconds,
+        schedules=options.schedules,
+        search=options.search,
+        measure=MeasureOptions(build_timeout_s=options.timeout),
+    )
+    tasks = [task(*case, options.seed) for case in product(options.operators, options.batch, options.density)]
+    progress = Progress(progress_console(), limit_s=options.seconds)
+    session.tune_tasks(tasks, resolve_target(options.target), TuningLog(options.output), how, progress)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.end_as(main)

@@ -183,7 +183,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> escort_kernels.Kernels
     library = folder / "escort.so"
     flags = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run(["g++", *flags, "-o", str(library), str(folder / "escort.cc")], check=True)
-    return escort_kernels.Kernels.load(library)
+    return escort_kernels.Kernels(library)
 
 
 @pytest.mark.parametrize("shape", SPECS)
@@ -254,7 +254,7 @@ def test_every_baseline_on_the_gpu(tmp_path: Path, shape: str) -> None:
 @pytest.mark.gpu
 def test_every_launch_of_escort_on_the_gpu(tmp_path: Path) -> None:
     major, minor = torch.cuda.get_device_capability()
-    kernels = escort_kernels.Kernels.load(escort_kernels.build(tmp_path, f"sm_{major}{minor}"))
+    kernels = escort_kernels.Kernels(escort_kernels.build(tmp_path, f"sm_{major}{minor}"))
     spec = ConvSpec(5, 130, 37, 41, 6, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec)
     for launch in escort_kernels.LAUNCHES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -101,7 +102,7 @@ def raise_(error: Exception) -> Any:
 
 
 def settings(tmp_path: Path, **changes: Any) -> contenders.Settings:
-    plain = {"baselines": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": "", "on_gpu": False}
+    plain = {"baselines": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": None, "on_gpu": False}
     return contenders.Settings(**{**plain, "progress": str(tmp_path / "progress"), **changes})
 
 
@@ -190,7 +191,7 @@ def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: 
             assert "operator 1, batch 64: illegal address" in skipped["cudnn"]
             return make_case(operator, batch, tuple(densities))
 
-        def end(self) -> None:
+        def close(self) -> None:
             self.ended += 1
 
     runner, options = Runner(), type("Options", (), {"deadline": math.inf, "density": [0.1], "seconds": 0})
@@ -205,11 +206,11 @@ def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: 
 
 
 def test_a_process_that_dies_is_replaced() -> None:
-    with isolated_process.Runner() as runner:
+    with contextlib.closing(isolated_process.Runner()) as runner:
         first = runner.call(os.getpid)
         with pytest.raises(BrokenProcessPool):
             runner.call(os._exit, 3)
-        runner.end()
+        runner.close()
         assert runner.call(os.getpid) not in (first, os.getpid())
 
 

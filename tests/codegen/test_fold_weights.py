@@ -36,12 +36,10 @@ def pruned(spec, density, seed=0):
 
 def folded_ir(kernel):
     """The function right after FoldWeights."""
-    passes = lowering._passes()
-    index = next(i for i, each in enumerate(passes) if each.info.name == "tvm_sparse.FoldWeights")
     module = tvm.IRModule({"main": kernel.func.with_attr("global_symbol", "main")})
     with TARGET:
         module = tirx.transform.BindTarget(TARGET)(module)
-        return tvm.ir.transform.Sequential(passes[: index + 1])(module)["main"]
+        return tvm.ir.transform.Sequential(lowering.folding_passes())(module)["main"]
 
 
 def products(func):
@@ -165,7 +163,7 @@ def test_too_much_code_is_refused_before_it_is_written(monkeypatch):
     monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written)
     lowering.build(func, TARGET)
     monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written - 1)
-    monkeypatch.setattr(fold_weights._Emitter, "emit", None)
+    monkeypatch.setattr(fold_weights.Chain, "of", None)
     with pytest.raises(BuildError, match=f"found {written} multiply-adds; allowed: up to {written - 1}; use a smaller"):
         lowering.build(func, TARGET)
 

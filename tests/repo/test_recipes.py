@@ -162,7 +162,7 @@ def use_target():
 
 def use_baseline():
     """A benchmark verifies and times it."""
-    settings = Settings(("kn2row",), 7, 0.1, 0, "", "progress", on_gpu=False)
+    settings = Settings(("kn2row",), 7, 0.1, 0, None, "progress", on_gpu=False)
     (result,) = bench_case(2, 1, (0.5,), [], settings, {}).contenders
     assert (result.family, result.variant, result.status, result.cause) == ("kn2row", "nchw", "ok", "")
     assert 0 < result.error <= 1 and result.final and min(result.cold_us) > 0

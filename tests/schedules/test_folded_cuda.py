@@ -36,7 +36,7 @@ from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda import occupancy
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, FoldedTileSpace, TileSpace
+from tvm_sparse.scheduling.cuda.spatial_tiles import FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.thread_layout import spread
 from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.scheduling.kernel import apply_decisions
@@ -172,8 +172,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
     spec = ConvSpec(2, 4, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec)
     each = find_space("folded_cuda:npq16", spec, SparsityPattern.of(weight), CUDA)
-    default = each.defaults[0]
-    channels, depth, launch_at = default.channels, default.pipeline_stages, default.dependent_launch
+    _, channels, depth, _, _, launch_at = each.defaults[0]
     buffers = min(depth, spec.c // channels)
     (launch,) = build_source(apply_decisions(each, weight).func, CUDA)[1]
     ample = GPU.spread_bytes(math.prod(launch.grid)) if launch_at == DependentLaunch.AT_ONCE else 0
@@ -245,7 +244,7 @@ def test_the_register_cap_reaches_the_kernel() -> None:
     spec = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = sparse_weight(spec, 0.01)
     each = next(each for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA) if "npq" in each.name)
-    blocks, threads = each.defaults[0].blocks_per_sm, each.variant.removeprefix("npq")
+    (*_, blocks, _), threads = each.defaults[0], each.variant.removeprefix("npq")
     bounds = f"{threads}, {blocks}" if blocks > 1 else threads
     assert f"__launch_bounds__({bounds})" in source_of(each.name, spec, weight)
 
@@ -314,7 +313,7 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
         return
     if mode == "multistage":
         pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32))
-        space = FoldedTileSpace("test", decisions, Fold(pattern, GPU))
+        space = FoldedTileSpace("test", decisions, occupancy.Fold(pattern, GPU))
         for kernel in map(space.counts, space.defaults):
             assert kernel.threads <= occupancy.MAX_THREADS
             assert kernel.shared_bytes * kernel.resident <= GPU.shared_bytes
@@ -364,7 +363,7 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     structure = Structure(SpatialTiles(spec, 14, 60), 2, mode, stages_weights=not fold)
     decisions = plan(structure, GPU, 100)
     assert decisions is not None
-    folding = Fold(SparsityPattern.of(weight), replace(GPU, shared_bytes=MAX_SHARED))
+    folding = occupancy.Fold(SparsityPattern.of(weight), replace(GPU, shared_bytes=MAX_SHARED))
     tiled = FoldedTileSpace("test", decisions, folding) if fold else TileSpace("test", decisions, fold=False)
     kernel = apply_decisions(tiled, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]

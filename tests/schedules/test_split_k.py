@@ -24,12 +24,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
-from tvm_sparse.scheduling.annotations import SPLIT_K
+from tvm_sparse.scheduling.annotations import SPLIT_K, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.cost_model import features, time_us
 from tvm_sparse.scheduling.cuda.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
-from tvm_sparse.scheduling.cuda.occupancy import refused
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold
+from tvm_sparse.scheduling.cuda.occupancy import Fold, refused
 from tvm_sparse.scheduling.cuda.split_k import split_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Space
@@ -105,8 +104,9 @@ def test_the_counts_of_a_part() -> None:
     """A part has its share of multiply-adds, copies and k-tiles, its sums take shared memory; small grids gain."""
     pattern = SparsityPattern.of(weight_of(SMALL, 0.1))
     output, k_tile = OutputTile(196, 4, 1, 1), KTile(8, 8 * 16 * 46 * 4, (8, 16, 8), 2)
-    whole = kernel_counts(SMALL, pattern, output, k_tile, Pipeline(4, 1))
-    part = kernel_counts(SMALL, pattern, output._replace(filters=16), k_tile, Pipeline(4, 1), splits=4)
+    pipeline = Pipeline(4, Order.STRAIGHT, 1, DependentLaunch.AT_EXIT)
+    whole = kernel_counts(SMALL, pattern, output, k_tile, pipeline)
+    part = kernel_counts(SMALL, pattern, output._replace(filters=16), k_tile, pipeline, splits=4)
     assert part.blocks * part.tiles * part.splits == whole.blocks * whole.tiles
     assert part.multiply_adds == pytest.approx(whole.multiply_adds)
     assert (part.k_tiles, part.copied_bytes) == (whole.k_tiles / 4, whole.copied_bytes / 4)

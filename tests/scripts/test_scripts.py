@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
 
@@ -43,9 +44,13 @@ def test_weights_have_the_density_and_keep_the_largest(density):
 
 
 def test_lists_on_command_lines():
-    assert operators.numbers("1,4-6") == [1, 4, 5, 6]
-    assert operators.densities("0.05,1") == [0.05, 1.0]
-    for function, text in ((operators.operators, "0-3"), (operators.operators, "11"), (operators.densities, "1.5")):
+    assert command_line.numbers("1,4-6") == [1, 4, 5, 6]
+    assert command_line.densities("0.05,1") == [0.05, 1.0]
+    for function, text in (
+        (command_line.operators, "0-3"),
+        (command_line.operators, "11"),
+        (command_line.densities, "1.5"),
+    ):
         with pytest.raises(ValueError, match=text):
             function(text)
 

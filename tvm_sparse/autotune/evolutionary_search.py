@@ -1,11 +1,11 @@
 """MetaSchedule's evolutionary search with its XGBoost cost model, over one schedule space.
 
-`SpaceSearch` proposes decisions and is told their times; building, running and remembering are the caller's. Nothing
-here measures or writes.
+`SpaceSearch` proposes decisions and is told their times; building and running are the caller's. Nothing here measures
+or writes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,6 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_sparse.autotune.metaschedule_context import Reason, tune_context
+from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.scheduling.space import Decisions, Space
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.
@@ -50,11 +51,6 @@ class SharedModel:
             self._state = np.random.get_state()
             np.random.set_state(outside)
 
-    def know(self, space: Space) -> None:
-        """Prepare for candidates of `space`."""
-        if space.has_features:
-            self.extractor.of[space.name] = space.features
-
 
 class SpaceSearch:
     """Evolutionary search over one space.
@@ -76,7 +72,8 @@ class SpaceSearch:
         self._batch: list[ms.MeasureCandidate] = []
         # Why candidates were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
-        model.know(space)
+        if space.has_features:
+            model.extractor.of[space.name] = space.features
         self._context = tune_context(space, target, _strategy(), seed, self.refused, hopeless(space))
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._context.mod)
@@ -99,16 +96,17 @@ class SpaceSearch:
         self._context.notify_runner_results(self._batch, results)
         self._batch = []
 
-    def remember(self, decisions: Sequence[Decisions | None], times_us: Sequence[float | None]) -> None:
-        """Learn from candidates measured outside `propose`: the default, or an earlier run's."""
-        candidates, kept = [], []
-        for each, time_us in zip(decisions, times_us, strict=True):
-            schedule = self.space.scheduled(each)
-            args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-            candidates.append(ms.MeasureCandidate(schedule, args))
-            kept.append(_result(time_us))
+    def remember(self, records: Iterable[TuningRecord]) -> None:
+        """Learn from those of the space that were measured outside `propose`: the default, or an earlier run's."""
+        candidates, results = [], []
+        for record in records:
+            if record.schedule == self.space.name:
+                schedule = self.space.scheduled(record.chosen)
+                args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+                candidates.append(ms.MeasureCandidate(schedule, args))
+                results.append(_result(record.time_us if record.status == "ok" else None))
         if candidates:
-            self._learn(candidates, kept)
+            self._learn(candidates, results)
 
     def _learn(self, candidates: list, results: list) -> None:
         self.model.model.update(self._context, candidates, results)

@@ -17,7 +17,7 @@ from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
-from tvm_sparse.schedules import schedule_names
+from tvm_sparse.schedules import schedule_names, spaces_of
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
 TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
@@ -45,7 +45,7 @@ def tune_layer(
     """
     options = options or TuneOptions()
     with Measurer(spec, weight, target, options.measure) as measurer:
-        runner = TrialRunner(measurer, weight, options, known, start)
+        runner = TrialRunner(measurer, weight, options, known, [start] if start else [])
         yield from _search(runner)
         if runner.is_out_of_time:
             out_of_time()
@@ -54,10 +54,11 @@ def tune_layer(
 def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     """Dense first, then the sparse spaces."""
     options, names = runner.options, schedule_names(runner.target)
-    wanted = options.schedules or tuple(names)
-    dense = runner.spaces([name for name in names if name.startswith("dense")])
-    sparse = runner.spaces([name for name in names if name in wanted and not name.startswith("dense")])
-    runner.settle([*dense, *sparse])
+    wanted = [name for name in names if name.startswith("dense") or name in (options.schedules or names)]
+    spaces, _ = spaces_of(runner.spec, runner.pattern, runner.target, wanted)
+    dense = [each for each in spaces if each.schedule.startswith("dense")]
+    sparse = [each for each in spaces if each not in dense]
+    runner.settle(spaces)
     sample = Sample.of(runner.spec, runner.weight, runner.target) if options.search == "guided" else None
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
     if runner.known.count + len(sampled) >= options.trials:

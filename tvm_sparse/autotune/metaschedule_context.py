@@ -1,7 +1,5 @@
 """MetaSchedule's context for one space: its generator, a mutator of choices, and what rejects candidates."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter
@@ -51,8 +49,7 @@ def _generator(
 ) -> ms.space_generator.SpaceGenerator:
     postprocs = [Refuse(reason, refused) for reason in (space.refusal, *reasons)]
     if isinstance(space, GeneratedSpace):
-        generator: ms.space_generator.SpaceGenerator = space.generator(postprocs)
-        return generator
+        return space.generator(postprocs)
     assert isinstance(space, HandMadeSpace)
     mutators = {ms.mutator.MutateTileSize(): 0.4, MutateCategorical(seed): 0.6}
     return ms.space_generator.ScheduleFn(space.sample, sch_rules=[], postprocs=postprocs, mutator_probs=mutators)
@@ -84,7 +81,7 @@ class MutateCategorical(ms.mutator.PyMutator):
         others = [index for index in range(len(instruction.attrs[0])) if index != current]
         return trace.with_decision(instruction, self.random.choice(others), remove_postproc=True)
 
-    def clone(self) -> MutateCategorical:
+    def clone(self) -> "MutateCategorical":
         """A mutator with the same seed."""
         return MutateCategorical(self.seed)
 
@@ -107,7 +104,7 @@ class Refuse(ms.postproc.PyPostproc):
             self.refused[reason] += 1
         return not reason
 
-    def clone(self) -> Refuse:
+    def clone(self) -> "Refuse":
         """The same rule, counted together."""
         return Refuse(self.reason, self.refused)
 

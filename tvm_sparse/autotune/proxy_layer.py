@@ -9,22 +9,19 @@ samples took 0.62 to 0.97 times as long: all tiles' code is fetched once a call,
 A sample is a convolution of its own, and so are its records. A layer's own are of kernels built whole, the best few.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.autotune.strategies import GuidedPhase
-from tvm_sparse.autotune.trial_history import Proposal
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import find_space
@@ -48,7 +45,7 @@ class Sample:
     pattern: SparsityPattern
 
     @classmethod
-    def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> Sample | None:
+    def of(cls, spec: ConvSpec, weight: np.ndarray, target: Target) -> "Sample | None":
         """The smallest sample of a layer; None where the layer is built fast enough, or cannot be divided."""
         if target.kind.name != "cuda" or np.count_nonzero(weight) < LARGE_NON_ZEROS or spec.groups > 1:
             return None
@@ -77,40 +74,21 @@ class SamplePhase(GuidedPhase):
 
     def run(self) -> Iterator[TuningRecord]:
         runner = self.runner
-        twins = filter(None, (self.sample.twin(each, runner.target) for each in self.spaces))
-        with Measurer(self.sample.spec, self.sample.weight, runner.target, runner.options.measure) as measurer:
-            inner = _runner_of(self.sample, measurer, runner, self.left - WHOLE)
-            spaces = list(twins)
+        # Half of the layer's time.
+        seconds = runner.options.seconds / 2 if runner.options.seconds is not None else None
+        options = replace(runner.options, trials=self.left - WHOLE, seconds=seconds)
+        with Measurer(self.sample.spec, self.sample.weight, runner.target, options.measure) as measurer:
+            inner = TrialRunner(measurer, self.sample.weight, options, runner.given)
+            spaces = [twin for each in self.spaces if (twin := self.sample.twin(each, runner.target))]
             inner.settle(spaces)
             yield from GuidedPhase(inner, spaces, inner.left()).run()
         found = sorted((each for each in inner.known.records if each.status == "ok"), key=lambda each: each.time_us)
         # The sample's trials count.
         self.end -= len(inner.known)
-        proposals = list(islice(chain(self._transferred(), self._whole(found)), WHOLE))
+        proposals = list(islice(self._fitting([*runner.starts, *found]), WHOLE))
         if not proposals:
             # None of the sample's runs: the layer's own may.
             yield from super().run()
         elif self._goes_on():
             yield from self._measure(proposals)
         runner.is_out_of_time |= inner.is_out_of_time
-
-    def _whole(self, found: list[TuningRecord]) -> Iterator[Proposal]:
-        """The layer's own candidates that decide as those of its sample do, unless they do not fit it."""
-        spaces = {each.name: each for each in self.spaces}
-        for record in found:
-            each = spaces.get(record.schedule)
-            if each is None:
-                continue
-            try:
-                refusal = each.refusal(each.scheduled(record.chosen))
-            except BuildError as error:
-                refusal = str(error)
-            if not refusal:
-                yield each, record.chosen
-
-
-def _runner_of(sample: Sample, measurer: Measurer, layer: TrialRunner, trials: int) -> TrialRunner:
-    """The trials of a sample of a layer, in half of its time."""
-    seconds = layer.options.seconds / 2 if layer.options.seconds is not None else None
-    options = replace(layer.options, trials=trials, seconds=seconds)
-    return TrialRunner(measurer, sample.weight, options, layer.given, None)

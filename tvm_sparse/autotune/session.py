@@ -22,6 +22,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -69,20 +70,13 @@ def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
     for layer in layers:
         pattern = layer.pattern
         for index, task in enumerate(tasks):
-            if task.spec == layer.spec and _alike(task.pattern, pattern):
+            is_alike = task.spec == layer.spec and task.pattern.structure == pattern.structure
+            if is_alike and distance(task.pattern, pattern) <= math.log(DENSITY_RATIO):
                 tasks[index] = replace(task, names=(*task.names, layer.name))
                 break
         else:
             tasks.append(Task((layer.name,), layer.spec, layer.weight, pattern))
     return tasks
-
-
-def _alike(one: SparsityPattern, other: SparsityPattern) -> bool:
-    if one.structure != other.structure:
-        return False
-    if not one.nnz or not other.nnz:
-        return one.nnz == other.nnz
-    return abs(math.log(one.density / other.density)) <= math.log(DENSITY_RATIO)
 
 
 def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:

@@ -15,7 +15,7 @@ from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.scheduling.space import Decisions, Space
+from tvm_sparse.scheduling.space import Space
 
 
 class Phase(ABC):
@@ -56,13 +56,21 @@ class Phase(ABC):
         if fresh:
             lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
             for search in searches:
-                search.remember(*self._times(search.space, lost))
+                search.remember(lost)
         yield from self.runner.measure(fresh[: max(self.left, 0)])
 
-    def _times(self, each: Space, records: Iterable[TuningRecord]) -> tuple[list[Decisions | None], list[float | None]]:
-        """Decisions of those `records` that are of a space, and their times."""
-        chosen = [record.chosen for record in records if record.schedule == each.name]
-        return chosen, [self.runner.time_us(each, decisions) for decisions in chosen]
+    def _fitting(self, records: Iterable[TuningRecord]) -> Iterator[Proposal]:
+        """Candidates that decide as records of another weight or convolution do, without those that do not fit."""
+        runner, spaces = self.runner, {each.name: each for each in self.spaces}
+        with SafeReplay() as replay:
+            for record in records:
+                if each := spaces.get(record.schedule):
+                    try:
+                        schedule = replay.scheduled(each, runner.spec, runner.pattern, runner.target, record.chosen)
+                    except BuildError:
+                        continue
+                    if not each.refusal(schedule):
+                        yield each, record.chosen
 
 
 class GuidedPhase(Phase):
@@ -75,14 +83,14 @@ class GuidedPhase(Phase):
         starts = [[(search.space, start) for start in search.space.starts()] for search in searches]
         # Defaults of all spaces before second starts of any.
         pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
-        pairs = [*self._transferred(), *pairs]
+        pairs = [*self._fitting(self.runner.starts), *pairs]
         for first in range(0, len(pairs), self.runner.batch):
             if not self._goes_on():
                 return
             yield from self._measure(pairs[first : first + self.runner.batch])
         for search in searches:
             # Its default, just measured, and an earlier run's trials.
-            search.remember(*self._times(search.space, self.runner.known.records))
+            search.remember(self.runner.known.records)
         turn = 0
         while searches and self._goes_on():
             ranked = sorted(searches, key=lambda search: self._best_us(search.space))
@@ -95,19 +103,6 @@ class GuidedPhase(Phase):
                 continue
             yield from self._measure([(search.space, decisions) for decisions in proposed], searches)
             search.tell([self.runner.time_us(search.space, decisions) for decisions in proposed])
-
-    def _transferred(self) -> list[Proposal]:
-        """The decisions found for another weight, unless they do not fit this one."""
-        runner, start = self.runner, self.runner.start
-        for each in self.spaces:
-            if start is not None and each.name == start.schedule:
-                with SafeReplay() as replay:
-                    try:
-                        schedule = replay.scheduled(each, runner.spec, runner.pattern, runner.target, start.chosen)
-                    except BuildError:
-                        return []
-                return [] if each.refusal(schedule) else [(each, start.chosen)]
-        return []
 
     def _searches(self) -> list[SpaceSearch]:
         runner = self.runner

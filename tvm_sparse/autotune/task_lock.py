@@ -7,7 +7,6 @@ kernel frees it when its process ends, however that happens. Two tuners within o
 import fcntl
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -51,18 +50,15 @@ def in_turn(path: Path, items: Sequence[T], name: Callable[[T], str], waits: Cal
             left.remove(item)
 
 
-@contextmanager
-def _claims_file(path: Path) -> Iterator[FileIO]:
+def _claims_file(path: Path) -> FileIO:
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f".{path.name}.claims").open("a+b", buffering=0)
+        return path.with_name(f".{path.name}.claims").open("a+b", buffering=0)
     except OSError as error:
         raise LogError(
             str(path), f"no file can be made beside it ({error.strerror})", hint="check path and rights"
         ) from error
-    with file:
-        yield file
 
 
 def _claim(file: FileIO, name: str, wait: bool) -> bool:

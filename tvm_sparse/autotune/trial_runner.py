@@ -8,7 +8,7 @@ import numpy as np
 
 from tvm_sparse.autotune.evolutionary_search import SharedModel
 from tvm_sparse.autotune.options import MIN_TRIALS_GENERATED, TuneOptions
-from tvm_sparse.autotune.trial_history import Key, Proposal, Trials, key_of_proposal
+from tvm_sparse.autotune.trial_history import Proposal, Trials, key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
@@ -16,7 +16,6 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, Outcome
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -31,9 +30,9 @@ class TrialRunner:
         weight: np.ndarray,
         options: TuneOptions,
         known: Iterable[TuningRecord],
-        start: TuningRecord | None,
+        starts: Sequence[TuningRecord] = (),
     ):
-        self.measurer, self.options, self.start = measurer, options, start
+        self.measurer, self.options, self.starts = measurer, options, starts
         self.spec, self.target = measurer.spec, measurer.target
         self.weight, self.pattern = weight, SparsityPattern.of(weight)
         self.fingerprint = fingerprint_of(self.target)
@@ -49,12 +48,10 @@ class TrialRunner:
         return [record for record in self.given if record.is_trial_of(spec, pattern, self.fingerprint)]
 
     def settle(self, spaces: list[Space]) -> None:
-        """Keep the known trials that a search of these spaces can use, and learn at once those it will not meet."""
-        self._forget_stale(spaces)
-        self.known.give_up(lambda name: name not in {each.name for each in spaces if self.searches(each)})
+        """Drop known trials that these spaces cannot repeat, and learn at once those that a search will not meet.
 
-    def _forget_stale(self, spaces: list[Space]) -> None:
-        """Drop known trials that these spaces cannot repeat: a tvm-sparse with other schedules made them."""
+        A tvm-sparse with other schedules made those that cannot be repeated.
+        """
         found = {each.name: each for each in spaces}
         with SafeReplay() as replay:
 
@@ -68,6 +65,8 @@ class TrialRunner:
                 return False
 
             self.known.forget(is_stale)
+        searched = {each.name for each in spaces if self.searches(each)}
+        self.known.give_up(lambda name: name not in searched)
 
     def searches(self, each: Space) -> bool:
         """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
@@ -96,9 +95,6 @@ class TrialRunner:
         """Trials that may still be made."""
         return self.options.trials - len(self.known)
 
-    def spaces(self, schedules: list[str]) -> list[Space]:
-        return spaces_of(self.spec, self.pattern, self.target, schedules)[0]
-
     def choose_baseline(self) -> None:
         """Make the fastest dense kernel the one that sparse candidates are timed in turns with."""
         dense = [record for record in self.known.records if record.is_dense]
@@ -110,13 +106,9 @@ class TrialRunner:
         self.measurer.set_baseline(Candidate(self.baseline.schedule, self.baseline.chosen))
 
     def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
-        """Measure the proposals that are not known yet; yields only what is new."""
-        fresh: dict[Key, Proposal] = {}
-        for proposal in proposals:
-            key = key_of_proposal(*proposal)
-            if not self.known.resume(key):
-                fresh[key] = proposal
-        candidates = [Candidate(space.name, decisions) for space, decisions in fresh.values()]
+        """Measure proposals, none of which is known, each once."""
+        distinct = {key_of_proposal(*proposal): proposal for proposal in proposals}
+        candidates = [Candidate(space.name, decisions) for space, decisions in distinct.values()]
         outcomes = self.measurer.measure(candidates)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
             record = self._record(candidate, outcome)

@@ -11,10 +11,8 @@ from tvm_sparse.target.gpu import GpuInfo, capability_of, card
 
 # What a user of cuDNN gets: exactly float32, or, torch's default, TF32 allowed where that is faster.
 CUDNN_FP32, CUDNN_TF32, CUDNN_FP16 = ("cudnn-fp32",), ("cudnn-fp32", "cudnn-tf32"), ("cudnn-fp16",)
-LOWERED = ("im2col-cublas-fp32", "im2col-cusparse")
-ESCORT = ("escort", "escort-prepadded")
 # Every baseline that computes the same convolution in float32.
-EXACT = (*CUDNN_FP32, *LOWERED, *ESCORT)
+EXACT = (*CUDNN_FP32, "im2col-cublas-fp32", "im2col-cusparse", "escort", "escort-prepadded")
 # Multiply-adds a clock of one multiprocessor, Hopper.
 LANES = 128
 
@@ -56,9 +54,9 @@ def median_us(contender: Contender) -> float:
     return Quartiles.of(contender.cold_us).median
 
 
-def against(case: Case, density: float, families: Sequence[str], ours: str = OURS) -> Comparison | None:
+def against(case: Case, density: float, families: Sequence[str]) -> Comparison | None:
     """Our kernel at `density` against the best of some families, in the same rounds."""
-    own, baseline = best(case, [ours], density), best(case, families, density)
+    own, baseline = best(case, [OURS], density), best(case, families, density)
     if own is None or baseline is None:
         return None
     ratio = speedup(own.cold_us, baseline.cold_us)
@@ -114,9 +112,5 @@ def crossing(ratios: Iterable[tuple[float, float]]) -> tuple[str, float | None]:
 
 def pick(cases: Iterable[Case], score: Callable[[Case], float]) -> dict[tuple[int, int], Case]:
     """Of several cases of one operator and batch the one with the highest score, the later of equals."""
-    found: dict[tuple[int, int], Case] = {}
-    for case in cases:
-        key = case.operator, case.batch
-        if key not in found or score(case) >= score(found[key]):
-            found[key] = case
+    found = {(case.operator, case.batch): case for case in sorted(cases, key=score)}
     return dict(sorted(found.items()))

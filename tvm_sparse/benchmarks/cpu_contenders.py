@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tvm
 
+from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from tvm_sparse.codegen import lowering
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import make_kernel
+from tvm_sparse.target.resolve import resolve_target
 
 OURS, DENSE, NCHW, NHWC, ORT = "tvm-sparse", "tvm-sparse dense", "oneDNN NCHW", "oneDNN NHWC", "ONNX Runtime"
 ONEDNN, BASELINES = (NCHW, NHWC), (NCHW, NHWC, ORT)
 Call = Callable[[], Any]
 
 
-def compiled_call(name: str, spec: ConvSpec, weight: np.ndarray, x: np.ndarray, target: Any, decisions: Any) -> Call:
+def compiled_call(name: str, decisions: Any, spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads: int) -> Call:
     """Our kernel called ``schedule`` or ``schedule:variant``."""
-    import tvm
-
-    from tvm_sparse.codegen import lowering
-    from tvm_sparse.schedules import make_kernel
-
+    target = resolve_target({"kind": "llvm", "num-cores": threads})
     kernel = make_kernel(name, spec, weight, target, decisions)
     function = lowering.build(kernel.func, target)["main"]
     y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
@@ -41,18 +42,12 @@ def torch_call(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, channels_last:
     layout = torch.channels_last if channels_last else torch.contiguous_format
     data, filters = (torch.from_numpy(array).to(memory_format=layout) for array in (x, weight))
     stride, padding, dilation, groups = spec.stride, spec.padding[:2], spec.dilation, spec.groups
-
-    def call() -> Any:
-        return torch.nn.functional.conv2d(data, filters, None, stride, padding, dilation, groups)
-
-    return call
+    return lambda: torch.nn.functional.conv2d(data, filters, None, stride, padding, dilation, groups)
 
 
 def onnx_runtime_call(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads: int) -> Call:
     """ONNX Runtime with input and output bound, so that nothing is copied."""
     import onnxruntime
-
-    from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
 
     graph = GraphBuilder("layer", spec.input_shape)
     graph.conv("conv", "x", weight, stride=spec.stride[0], padding=spec.padding[0], groups=spec.groups)
@@ -71,10 +66,12 @@ def onnx_runtime_call(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads
     return call
 
 
-def contenders(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads: int, ours: Mapping[str, Call]) -> dict:
-    """Our calls and the baselines', by name."""
+def contenders(
+    spec: ConvSpec, weight: np.ndarray, x: np.ndarray, threads: int, kernels: Mapping[str, tuple[str, Any]]
+) -> dict[str, Call]:
+    """Calls by name: of our `kernels`, each a schedule and its decisions (None: the defaults), and the baselines'."""
     return {
-        **ours,
+        **{name: compiled_call(*kernel, spec, weight, x, threads) for name, kernel in kernels.items()},
         NCHW: torch_call(spec, weight, x, False),
         NHWC: torch_call(spec, weight, x, True),
         ORT: onnx_runtime_call(spec, weight, x, threads),

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from importlib import metadata
 from itertools import product
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, DENSE, ONEDNN, OURS, compiled_call, contenders
+from tvm_sparse.benchmarks.cpu_contenders import BASELINES, DENSE, ONEDNN, OURS, contenders
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.references import FLOAT32_TOLERANCE, error_of
 from tvm_sparse.benchmarks.report.cells import Table, with_quartiles
@@ -38,7 +39,7 @@ def bench(options: argparse.Namespace, command: str) -> dict[str, Any]:
     runs = []
     for threads in options.threads:
         os.environ |= {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
-        with Runner() as runner:
+        with closing(Runner()) as runner:
             runs.append(runner.call(bench_threads, threads, options))
     fingerprint = fingerprint_of(resolve_target("llvm"))
     return {
@@ -60,14 +61,16 @@ def bench_threads(threads: int, options: argparse.Namespace) -> dict[str, Any]:
     cases = []
     with torch.inference_mode():
         for operator, batch, density in product(options.operators, options.batch, options.density):
-            print(f"{threads} thread(s), {operators.name(operator, batch, density)}", file=sys.stderr, flush=True)
+            name = operators.name(operator, batch, density)
+            print(f"{threads} thread(s), {name}", file=sys.stderr, flush=True)
+            spec, weight = operators.spec(operator, batch), operators.weight(operator, density, options.seed)
             case = {"operator": operator, "batch": batch, "density": density}
-            cases.append(case | bench_case(operator, batch, density, log, threads, options))
+            cases.append(case | bench_case(name, spec, weight, log, threads, options))
         return {"threads": threads, "call_overhead_us": overheads_us(threads), "cases": cases}
 
 
 def bench_case(
-    operator: int, batch: int, density: float, log: TuningLog, threads: int, options: argparse.Namespace
+    name: str, spec: ConvSpec, weight: np.ndarray, log: TuningLog, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Times of one case and errors as fractions of what is allowed, or the reason why there are none.
 
@@ -76,38 +79,28 @@ def bench_case(
     VerificationError
         A contender's result is wrong.
     """
-    spec, weight = operators.spec(operator, batch), operators.weight(operator, density, options.seed)
-    name = operators.name(operator, batch, density)
-    target = resolve_target({"kind": "llvm", "num-cores": threads})
-    match = log.lookup(spec, SparsityPattern.of(weight), fingerprint_of(target))
-    dense = log.dense(spec, fingerprint_of(target))
+    fingerprint = fingerprint_of(resolve_target({"kind": "llvm", "num-cores": threads}))
+    match, dense = log.lookup(spec, SparsityPattern.of(weight), fingerprint), log.dense(spec, fingerprint)
     if match is None or dense is None:
         return {"convolution": spec.key, "skipped": "no record for this shape and number of threads"}
     x = reference.random_arguments(spec, options.seed)["x"]
-    ours = {
-        each: compiled_call(record.schedule, spec, weight, x, target, record.chosen)
-        for each, record in ((OURS, match.record), (DENSE, dense))
-    }
-    calls = contenders(spec, weight, x, threads, ours)
+    kernels = {each: (record.schedule, record.chosen) for each, record in ((OURS, match.record), (DENSE, dense))}
+    calls = contenders(spec, weight, x, threads, kernels)
     expected, errors = reference.reference(spec, x, weight), {}
     for each, call in calls.items():
-        y = call()
-        y = y if isinstance(y, np.ndarray) else y.numpy()
         # Theirs may be Winograd's.
-        errors[each] = error_of(y, expected, FLOAT32_TOLERANCE if each in BASELINES else None)
+        errors[each] = error_of(np.from_dlpack(call()), expected, FLOAT32_TOLERANCE if each in BASELINES else None)
         if not errors[each] <= 1:
             raise VerificationError(f"{name}, {each}", "the result is wrong", errors[each], "1 times what is allowed")
     times = interleave(calls, options.repeat, options.min_round_ms)
     found = {"convolution": spec.key, "schedule": match.record.schedule, "reason": match.note}
-    return {**found, "errors": errors, "times_us": times}
+    return found | {"errors": errors, "times_us": times}
 
 
 def overheads_us(threads: int) -> dict[str, float]:
     """What a call costs each library: its time for a convolution of one number."""
     x, weight = np.ones(TINY.input_shape, np.float32), np.ones(TINY.weight_shape, np.float32)
-    target = resolve_target({"kind": "llvm", "num-cores": threads})
-    ours = {OURS: compiled_call("dense_cpu", TINY, weight, x, target, None)}
-    times = interleave(contenders(TINY, weight, x, threads, ours), rounds=5)
+    times = interleave(contenders(TINY, weight, x, threads, {OURS: ("dense_cpu", None)}), rounds=5)
     return {name: Quartiles.of(values).median for name, values in times.items()}
 
 
@@ -142,11 +135,9 @@ def _row(case: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
     if "skipped" in case:
         return (*head, *[""] * (len(names) + 2), f"not measured: {case['skipped']}")
     times = case["times_us"]
-
-    def best(among: tuple[str, ...]) -> str:
-        return min(among, key=lambda name: Quartiles.of(times[name]).median)
-
-    onednn, fastest = speedup(times[OURS], times[best(ONEDNN)]), best(BASELINES)
+    medians = {name: Quartiles.of(times[name]).median for name in BASELINES}
+    fastest = min(BASELINES, key=medians.__getitem__)
+    onednn = speedup(times[OURS], times[min(ONEDNN, key=medians.__getitem__)])
     return (
         *head,
         *(with_quartiles(times[name]) for name in names),

@@ -53,8 +53,7 @@ class RandomNetwork:
     def __init__(self, name: str, options: Options):
         self.options = options
         self.rng = np.random.default_rng(options.seed)
-        shape = (options.batch, 3, options.image, options.image)
-        self.graph = GraphBuilder(name, shape)
+        self.graph = GraphBuilder(name, (options.batch, 3, options.image, options.image))
         self.input = Tensor("x", 3, options.image, 1.0)
 
     def channels(self, full: int) -> int:

@@ -1,7 +1,5 @@
 """The ten operators of Table 2 of Dong et al. 2020, and random pruned weights for them."""
 
-import argparse
-
 import numpy as np
 
 from tvm_sparse.conv.random_weights import normal_weight
@@ -37,36 +35,3 @@ def weight(operator: int, density: float, seed: int = 0) -> np.ndarray:
 def name(operator: int, batch: int, density: float) -> str:
     """How a line about one case begins."""
     return f"operator {operator}, batch {batch}, density {density:g}"
-
-
-def numbers(text: str) -> list[int]:
-    """``1,2,6-10`` as a list, for command lines."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
-
-
-def operators(text: str) -> list[int]:
-    """`numbers` that are operators; ValueError where one is not."""
-    found = numbers(text)
-    if not set(found) <= set(OPERATORS):
-        raise ValueError(f"{text}: operators are 1 to {len(OPERATORS)}")
-    return found
-
-
-def densities(text: str) -> list[float]:
-    """``0.05,0.1`` as a list, for command lines; ValueError where a density is not from 0 to 1."""
-    found = [float(part) for part in text.split(",")]
-    if not all(0 <= density <= 1 for density in found):
-        raise ValueError(f"{text}: densities are 0 to 1")
-    return found
-
-
-def add_options(parser: argparse.ArgumentParser, batch: str = "1") -> None:
-    """Which cases: ``--operators``, ``--batch``, ``--density``, and the ``--seed`` of their weights."""
-    parser.add_argument("--operators", type=operators, default="1-10", help="such as 1,2,6-10 (default: all)")
-    parser.add_argument("--batch", type=numbers, default=batch, help="batch sizes (default: %(default)s)")
-    parser.add_argument("--density", type=densities, default="0.1", help="of the weights (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")

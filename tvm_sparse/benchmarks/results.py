@@ -150,8 +150,7 @@ class Document:
 
     def save(self, path: Path) -> None:
         """Write JSON, compressed where the name ends in ``.xz``, all at once."""
-        text = json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"
-        data = text.encode()
+        data = f"{json.dumps(asdict(self), allow_nan=False, separators=(',', ':'))}\n".encode()
         part = path.with_name(path.name + ".part")
         part.write_bytes(lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
         part.replace(path)
@@ -193,16 +192,12 @@ def rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 def _decode(where: str, data: Any, cls: Any) -> Any:
     """A dataclass of dataclasses, tuples and plain values from its JSON object."""
+    if get_origin(cls) is tuple:
+        return tuple(_decode(where, each, get_args(cls)[0]) for each in data)
     if not is_dataclass(cls):
         return data
     hints = get_type_hints(cls)
     if not isinstance(data, dict) or set(data) != set(hints):
         found = sorted(set(hints) ^ set(data)) if isinstance(data, dict) else type(data).__name__
         raise LogError(where, f"is damaged: {getattr(cls, '__name__', cls)} has other fields", found)
-
-    def value_of(name: str) -> Any:
-        if get_origin(hints[name]) is tuple:
-            return tuple(_decode(where, each, get_args(hints[name])[0]) for each in data[name])
-        return _decode(where, data[name], hints[name])
-
-    return cls(**{name: value_of(name) for name in hints})  # type: ignore[operator]
+    return cls(**{name: _decode(where, data[name], hint) for name, hint in hints.items()})  # type: ignore[operator]

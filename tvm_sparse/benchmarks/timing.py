@@ -1,7 +1,5 @@
 """Time several ways to compute the same thing in turns, so that what disturbs the machine disturbs them all alike."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
@@ -22,7 +20,7 @@ class Quartiles:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Quartiles:
+    def of(cls, values: Sequence[float]) -> "Quartiles":
         """Of one or more `values`."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
@@ -48,7 +46,7 @@ def interleave(
         for name, call in contenders.items():
             time.sleep(PAUSE_S)
             call()
-            times[name].append(_time_us(call, numbers[name]))
+            times[name].append(time_us(call, numbers[name]))
     return {name: tuple(values) for name, values in times.items()}
 
 
@@ -67,10 +65,11 @@ def verdict(ratio: Quartiles) -> str:
 def _calls(call: Callable[[], Any], span_us: float) -> int:
     """How many calls fill `span_us`; the first call is not judged by, it may load and allocate."""
     call()
-    return max(1, math.ceil(span_us / max(_time_us(call, 1), 0.1)))
+    return max(1, math.ceil(span_us / max(time_us(call, 1), 0.1)))
 
 
-def _time_us(call: Callable[[], Any], number: int) -> float:
+def time_us(call: Callable[[], Any], number: int) -> float:
+    """Mean time of one of so many calls, microseconds."""
     start_ns = time.perf_counter_ns()
     for _ in range(number):
         call()

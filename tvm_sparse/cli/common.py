@@ -19,6 +19,7 @@ from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
 from tvm_sparse.errors import InputError, LogError, VerificationError
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.signature import TensorSpec
@@ -26,9 +27,9 @@ from tvm_sparse.runtime.signature import TensorSpec
 DEFAULT_LOG = Path("tuning.jsonl")
 
 
-def shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """Input name -> shape, from ``--input-shape``."""
-    return dict(arguments.input_shape)
+def prepared(arguments: argparse.Namespace) -> PreparedModel:
+    """The model that is to be compiled, as `prepare` reads it."""
+    return prepare(arguments.model, shapes=dict(arguments.input_shape))
 
 
 def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | None:
@@ -114,15 +115,11 @@ def compare(times: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
     ours = next(iter(times.values()))
     rows = []
     for name, values in times.items():
-        ratio = timing.speedup(ours, values) if values is not ours else None
-        rows.append(
-            {
-                "name": name,
-                "time_us": timing.Quartiles.of(values).to_json(),
-                "speedup": ratio.to_json() if ratio else None,
-                "verdict": timing.verdict(ratio) if ratio else None,
-            }
-        )
+        row = {"name": name, "time_us": timing.Quartiles.of(values).to_json(), "speedup": None, "verdict": None}
+        if values is not ours:
+            ratio = timing.speedup(ours, values)
+            row |= {"speedup": ratio.to_json(), "verdict": timing.verdict(ratio)}
+        rows.append(row)
     return rows
 
 
@@ -167,7 +164,7 @@ def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
         raise InputError(str(path), "no such file", hint="check the path")
     try:
         if zipfile.is_zipfile(path):
-            arrays = _read_archive(path, compiled.signature.inputs)
+            arrays = _read_archive(path, specs)
         else:
             # Mapped first: a header may claim any size, and the file must be as long as that.
             arrays = {specs[0].name: np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
@@ -175,7 +172,7 @@ def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
         raise InputError(str(path), f"cannot be read ({error})", allowed="a .npy or .npz file of numbers") from None
     missing = [spec.name for spec in specs if spec.name not in arrays]
     if missing:
-        wanted = ", ".join(map(_spec_text, specs))
+        wanted = ", ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
         raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
     return [arrays[spec.name] for spec in specs]
 
@@ -191,7 +188,3 @@ def _read_archive(path: Path, specs: Sequence[TensorSpec]) -> dict[str, np.ndarr
         raise InputError(str(path), "holds more than the model's inputs", found, limit, "keep only these in it")
     with np.load(path, allow_pickle=False) as loaded:
         return {name: loaded[name] for name in loaded.files}
-
-
-def _spec_text(spec: TensorSpec) -> str:
-    return f"{spec.name} {spec.shape} {spec.dtype}"

@@ -8,13 +8,11 @@ import lzma
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from tvm_sparse.errors import UsageError
-
 DATA = Path(__file__).parent / "data"
-MODELS = ("dense", "pruned")
 SMALL, LARGE = 8, 32  # pixels along each side of the stored images and of the networks' input
 WHITE = 16.0  # largest value of a stored pixel
 
@@ -39,18 +37,11 @@ def labels() -> np.ndarray:
     return _load("labels").astype(np.int64)
 
 
-def model_path(which: str) -> Path:
+def model_path(which: Literal["dense", "pruned"]) -> Path:
     """The ONNX file of the ``dense`` or the ``pruned`` network: input ``x`` (1, 1, 32, 32), output ``logits`` (1, 10).
 
     It is stored compressed; the file lies in a temporary folder that goes with this process.
-
-    Raises
-    ------
-    UsageError
-        There is no such network.
     """
-    if which not in MODELS:
-        raise UsageError("demo", "there is no such model", which, " or ".join(MODELS))
     path = _unpacked() / f"digits_{which}.onnx"
     if not path.exists():
         path.write_bytes(lzma.decompress((DATA / f"{path.name}.xz").read_bytes()))

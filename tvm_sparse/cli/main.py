@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from tvm_sparse.cli.parser import build_parser
+from tvm_sparse.cli.parser import RESUMING, build_parser
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.runtime.gpu_failures import gpu_failure
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 traceback.print_exc()
             # TVM turns a KeyboardInterrupt that passes through it into a RuntimeError.
             if interrupts or isinstance(error, KeyboardInterrupt):
-                hint = f"; continue with: tvm-sparse {shlex.join(words)}" if arguments.resumes else ""
+                hint = f"; continue with: tvm-sparse {shlex.join(words)}" if arguments.command in RESUMING else ""
                 print(f"tvm-sparse: interrupted{hint}", file=sys.stderr)
                 return EXIT_INTERRUPTED
             error = gpu_failure(error) or error
@@ -69,12 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
         command.show(document, tables.result_console())
     sys.stdout.flush()
     # A command may find out what is wrong, show it, and still end as a failure.
-    if hasattr(command, "exit_code"):
-        return int(command.exit_code(document))
-    failure = command.failure(document) if hasattr(command, "failure") else None
-    if failure is not None:
+    if hasattr(command, "failure") and (failure := command.failure(document)) is not None:
         raise failure
-    return 0
+    return int(command.exit_code(document)) if hasattr(command, "exit_code") else 0
 
 
 @contextlib.contextmanager

@@ -124,7 +124,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Parsed arguments hold `command` and `resumes` beside what each option says."""
+    """The parser of all commands. Parsed arguments hold `command` beside what each option says."""
     parser = argparse.ArgumentParser(
         prog="tvm-sparse",
         description=help_texts.DESCRIPTION,
@@ -146,5 +146,4 @@ def build_parser() -> argparse.ArgumentParser:
             command.add_argument(*flags, **settings)
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
         command.add_argument("-v", "--verbose", action="store_true", help="more messages, and tracebacks of errors")
-        command.set_defaults(resumes=name in RESUMING)
     return parser

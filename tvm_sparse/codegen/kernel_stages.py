@@ -50,21 +50,17 @@ def _script(func: tirx.PrimFunc) -> str:
     return f"{func.script()}\n"
 
 
-def _module(func: tirx.PrimFunc) -> tvm.IRModule:
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-
-
 def folded(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A scheduled function as `FoldWeights` leaves it, all multiply-adds written."""
     bind = tirx.transform.BindTarget(target if target.host is not None else target.with_host(Target("llvm")))
     with target:
-        return tvm.transform.Sequential([bind, *lowering.folding_passes()])(_module(func))["main"]
+        return tvm.transform.Sequential([bind, *lowering.folding_passes()])(tvm.IRModule.from_expr(func))["main"]
 
 
 def _cuda_source(func: tirx.PrimFunc, target: Target) -> str:
     lowering.register()
     with target, source_only():
-        built = tvm.compile(_module(func), target, tir_pipeline=lowering.PIPELINE)
+        built = tvm.compile(tvm.IRModule.from_expr(func), target, tir_pipeline=lowering.PIPELINE)
     return str(built.mod.imports[0].inspect_source())
 
 

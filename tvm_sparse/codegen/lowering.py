@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
@@ -85,29 +86,15 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
     ]
 
 
-def _passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
-    t = tirx.transform
-    split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
-    return [*folding_passes(deferred), *split]
-
-
 def register() -> None:
     """Register `PIPELINE` with TVM; calling it again changes nothing."""
-    from tvm.s_tir import pipeline
 
     def factory() -> tuple:
-        deferred = Deferred()
-
-        @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.lower")
-        def lower(module: tvm.IRModule, _context: object) -> tvm.IRModule:
-            return tvm.ir.transform.Sequential(_passes(deferred))(module)
-
-        def finalize_device() -> tvm.transform.Pass:
-            t = tirx.transform
-            passes = [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
-            return tvm.ir.transform.Sequential(passes)
-
-        return lower, pipeline.finalize_host_passes, finalize_device
+        t, deferred = tirx.transform, Deferred()
+        split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
+        lower = tvm.transform.Sequential([*folding_passes(deferred), *split])
+        device = [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
+        return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(device)
 
     tirx.register_tir_pipeline(PIPELINE, factory)
 
@@ -138,16 +125,15 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
 
 
 def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
-    """Compile one scheduled function into a module whose function ``main`` it is.
+    """Compile one scheduled function, whose name is ``main``, into a module.
 
     Raises
     ------
     BuildError
         There is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
-        return compiled(module, target).mod
+        return compiled(tvm.IRModule.from_expr(func), target).mod
     except RuntimeError as error:
         # TVM's message is the whole source, megabytes of it, before what the compiler says.
         _, marker, complaint = str(error).partition("Compilation error:")

@@ -116,9 +116,9 @@ def _kernel(
     pattern = layer.pattern
     key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
     if key not in made:
-        found = find_space(decision.schedule, layer.spec, pattern, target)
-        schedule = replay.scheduled(found, layer.spec, pattern, target, decision.chosen)
-        made[key] = kernel_of(found, schedule, layer.weight)
+        space = find_space(decision.schedule, layer.spec, pattern, target)
+        schedule = replay.scheduled(space, layer.spec, pattern, target, decision.chosen)
+        made[key] = kernel_of(space, schedule, layer.weight)
     return made[key]
 
 

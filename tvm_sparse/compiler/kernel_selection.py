@@ -15,6 +15,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
+from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, schedule_names
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -26,10 +27,9 @@ MARGIN = 1.5
 class Decision:
     """What computes one layer, and why.
 
-    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None
-    where it has none. `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made
-    with another, or imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out
-    wrong.
+    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
+    `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
+    imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out wrong.
     """
 
     layer: str
@@ -49,16 +49,8 @@ class Decision:
         return self.record.chosen if self.record is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """The row of the decision table; keys are `runtime.compiled_model.COLUMNS`."""
-        return {
-            "layer": self.layer,
-            "density": self.density,
-            "structure": self.structure,
-            "schedule": self.schedule,
-            "dense_time_us": self.dense_time_us,
-            "time_us": self.time_us,
-            "reason": self.reason,
-        }
+        """The row of the decision table."""
+        return {column: getattr(self, column) for column in COLUMNS}
 
 
 def decide(layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> list[Decision]:
@@ -134,21 +126,20 @@ def _growth(record: TuningRecord, pattern: SparsityPattern, target: Target, more
 def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float | None:
     """Estimated time of a record's decisions with another pattern of zeros, if there is an estimate."""
     try:
-        each = find_space(record.schedule, record.spec, pattern, target)
-        schedule = each.scheduled(record.chosen)
+        space = find_space(record.schedule, record.spec, pattern, target)
+        schedule = space.scheduled(record.chosen)
     except (UsageError, BuildError):
         return None
-    return each.estimate(schedule)
+    return space.estimate(schedule)
 
 
 def _default_dense(target: Target) -> str:
     names = schedule_names(target)
-    for name in names:
-        if name.startswith("dense"):
-            return name
-    raise UsageError(
-        f"target {target.kind.name}", "has no dense schedule", ", ".join(names) or "none", "one named dense"
-    )
+    dense = [name for name in names if name.startswith("dense")]
+    if not dense:
+        found = ", ".join(names) or "none"
+        raise UsageError(f"target {target.kind.name}", "has no dense schedule", found, "one named dense")
+    return dense[0]
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:

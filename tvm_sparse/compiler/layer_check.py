@@ -5,8 +5,6 @@ within the bound of `conv.reference`. The baseline ran the whole network on its 
 layers before; there only agreement can be asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -57,7 +55,7 @@ class Exposed:
     places: list[Places]
 
     @classmethod
-    def of(cls, prepared: PreparedModel) -> Exposed:
+    def of(cls, prepared: PreparedModel) -> "Exposed":
         """`prepared` with more outputs; its layers are the same, in the same order."""
         module, places = expose(prepared.mod)
         return cls(PreparedModel(module, find_convolutions(module)), places)
@@ -80,12 +78,11 @@ class Exposed:
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
             baseline = trace.layers.get(layer.name) if trace is not None else None
-            error, baseline_error = (
-                _own_error(layer, ours),
-                _own_error(layer, baseline) if baseline is not None else None,
-            )
-            difference = relative_difference(tensors[place.result], baseline[2]) if baseline is not None else None
-            found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference))
+            baseline_error = difference = None
+            if baseline is not None:
+                baseline_error = _own_error(layer, baseline)
+                difference = relative_difference(tensors[place.result], baseline[2])
+            found.append(LayerCheck(layer.name, schedule, _own_error(layer, ours), baseline_error, difference))
         return found
 
 

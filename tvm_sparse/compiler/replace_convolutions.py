@@ -1,10 +1,7 @@
 """Replace each convolution and its fused epilogue by a call of the kernel chosen for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -12,9 +9,7 @@ from tvm.ir import Expr, GlobalVar, Var
 
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
 from tvm_sparse.frontend.passes.relax_graph import rebuild
-
-if TYPE_CHECKING:
-    from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.kernel import Kernel
 
 
 def replace_convolutions(module: tvm.IRModule, kernels: Mapping[str, Kernel]) -> tvm.IRModule:

@@ -112,5 +112,4 @@ def reading_all_of(func: tirx.PrimFunc, reader: str, stage: str, axes: int) -> t
         rest = (node.writes, node.name_hint, node.body, node.init, node.alloc_buffers, node.match_buffers)
         return SBlock(node.iter_vars, reads, *rest, {**node.annotations, "explicit_read_region": found})
 
-    body = tvm_ffi.structural_map(func.body, (SBlock, block), order="post")
-    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    return func.with_body(tvm_ffi.structural_map(func.body, (SBlock, block), order="post"))

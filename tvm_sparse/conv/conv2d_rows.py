@@ -5,8 +5,6 @@ filter tap of a whole group of output rows is consecutive floats: full vectors o
 strided loads. Columns between rows are computed and dropped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import te, tirx
@@ -38,7 +36,7 @@ class RowGroups:
     lanes: int
 
     @classmethod
-    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> RowGroups:
+    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> "RowGroups":
         """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
         shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
         row_stride = max(row_stride or 0, shortest)
@@ -46,12 +44,18 @@ class RowGroups:
         return cls(rows, row_stride, -(-pixels // lanes), lanes)
 
     def length(self, spec: ConvSpec) -> int:
-        """Floats of a packed channel that vectors may touch."""
+        """Floats of a phase of a packed channel that vectors may touch."""
         groups = spec.out_h // self.rows
         rows_down = (spec.r - 1) * spec.dilation[0] // spec.stride[0]
         columns_right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
         start_of_last = (groups - 1) * self.rows * self.row_stride
         return start_of_last + self.vectors * self.lanes + rows_down * self.row_stride + columns_right
+
+    def packed_shape(self, spec: ConvSpec) -> tuple[int, int, int, int]:
+        """(phases of rows, phases of columns, rows, columns) of a packed channel; of phases those that taps use."""
+        extents = zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True)
+        down, right = (min(stride, (taps - 1) * dilation + 1) for stride, taps, dilation in extents)
+        return down, right, -(-self.length(spec) // self.row_stride), self.row_stride
 
     def reads_input(self, spec: ConvSpec) -> bool:
         """Whether an input channel, as it lies in memory, already is a packed channel."""
@@ -72,10 +76,8 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
     arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     stride, group_step = layout.row_stride, layout.rows * layout.row_stride
-    groups = spec.out_h // layout.rows
-    phases = (min(st_h, (spec.r - 1) * dil_h + 1), min(st_w, (spec.s - 1) * dil_w + 1))
     packed = te.compute(
-        (spec.n, spec.c, *phases, -(-layout.length(spec) // stride), stride),
+        (spec.n, spec.c, *layout.packed_shape(spec)),
         lambda n, c, ph_y, ph_x, row, column: padded(
             spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
         ),
@@ -94,7 +96,7 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx
         source = arguments["x"] if direct else packed
         return te.sum(source[index] * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
-    conv = te.compute((spec.n, spec.k, groups, layout.vectors, layout.lanes), conv_at, name="conv")
+    conv = te.compute((spec.n, spec.k, spec.out_h // layout.rows, layout.vectors, layout.lanes), conv_at, name="conv")
 
     def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         group, flat = tirx.floordiv(y, layout.rows), tirx.floormod(y, layout.rows) * stride + x

@@ -4,8 +4,6 @@ A 1x1 kernel with stride 2 reads every second row and column; kernels that stage
 these. ResNet-50 has three such layers, whose whole input is four times what they read.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -24,7 +22,7 @@ class AxisFootprint(NamedTuple):
     halo: int
 
     @classmethod
-    def of(cls, stride: int, dilation: int, taps: int, outputs: int) -> AxisFootprint:
+    def of(cls, stride: int, dilation: int, taps: int, outputs: int) -> "AxisFootprint":
         """The footprint along one axis."""
         # A single output, or a single tap, has no distance to others; what it would be does not matter.
         step = math.gcd(stride if outputs > 1 else 0, dilation if taps > 1 else 0) or 1

@@ -1,7 +1,5 @@
 """SparsityPattern: what the zeros of one weight look like, and the digests that identify it."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,7 +40,7 @@ class SparsityPattern:
         return self.nnz / self.size
 
     @classmethod
-    def of(cls, weight: np.ndarray) -> SparsityPattern:
+    def of(cls, weight: np.ndarray) -> "SparsityPattern":
         """The pattern of `weight`; -0.0 counts as zero."""
         mask = weight != 0
         return cls(

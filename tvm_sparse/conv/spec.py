@@ -4,8 +4,6 @@ Names are the field's: batch N, input channels C, input height H and width W, ou
 kernel height R and width S. Layouts are NCHW for tensors and KCRS for weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -160,7 +158,7 @@ class ConvSpec:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ConvSpec:
+    def from_json(cls, data: dict[str, Any]) -> "ConvSpec":
         """Rebuild a spec from `to_json`'s output.
 
         Raises

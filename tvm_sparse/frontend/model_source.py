@@ -11,8 +11,8 @@ import tvm
 from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx_model import load_onnx
-from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.relax_import import export_module, import_onnx, import_program
+from tvm_sparse.frontend.torch_export import load_exported_program
 from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
 
 SUFFIXES = (".onnx", ".pt2")
@@ -41,7 +41,7 @@ class ModelSource:
         if not self._is_module and (torch is None or not isinstance(source, torch.export.ExportedProgram)):
             path = _model_path(source)
             self._where, self._is_onnx = str(path), path.suffix == ".onnx"
-            self._model = load_onnx(path) if self._is_onnx else _load_program(path)
+            self._model = load_onnx(path) if self._is_onnx else load_exported_program(path)
 
     def weights(self) -> dict[str, np.ndarray]:
         """Every 4-D weight, in the order of the model.
@@ -82,9 +82,8 @@ class ModelSource:
         """
         if self._is_onnx:
             return import_onnx(self._where, self._model, shapes or {})
-        return import_program(
-            self._where, export_module(self._model, example_inputs) if self._is_module else self._model
-        )
+        program = export_module(self._model, example_inputs) if self._is_module else self._model
+        return import_program(self._where, program)
 
 
 def _model_path(source: Any) -> Path:
@@ -102,10 +101,3 @@ def _model_path(source: Any) -> Path:
     if not path.is_file():
         raise ModelError(str(path), "no such file", hint="check the path")
     return path
-
-
-def _load_program(path: Path) -> Any:
-    require("torch", "torch")
-    from tvm_sparse.frontend.torch_export import load_exported_program
-
-    return load_exported_program(path)

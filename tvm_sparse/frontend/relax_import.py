@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, make_padding_explicit
+from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 
 # Operators that behave otherwise in training -> position of the argument that says so.
 _TRAINING_ARGUMENT = {"aten.batch_norm.default": 5, "aten.dropout.default": 2}
@@ -82,26 +83,18 @@ def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
     if not main.params or not results:
         raise ModelError(where, f"the model has no {'input' if results else 'output'}", hint="export it again")
     for name, kind in named:
-        if _sizes(kind) is None:
+        if fixed_shape(kind) is None:
             hint = "export it without dynamic_shapes, once for each batch size"
             raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
     inner = [binding.var for block in main.body.blocks for binding in block.bindings]
     for name, kind in (*named, *((f"tensor {var.name}", var.ty) for var in inner)):
-        sizes = _sizes(kind) or []
+        sizes = list(fixed_shape(kind) or ())
         if min(sizes, default=0) < 0:
             raise ModelError(where, f"{name} has an impossible shape", sizes, "sizes of 0 or more")
         if math.prod(sizes) > MAX_ELEMENTS:
             found, allowed = f"{math.prod(sizes)} elements", f"up to {MAX_ELEMENTS}"
             raise ModelError(where, f"{name} is too large", found, allowed, "use a smaller input or batch")
     return module
-
-
-def _sizes(kind: Any) -> list[int] | None:
-    """The shape of a tensor type; None where a size is not known, or for another type."""
-    shape = getattr(kind, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(size, tirx.IntImm) for size in shape.values):
-        return None
-    return [int(size) for size in shape.values]
 
 
 @contextlib.contextmanager

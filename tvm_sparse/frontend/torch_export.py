@@ -16,6 +16,7 @@ from pickle import UnpicklingError  # the error only: nothing is un-pickled
 from typing import Any
 
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.optional_imports import require
 
 # What torch.export.save writes for a model made of ordinary tensors; anything else may be code.
 _ALLOWED_FILES = re.compile(
@@ -44,9 +45,10 @@ def load_exported_program(path: Path) -> Any:
     ------
     ModelError
         The file is damaged, was written by a torch too old, has dynamic shapes, or holds anything that could run code.
+    UsageError
+        The package torch is not installed.
     """
-    import torch
-
+    torch = require("torch", "torch")
     try:
         from torch.export.pt2_archive._package import PT2ArchiveReader, load_pt2
     except ImportError:

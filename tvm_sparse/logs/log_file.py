@@ -26,31 +26,18 @@ MAX_UNPACKED_BYTES = 1 << 30
 PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 1, "pb": 0}]
 
 
-class Line(NamedTuple):
-    """One line of a file: its number from 1, its bytes, and the record or why it is none."""
+class Rejected(NamedTuple):
+    """A line that is no record, and why; numbers begin with 1. `newer`: a newer tvm-sparse can read it."""
 
-    number: int
-    raw: bytes
-    found: TuningRecord | LogError
-
-    @property
-    def is_newer(self) -> bool:
-        """Whether only a newer tvm-sparse can read it."""
-        return isinstance(self.found, NewerSchemaError)
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether no tvm-sparse can read it."""
-        return isinstance(self.found, LogError) and not self.is_newer
-
-    @property
-    def text(self) -> str:
-        """The line as text, whatever its bytes."""
-        return self.raw.decode(errors="backslashreplace").rstrip("\n")
+    line_number: int
+    reason: str
+    text: str
+    path: Path
+    newer: bool = False
 
 
-def parse(path: Path) -> Iterator[Line]:
-    """Each line of a file. Of damaged compressed data nothing is believed: it counts as one bad line.
+def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
+    """Each line of a file, and what it holds. Of damaged compressed data nothing is believed: it is one bad line.
 
     Raises
     ------
@@ -63,10 +50,16 @@ def parse(path: Path) -> Iterator[Line]:
         try:
             data = _unpacked(data)
         except (lzma.LZMAError, EOFError) as error:
-            yield Line(1, b"", LogError(str(path), f"the xz data is damaged ({error})"))
+            yield b"", Rejected(1, str(LogError(str(path), f"the xz data is damaged ({error})")), "", path)
             return
     for number, raw in enumerate(BytesIO(data), 1):
-        yield Line(number, raw, _record(raw))
+        found: TuningRecord | Rejected
+        try:
+            found = _record(raw)
+        except LogError as error:
+            text = raw.decode(errors="backslashreplace").rstrip("\n")
+            found = Rejected(number, str(error), text, path, isinstance(error, NewerSchemaError))
+        yield raw, found
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -107,16 +100,20 @@ def quarantine(path: Path) -> int:
         real = path.resolve()
         for stale in real.parent.glob(f".{glob.escape(real.name)}.*.tmp"):
             stale.unlink(missing_ok=True)
-        lines = list(parse(path))
-        bad = [line for line in lines if line.is_bad]
+        bad, kept = [], []
+        for raw, found in parse(path):
+            if isinstance(found, Rejected) and not found.newer:
+                bad.append(found)
+            else:
+                kept.append(raw.rstrip(b"\n") + b"\n")
         if bad:
             with path.with_name(f"{path.name}.rejected").open("a", encoding="utf-8") as target:
                 for line in bad:
-                    row = {"line": line.number, "reason": str(line.found), "text": line.text}
+                    row = {"line": line.line_number, "reason": line.reason, "text": line.text}
                     target.write(json.dumps(row) + "\n")
                 target.flush()
                 os.fsync(target.fileno())
-            _publish(path, b"".join(line.raw.rstrip(b"\n") + b"\n" for line in lines if not line.is_bad))
+            _publish(path, b"".join(kept))
     return len(bad)
 
 
@@ -136,13 +133,11 @@ def create(path: Path, lines: Iterable[str]) -> None:
         _publish(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
 
 
-def _record(raw: bytes) -> TuningRecord | LogError:
+def _record(raw: bytes) -> TuningRecord:
     try:
         return TuningRecord.from_line(raw.decode())
     except UnicodeDecodeError as error:
-        return LogError(WHERE, f"the line is not UTF-8 ({error.reason})")
-    except LogError as error:
-        return error
+        raise LogError(WHERE, f"the line is not UTF-8 ({error.reason})") from error
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A shared log has its page beside it, so that a change of the log shows in a revi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_sparse.logs.matching import machine
@@ -31,12 +31,11 @@ def page(log: TuningLog) -> str:
     return "\n".join(lines)
 
 
-def _table(records: Iterable[TuningRecord]) -> list[str]:
+def _table(records: Sequence[TuningRecord]) -> list[str]:
     rows = sorted(_row(record) for record in records if record.status == "ok" and not record.is_dense)
     failed = Counter(record.status for record in records if record.status != "ok")
-    more = (
-        [f"Not shown: {', '.join(f'{count} {status}' for status, count in sorted(failed.items()))}."] if failed else []
-    )
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+    more = [f"Not shown: {counts}."] if failed else []
     return ["| " + " | ".join(row) + " |" for row in (COLUMNS, ["---"] * len(COLUMNS), *rows)] + more
 
 

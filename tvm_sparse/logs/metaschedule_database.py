@@ -20,8 +20,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import metaschedule_worker
+from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import Rejected
 from tvm_sparse.measure.worker import Worker
 
 RECORD_TIMEOUT_S = 60.0
@@ -101,8 +101,8 @@ def _read(line: str, workloads: list[str], worker: Worker) -> dict[str, Any]:
         raise LogError("database record", "no such workload", found[0], f"0 to {len(workloads) - 1}")
     request = {"action": "read", "record": line, "workload": workloads[found[0]]}
     answer = worker.ask(request, RECORD_TIMEOUT_S)
-    if _failure(answer):
-        raise LogError("database record", f"cannot be used: {_failure(answer)}")
+    if reason := _failure(answer):
+        raise LogError("database record", f"cannot be used: {reason}")
     return answer
 
 

@@ -11,6 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tvm_ffi
+from tvm import IRModule
+from tvm.target import Target
+
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
@@ -32,10 +36,9 @@ FAILED_S = 1e9
 
 def write(request: dict[str, Any]) -> dict[str, Any]:
     """Add the record in ``line``, a line of a log, to the database in ``folder``."""
-    from tvm import IRModule
-
     record = TuningRecord.from_line(request["line"])
-    each, target = _space(record.spec, record.pattern, record.schedule, record.target)
+    target = Target(record.target)
+    each = find_space(record.schedule, record.spec, record.pattern, target)
     trace = each.scheduled(record.chosen).trace
     func = each.func.with_attr(ORIGIN, _origin(record))
     database, ms = _database(request["folder"]), meta_schedule()
@@ -54,8 +57,6 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     LogError
         The workload is not one that `write` made, or not as this tvm-sparse would make it.
     """
-    import tvm_ffi
-
     with tempfile.TemporaryDirectory() as folder:
         # A database of this record alone, read by TVM itself.
         _, *rest = json.loads(request["record"])
@@ -69,7 +70,7 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     named = json.loads(str(origin))
     target = target_json(found.target)
     spec, pattern = ConvSpec.from_json(named["spec"]), SparsityPattern(**named["pattern"])
-    each, _ = _space(spec, pattern, named["schedule"], target)
+    each = find_space(named["schedule"], spec, pattern, Target(target))
     if not tvm_ffi.structural_equal(each.func.with_attr(ORIGIN, origin), functions[0]):
         raise LogError("workload", f"another tvm-sparse made it: {named['schedule']} starts from another function now")
     schedule = replayed(each.func, f"schedule {each.name}", trace_to_json(found.trace))
@@ -82,8 +83,6 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
 
 def _own_decisions(space: Space, schedule: Any) -> Decisions:
     """The decisions with which `space` makes `schedule`; LogError where it would make another."""
-    import tvm_ffi
-
     try:
         chosen = space.decisions_of(schedule)
         own = space.scheduled(chosen)
@@ -92,13 +91,6 @@ def _own_decisions(space: Space, schedule: Any) -> Decisions:
     if not tvm_ffi.structural_equal(own.mod["main"], schedule.mod["main"]):
         raise LogError("trace", f"another tvm-sparse made it: {space.name} schedules otherwise now")
     return chosen
-
-
-def _space(spec: ConvSpec, pattern: SparsityPattern, schedule: str, target: Any) -> tuple[Space, Any]:
-    from tvm.target import Target
-
-    resolved = Target(target)
-    return find_space(schedule, spec, pattern, resolved), resolved
 
 
 def _origin(record: TuningRecord) -> str:

@@ -3,8 +3,6 @@
 A line refers to no other line, so logs can be appended to, split, sorted and merged as plain text (`record_codec`).
 """
 
-from __future__ import annotations
-
 import math
 import reprlib
 import statistics
@@ -165,7 +163,7 @@ class TuningRecord:
         return record_codec.to_line(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
 
     @classmethod
-    def from_line(cls, line: str) -> TuningRecord:
+    def from_line(cls, line: str) -> "TuningRecord":
         """The record that `to_line` wrote; every number comes back exactly.
 
         Raises
@@ -175,8 +173,7 @@ class TuningRecord:
         LogError
             The line is damaged, of an older schema or no record; the sentence says where.
         """
-        record: TuningRecord = record_codec.decode(WHERE, record_codec.from_line(WHERE, line), cls)
-        return record
+        return record_codec.decode(WHERE, record_codec.from_line(WHERE, line), cls)
 
 
 def _wrong(name: str, found: object, allowed: str) -> NoReturn:

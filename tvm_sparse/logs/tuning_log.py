@@ -5,24 +5,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
+from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch
 from tvm_sparse.logs.record import TuningRecord
-
-
-class Rejected(NamedTuple):
-    """A line that is no record, and why. `newer`: a newer tvm-sparse can read it."""
-
-    line_number: int
-    reason: str
-    text: str
-    path: Path
-    newer: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,11 +54,11 @@ class TuningLog:
         for path in (self.path, *self.layers):
             if path == self.path and not path.exists():
                 continue
-            for line in log_file.parse(path):
-                if isinstance(line.found, TuningRecord):
-                    self._add(line.found)
+            for _, found in log_file.parse(path):
+                if isinstance(found, Rejected):
+                    self.rejected.append(found)
                 else:
-                    self.rejected.append(Rejected(line.number, str(line.found), line.text, path, line.is_newer))
+                    self._add(found)
 
     def require_known_schema(self) -> None:
         """Refuse to go on without records that a newer tvm-sparse made: they may be better than those that are read.
@@ -148,8 +139,8 @@ class TuningLog:
 
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
-        found = {id(record) for record in self.trials(spec, pattern, fingerprint)}
-        others = (record for record in self._by_spec.get(spec, ()) if id(record) not in found)
+        records = self._by_spec.get(spec, ())
+        others = (record for record in records if not record.is_trial_of(spec, pattern, fingerprint))
         return counted(spec, (mismatch(record, fingerprint) or "made for other weights" for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
@@ -219,7 +210,11 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     groups: dict[Any, list[TuningRecord]] = defaultdict(list)
     for record in filter(_is_ok, records):
         groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
-    return [record for _, group in sorted(groups.items()) for record in sorted(group, key=_rank)[:keep]]
+    return [
+        record
+        for _, group in sorted(groups.items())
+        for record in sorted(group, key=lambda record: (record.time_us, record.to_line()))[:keep]
+    ]
 
 
 def _is_ok(record: TuningRecord) -> bool:
@@ -231,7 +226,3 @@ def _best(records: Sequence[TuningRecord]) -> TuningRecord:
     time_us = min(record.time_us for record in records)
     fastest = [record for record in records if record.time_us == time_us]
     return min(fastest, key=TuningRecord.to_line) if len(fastest) > 1 else fastest[0]
-
-
-def _rank(record: TuningRecord) -> tuple[float, str]:
-    return record.time_us, record.to_line()

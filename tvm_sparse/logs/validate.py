@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -63,32 +63,26 @@ def validate(records: Iterable[TuningRecord], weights: Weights | None = None) ->
                 else:
                     sound.append(verdict)
             if sound:
-                yield from _by_numbers(
-                    sound, Target(group[0].target), (weights or {}).get((spec, pattern.value_digest))
-                )
+                weight = (weights or {}).get((spec, pattern.value_digest))
+                yield from _by_numbers(sound, resolve_target(group[0].target), weight)
 
 
 def _by_structure(record: TuningRecord, replay: SafeReplay) -> Verdict:
     """Schedule a record's kernel again; a verdict without a note if it can be verified by numbers."""
     try:
         target = resolve_target(record.target)
-        _check_machine(record, target)
+        here = fingerprint_of(target)
+        for key in ("kind", "arch", "threads"):
+            if record.fingerprint[key] != here[key]:
+                raise UsageError("fingerprint", f"{key} is not that of the target", record.fingerprint[key], here[key])
         each = find_space(record.schedule, record.spec, record.pattern, target)
         schedule = replay.scheduled(each, record.spec, record.pattern, target, record.chosen)
     except TvmSparseError as error:
         return Verdict(record, "failed", str(error))
     kernel = f"{tvm_ffi.structural_hash(schedule.mod['main']) % 2**64:016x}"
-    here = fingerprint_of(target)["tvm"]
-    obstacle = f"made with TVM {record.fingerprint['tvm']}, this is {here}" if record.fingerprint["tvm"] != here else ""
-    obstacle = obstacle or why_not_here(target)
+    made = record.fingerprint["tvm"]
+    obstacle = f"made with TVM {made}, this is {here['tvm']}" if made != here["tvm"] else why_not_here(target)
     return Verdict(record, "structure", f"not run: {obstacle}" if obstacle else "", kernel)
-
-
-def _check_machine(record: TuningRecord, target: Target) -> None:
-    found = fingerprint_of(target)
-    for key in ("kind", "arch", "threads"):
-        if record.fingerprint[key] != found[key]:
-            raise UsageError("fingerprint", f"{key} is not that of the target", record.fingerprint[key], found[key])
 
 
 def _by_numbers(sound: list[Verdict], target: Target, weight: np.ndarray | None) -> Iterator[Verdict]:
@@ -101,14 +95,10 @@ def _by_numbers(sound: list[Verdict], target: Target, weight: np.ndarray | None)
     candidates = [Candidate(verdict.record.schedule, verdict.record.chosen) for verdict in sound]
     with Measurer(first.spec, weight, target, OPTIONS) as measurer:
         for verdict, outcome in zip(sound, measurer.measure(candidates), strict=True):
-            is_right = outcome.status == "ok"
-            yield Verdict(
-                verdict.record,
-                "verified" if is_right else "failed",
-                note if is_right else f"{note}: {outcome.status}: {outcome.cause}",
-                verdict.kernel,
-                outcome.error if is_right else None,
-            )
+            if outcome.status == "ok":
+                yield replace(verdict, result="verified", note=note, error=outcome.error)
+            else:
+                yield replace(verdict, result="failed", note=f"{note}: {outcome.status}: {outcome.cause}")
 
 
 def summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:

@@ -24,18 +24,14 @@ def name(kind: str) -> str:
     return re.sub(r"[^\w-]", "_", gpu_id())
 
 
-@contextlib.contextmanager
-def alone(device: str) -> Iterator[None]:
+def alone(device: str) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of the device called `device` while nobody else does; waits for it."""
-    with _held(device, fcntl.LOCK_EX):
-        yield
+    return _held(device, fcntl.LOCK_EX)
 
 
-@contextlib.contextmanager
-def together(device: str) -> Iterator[None]:
+def together(device: str) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of a device together with others that do the same; waits while somebody has it alone."""
-    with _held(device, fcntl.LOCK_SH):
-        yield
+    return _held(device, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager

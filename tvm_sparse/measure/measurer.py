@@ -4,34 +4,28 @@ Every candidate is built and run in a worker process (`worker`), never in this o
 poisons its CUDA context costs only itself, and the cause is kept. This process holds no CUDA context.
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tvm.target import Target
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.measure.outcome import Status
+from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
-
-if TYPE_CHECKING:
-    from tvm.target import Target
-from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome
-from tvm_sparse.measure.worker import Worker
 
 # The arguments that a kernel is verified and timed with are drawn from this seed, so that results compare.
 ARGUMENT_SEED = 2020
@@ -65,12 +59,10 @@ class Measurer:
         self._device = device_lock.name(target.kind.name)
         self._count = 0
 
-    def __enter__(self) -> Measurer:
+    def __enter__(self) -> "Measurer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in (*self._workers, self._runner):
             worker.stop()
         self._folder.cleanup()
@@ -159,9 +151,7 @@ class Measurer:
         images = reference.repetition(self.spec.n, ARGUMENT_SEED)
         distinct = replace(self.spec, n=int(images.max()) + 1)
         arguments = reference.random_arguments(distinct, ARGUMENT_SEED)
-        expected = reference.reference(
-            distinct, arguments["x"], weight, arguments.get("bias"), arguments.get("residual")
-        )
+        expected = reference.reference(distinct, weight=weight, **arguments)
         arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, "images": images, **arguments}
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
 

@@ -3,10 +3,6 @@
 Decisions by name are checked one by one as the schedule asks for them, so they need none.
 """
 
-from __future__ import annotations
-
-from types import TracebackType
-
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
@@ -27,12 +23,10 @@ class SafeReplay:
     def __init__(self) -> None:
         self._worker = Worker({"TVM_NUM_THREADS": "1"})
 
-    def __enter__(self) -> SafeReplay:
+    def __enter__(self) -> "SafeReplay":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.stop()
 
     def scheduled(

@@ -3,14 +3,10 @@
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure.worker_process import Channel
-
-if TYPE_CHECKING:
-    pass
-
 
 # A worker's first answer waits for its imports, which take many seconds on a busy machine.
 START_TIMEOUT_S = 180.0

@@ -81,7 +81,8 @@ def serve(actions: Mapping[str, Action]) -> None:
         except TvmSparseError as error:
             answer = {"failure": str(error)}
         except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
-            answer = {"failure": f"{type(error).__name__}: {_tail(str(error))}"}
+            # Compilers and TVM put the reason at the end.
+            answer = {"failure": f"{type(error).__name__}: {str(error).strip()[-1500:]}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -91,11 +92,6 @@ def _die_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.killpg(0, signal.SIGKILL)
-
-
-def _tail(text: str, characters: int = 1500) -> str:
-    """The end of a message, where compilers and TVM put the reason."""
-    return text.strip()[-characters:]
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ class Channel:
             # A group of its own: compilers that the worker starts die with it, and Ctrl-C reaches only the tuner.
             start_new_session=True,
         )
+        # It leads a group of this number.
+        self.pid = self._process.pid
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -47,11 +49,6 @@ class Channel:
         self.is_broken = False
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """Of the process, which leads a group of this number."""
-        return self._process.pid
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

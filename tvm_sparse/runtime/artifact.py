@@ -10,8 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,31 +140,25 @@ def _publish(stage: Path, directory: Path) -> None:
     if not directory.exists() or not any(directory.iterdir()):
         stage.rename(directory)
         return
-    with _locked(directory):
-        old = set(_listed_files(directory))
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        # Only one process at a time replaces what is in a directory.
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        old = _listed_files(directory)
         new = {path.name for path in stage.iterdir()} - {manifest.NAME}
         for name in new:
             (stage / name).replace(directory / name)
         (stage / manifest.NAME).replace(directory / manifest.NAME)
         for name in old - new:
             (directory / name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Only one process at a time replaces what is in `directory`."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
     finally:
         os.close(handle)
 
 
-def _listed_files(directory: Path) -> list[str]:
+def _listed_files(directory: Path) -> set[str]:
     """The libraries of the artifact in `directory`; none where it has no manifest, or a damaged one."""
     try:
         files = manifest.read(directory)["files"]
     except ArtifactError:
-        return []
-    return [name for name in files if manifest.LIBRARY.fullmatch(name)]
+        return set()
+    return {name for name in files if manifest.LIBRARY.fullmatch(name)}

@@ -96,7 +96,7 @@ class CompiledModel:
         if len(inputs) != len(specs):
             names = ", ".join(spec.name for spec in specs)
             raise InputError("inputs", "wrong number of tensors", len(inputs), f"{len(specs)} ({names})")
-        libraries = [_library(value, spec) for value, spec in zip(inputs, specs, strict=True)]
+        libraries = [library_of(spec.name, value) for value, spec in zip(inputs, specs, strict=True)]
         # A plain loop: the warning in it counts stack frames to name the caller's line.
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
@@ -161,14 +161,6 @@ class CompiledModel:
         rows = [COLUMNS, *([_cell(row[column]) for column in COLUMNS] for row in self.decisions)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _library(value: Any, spec: TensorSpec) -> Library:
-    library = library_of(value)
-    if library is None:
-        found, allowed = type(value).__name__, "torch.Tensor, numpy.ndarray or a DLPack tensor"
-        raise InputError(f"input {spec.name}", "this is no tensor", found, allowed)
-    return library
 
 
 def _cell(value: Any) -> str:

@@ -1,6 +1,4 @@
-"""TensorSpec, Signature."""
-
-from __future__ import annotations
+"""What goes into a compiled model and what comes out: names, shapes and element types."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -37,7 +35,7 @@ class Signature:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Signature:
+    def from_json(cls, data: dict[str, Any]) -> "Signature":
         """Rebuild a signature from `to_json`'s output."""
 
         def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:

@@ -11,6 +11,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from tvm_sparse.errors import InputError
+
 # Bytes; compiled code loads whole vectors, and on a misaligned address that ends the process.
 ALIGNMENT = 64
 
@@ -167,11 +169,14 @@ class DLPack(_OfTvm):
         return self.namespace.from_dlpack(result) if self.namespace is not None else result
 
 
-def library_of(value: Any) -> Library | None:
-    """The library that `value` belongs to, None where it is no tensor."""
+def library_of(name: str, value: Any) -> Library:
+    """The library that `value`, the input `name`, belongs to; InputError where it is no tensor."""
     if isinstance(value, np.ndarray):
         return NumPy()
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return Torch()
-    return DLPack(value) if hasattr(value, "__dlpack__") else None
+    if hasattr(value, "__dlpack__"):
+        return DLPack(value)
+    found, allowed = type(value).__name__, "torch.Tensor, numpy.ndarray or a DLPack tensor"
+    raise InputError(f"input {name}", "this is no tensor", found, allowed)

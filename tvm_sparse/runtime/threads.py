@@ -7,19 +7,11 @@ bound to none.
 
 import os
 import threading
-from functools import cache
-from typing import Any
 
 import tvm_ffi
 
 # TVM's `ThreadGroup::AffinityMode`: every thread may run on each of the given cores.
 _SHARE_ALL_CORES = -3
-
-
-@cache
-def _configure() -> Any:
-    """TVM's function of mode, threads used, cores, and the size of pools that are made from now on."""
-    return tvm_ffi.get_global_func("runtime.config_threadpool")
 
 
 class _Current(threading.local):
@@ -38,5 +30,7 @@ def use_threads(count: int) -> None:
     """
     if _CURRENT.count != count:
         cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
-        _configure()(_SHARE_ALL_CORES, min(count, len(cores)), cores, len(cores))
+        # Mode, threads used, cores, and the size of pools that are made from now on.
+        configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+        configure(_SHARE_ALL_CORES, min(count, len(cores)), cores, len(cores))
         _CURRENT.count = count

@@ -5,7 +5,7 @@ indices are "stretched", that is, replaced by the distance of the tap's input el
 padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import tirx
@@ -13,7 +13,6 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.space import NotApplicable
 
 
 def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -35,12 +34,6 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     values, offsets = weight[filters, c, r, s], places[first_channel + c, r, s].astype(np.int32)
     padding = (0, max(0, 1 - values.size))
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
-
-
-def require_int32(*sizes: int) -> None:
-    """Raise NotApplicable where a buffer of one of these lengths cannot be indexed by int32."""
-    if max(sizes) >= 2**31:
-        raise NotApplicable(f"a buffer of {max(sizes)} floats exceeds 32-bit indices")
 
 
 def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:
@@ -77,7 +70,7 @@ def whole(buffer: tirx.Var, *first: tirx.Expr) -> object:
     return buffer[first + rest]
 
 
-def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: list) -> list:
-    """What `epilogue` reads, for ``T.reads``."""
+def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: Sequence) -> list:
+    """What `epilogue` reads for output elements `index` = (n, k, y, x), for ``T.reads``."""
     reads = [arguments["bias"][index[1]]] if spec.bias else []
     return reads + ([arguments["residual"][tuple(index)]] if spec.residual else [])

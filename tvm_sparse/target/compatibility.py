@@ -7,7 +7,7 @@ import tvm
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features
 
-from tvm_sparse.target.cpu import cpu_info
+from tvm_sparse.target.cpu import cpu_flags
 from tvm_sparse.target.resolve import resolve_target
 
 _INSTRUCTION_SET = re.compile(
@@ -29,8 +29,9 @@ def why_not_here(target: Target) -> str:
     architecture = str(target.attrs.get("mtriple", platform.machine())).split("-", maxsplit=1)[0]
     if architecture != platform.machine():
         return f"it was built for {architecture}, and this is {platform.machine()}"
-    here = _instruction_sets(resolve_target())
-    missing = sorted(each for each in _instruction_sets(target) - here if not _is_shown(each))
+    # Generic levels of processors, taken where AVX-512 is hidden, lack many features that Linux shows.
+    unknown, shown = _instruction_sets(target) - _instruction_sets(resolve_target()), cpu_flags()
+    missing = sorted(each for each in unknown if _LINUX_NAMES.get(each, re.sub("[.-]", "", each)) not in shown)
     return f"it was built for {target.attrs['mcpu']}, and this processor lacks {', '.join(missing)}" if missing else ""
 
 
@@ -41,12 +42,6 @@ def _why_not_this_gpu(arch: str) -> str:
     found = f"sm_{device.compute_version.replace('.', '')}"
     # Code of an architecture runs on that one only: it is loaded as machine code, not as PTX.
     return "" if arch.rstrip("af") == found else f"it was built for {arch}, and this GPU is {found}"
-
-
-def _is_shown(feature: str) -> bool:
-    """Whether Linux shows a feature: generic levels of processors, taken where AVX-512 is hidden, lack many it has."""
-    flags = re.sub("[._]", "", cpu_info("flags")).split()
-    return _LINUX_NAMES.get(feature, re.sub("[.-]", "", feature)) in flags
 
 
 def _instruction_sets(target: Target) -> set[str]:

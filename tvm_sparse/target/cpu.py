@@ -37,7 +37,7 @@ def host_cpu() -> str:
     from tvm.target import Target
     from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
 
-    name, flags = str(llvm_get_system_cpu()), set(re.sub("[._]", "", cpu_info("flags")).split())
+    name, flags = str(llvm_get_system_cpu()), cpu_flags()
 
     def runs(cpu: str) -> bool:
         features = map(str, llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu})))
@@ -51,6 +51,11 @@ def host_cpu() -> str:
 @lru_cache(maxsize=1)
 def cpu_name() -> str:
     return cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> set[str]:
+    """The features that Linux shows, without dots and underscores; none elsewhere."""
+    return set(re.sub("[._]", "", cpu_info("flags")).split())
 
 
 def cpu_info(key: str) -> str:

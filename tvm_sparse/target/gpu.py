@@ -7,7 +7,7 @@ a kernel is made the same on every machine, and a tuning log, which keeps the ta
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tvm.target import Target
 
@@ -32,8 +32,8 @@ class GpuInfo:
         Of float32, two for a multiply-add, and of the tensor cores in TF32, dense.
     dram_bytes_s, level_2_bytes
         What kernels reach of the bandwidth of DRAM; size of the level-2 cache.
-    shared_bytes, block_shared_bytes
-        Shared memory that all blocks of a multiprocessor have together, and one block at most.
+    shared_bytes
+        Shared memory that all blocks of a multiprocessor have together.
     warps, blocks
         That a multiprocessor holds at once.
     reserved_bytes, shared_unit_bytes
@@ -58,13 +58,17 @@ class GpuInfo:
     dram_bytes_s: float
     level_2_bytes: float
     shared_bytes: int
-    block_shared_bytes: int
     warps: int
     blocks: int
     reserved_bytes: int = 1024
     shared_unit_bytes: int = 128
     instruction_cache_bytes: tuple[int, int] = (32 * 1024, 160 * 1024)
     copy_bytes_cycle: float = 64.0
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """Shared memory of one block at most: all but what the driver takes."""
+        return self.shared_bytes - self.reserved_bytes
 
     @property
     def has_clusters(self) -> bool:
@@ -97,50 +101,41 @@ class GpuInfo:
         return max(0, too_many - self.reserved_bytes)
 
 
-def _architecture(shared_kib: int, warps: int, blocks: int) -> dict[str, Any]:
-    """Limits of a multiprocessor; a block may have all of its shared memory but what the driver takes."""
-    return {
-        "shared_bytes": shared_kib * 1024,
-        "block_shared_bytes": (shared_kib - 1) * 1024,
-        "warps": warps,
-        "blocks": blocks,
-    }
-
-
-_SM_80, _SM_87, _SM_90 = _architecture(164, 64, 32), _architecture(164, 48, 16), _architecture(228, 64, 32)
-_SM_86, _SM_89 = _architecture(100, 48, 16), _architecture(100, 48, 24)
+# Limits of a multiprocessor: shared memory, warps and blocks.
+_SM_80, _SM_87, _SM_90 = (164 * 1024, 64, 32), (164 * 1024, 48, 16), (228 * 1024, 64, 32)
+_SM_86, _SM_89 = (100 * 1024, 48, 16), (100 * 1024, 48, 24)
 # Of the bandwidth on the data sheet, what kernels reach: 4.3 of 4.8 TB/s on an H200.
 _REACHED = 0.9
 # The first of an architecture is meant where a target does not say which. In the order of their fields: name, compute
-# capability, multiprocessors, clock, flops, TF32 flops, DRAM, level 2.
+# capability, multiprocessors, clock, flops, TF32 flops, DRAM, level 2, limits.
 CARDS = (
     # NVIDIA A100 and A30 data sheets; boost clocks.
-    GpuInfo("NVIDIA A100", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 2.039e12, 40e6, **_SM_80),
-    GpuInfo("NVIDIA A100-SXM4-40GB", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 1.555e12, 40e6, **_SM_80),
-    GpuInfo("NVIDIA A30", 80, 56, 1.44e9, 10.3e12, 82e12, _REACHED * 933e9, 24e6, **_SM_80),
+    GpuInfo("NVIDIA A100", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 2.039e12, 40e6, *_SM_80),
+    GpuInfo("NVIDIA A100-SXM4-40GB", 80, 108, 1.41e9, 19.5e12, 156e12, _REACHED * 1.555e12, 40e6, *_SM_80),
+    GpuInfo("NVIDIA A30", 80, 56, 1.44e9, 10.3e12, 82e12, _REACHED * 933e9, 24e6, *_SM_80),
     # NVIDIA Ampere GA102 white paper; NVIDIA A40 and A10 data sheets.
-    GpuInfo("NVIDIA GeForce RTX 3090", 86, 82, 1.695e9, 35.6e12, 35.6e12, _REACHED * 936e9, 6e6, **_SM_86),
-    GpuInfo("NVIDIA RTX A6000", 86, 84, 1.8e9, 38.7e12, 77.4e12, _REACHED * 768e9, 6e6, **_SM_86),
-    GpuInfo("NVIDIA A40", 86, 84, 1.74e9, 37.4e12, 74.8e12, _REACHED * 696e9, 6e6, **_SM_86),
-    GpuInfo("NVIDIA A10", 86, 72, 1.695e9, 31.2e12, 62.5e12, _REACHED * 600e9, 6e6, **_SM_86),
-    GpuInfo("NVIDIA A10G", 86, 80, 1.71e9, 35e12, 70e12, _REACHED * 600e9, 6e6, **_SM_86),
+    GpuInfo("NVIDIA GeForce RTX 3090", 86, 82, 1.695e9, 35.6e12, 35.6e12, _REACHED * 936e9, 6e6, *_SM_86),
+    GpuInfo("NVIDIA RTX A6000", 86, 84, 1.8e9, 38.7e12, 77.4e12, _REACHED * 768e9, 6e6, *_SM_86),
+    GpuInfo("NVIDIA A40", 86, 84, 1.74e9, 37.4e12, 74.8e12, _REACHED * 696e9, 6e6, *_SM_86),
+    GpuInfo("NVIDIA A10", 86, 72, 1.695e9, 31.2e12, 62.5e12, _REACHED * 600e9, 6e6, *_SM_86),
+    GpuInfo("NVIDIA A10G", 86, 80, 1.71e9, 35e12, 70e12, _REACHED * 600e9, 6e6, *_SM_86),
     # Jetson AGX Orin technical brief.
-    GpuInfo("Orin", 87, 16, 1.3e9, 5.3e12, 21e12, _REACHED * 205e9, 4e6, **_SM_87),
+    GpuInfo("Orin", 87, 16, 1.3e9, 5.3e12, 21e12, _REACHED * 205e9, 4e6, *_SM_87),
     # NVIDIA Ada GPU architecture white paper; NVIDIA L4 and L40S data sheets.
-    GpuInfo("NVIDIA GeForce RTX 4090", 89, 128, 2.52e9, 82.6e12, 82.6e12, _REACHED * 1008e9, 72e6, **_SM_89),
-    GpuInfo("NVIDIA L4", 89, 58, 2.04e9, 30.3e12, 60e12, _REACHED * 300e9, 48e6, **_SM_89),
-    GpuInfo("NVIDIA L40S", 89, 142, 2.52e9, 91.6e12, 183e12, _REACHED * 864e9, 96e6, **_SM_89),
+    GpuInfo("NVIDIA GeForce RTX 4090", 89, 128, 2.52e9, 82.6e12, 82.6e12, _REACHED * 1008e9, 72e6, *_SM_89),
+    GpuInfo("NVIDIA L4", 89, 58, 2.04e9, 30.3e12, 60e12, _REACHED * 300e9, 48e6, *_SM_89),
+    GpuInfo("NVIDIA L40S", 89, 142, 2.52e9, 91.6e12, 183e12, _REACHED * 864e9, 96e6, *_SM_89),
     # NVIDIA H200 and H100 data sheets; clock and DRAM of the H200 as measured.
-    GpuInfo("NVIDIA H200", 90, 132, 1.9e9, 67e12, 495e12, 4.3e12, 50e6, **_SM_90),
-    GpuInfo("NVIDIA H100", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 3.35e12, 50e6, **_SM_90),
-    GpuInfo("NVIDIA H100 PCIe", 90, 114, 1.755e9, 51e12, 378e12, _REACHED * 2.0e12, 50e6, **_SM_90),
-    GpuInfo("NVIDIA H100 NVL", 90, 132, 1.785e9, 60e12, 418e12, _REACHED * 3.9e12, 50e6, **_SM_90),
-    GpuInfo("NVIDIA GH200", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 4.0e12, 50e6, **_SM_90),
+    GpuInfo("NVIDIA H200", 90, 132, 1.9e9, 67e12, 495e12, 4.3e12, 50e6, *_SM_90),
+    GpuInfo("NVIDIA H100", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 3.35e12, 50e6, *_SM_90),
+    GpuInfo("NVIDIA H100 PCIe", 90, 114, 1.755e9, 51e12, 378e12, _REACHED * 2.0e12, 50e6, *_SM_90),
+    GpuInfo("NVIDIA H100 NVL", 90, 132, 1.785e9, 60e12, 418e12, _REACHED * 3.9e12, 50e6, *_SM_90),
+    GpuInfo("NVIDIA GH200", 90, 132, 1.9e9, 67e12, 495e12, _REACHED * 4.0e12, 50e6, *_SM_90),
     # NVIDIA DGX B200 data sheet, divided by its 8 GPUs; level 2 as the driver tells it.
-    GpuInfo("NVIDIA B200", 100, 148, 1.965e9, 75e12, 1100e12, _REACHED * 8.0e12, 126e6, **_SM_90),
+    GpuInfo("NVIDIA B200", 100, 148, 1.965e9, 75e12, 1100e12, _REACHED * 8.0e12, 126e6, *_SM_90),
     # NVIDIA RTX Blackwell GPU architecture and RTX PRO 6000 white papers.
-    GpuInfo("NVIDIA GeForce RTX 5090", 120, 170, 2.407e9, 104.8e12, 104.8e12, _REACHED * 1792e9, 96e6, **_SM_89),
-    GpuInfo("NVIDIA RTX PRO 6000", 120, 188, 2.6e9, 125e12, 251e12, _REACHED * 1792e9, 128e6, **_SM_89),
+    GpuInfo("NVIDIA GeForce RTX 5090", 120, 170, 2.407e9, 104.8e12, 104.8e12, _REACHED * 1792e9, 96e6, *_SM_89),
+    GpuInfo("NVIDIA RTX PRO 6000", 120, 188, 2.6e9, 125e12, 251e12, _REACHED * 1792e9, 128e6, *_SM_89),
 )
 
 
@@ -149,7 +144,8 @@ def gpu_info(target: Target) -> GpuInfo:
 
     Of an architecture without cards the one before it is taken, and the smallest where there is none.
     """
-    return card(compute_capability(target), str(target.attrs["model"]) if "model" in target.attrs else "")
+    arch, model = (str(target.attrs.get(name, "")) for name in ("arch", "model"))
+    return card(capability_of(arch), model)
 
 
 @cache
@@ -172,11 +168,6 @@ def card(capability: int, model: str = "") -> GpuInfo:
 
 def _words(name: str) -> list[str]:
     return re.split("[ -]", name)
-
-
-def compute_capability(target: Target) -> int:
-    """Of a CUDA target, 90 for ``sm_90a``; 0 where its architecture is not known."""
-    return capability_of(str(target.attrs["arch"])) if "arch" in target.attrs else 0
 
 
 def capability_of(arch: str) -> int:

@@ -14,5 +14,5 @@ def all_baselines(escort_library: Path | None = None) -> list[Baseline]:
     """Every baseline, variants of a family side by side; Escort's need what ``escort_kernels.build`` made."""
     from tvm_sparse.benchmarks.baselines import cudnn, escort, im2col
 
-    kernels = escort.Kernels.load(escort_library) if escort_library is not None else None
+    kernels = escort.Kernels(escort_library) if escort_library is not None else None
     return [*cudnn.baselines(), *im2col.baselines(), *escort.baselines(kernels)]

@@ -7,7 +7,7 @@ as cuDNN's benchmark mode does.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,18 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import stretch
 
 MAX_GRID = 65535
+# The launch for a convolution and the digest of its weight; baselines that share one choose once.
+Chosen = dict[tuple[ConvSpec, str], Launch]
 
 
-def baseline(prepadded: bool, kernels: Kernels | None, chosen: dict[tuple[ConvSpec, str], Launch]) -> Baseline:
-    """Escort with the padded copy charged or not; `kernels` None serves nothing.
-
-    `chosen` remembers launches by convolution and digest of the weight; baselines that share it choose once.
-    """
+def baseline(prepadded: bool, kernels: Kernels | None, chosen: Chosen) -> Baseline:
+    """Escort with the padded copy charged or not; `kernels` None serves nothing, `chosen` remembers launches."""
     family = "escort-prepadded" if prepadded else "escort"
     return Baseline(family, "", partial(_prepare, prepadded, kernels, chosen), sparse=True)
 
 
 def _prepare(
-    prepadded: bool,
-    kernels: Kernels | None,
-    chosen: dict[tuple[ConvSpec, str], Launch],
-    spec: ConvSpec,
-    weight: np.ndarray,
-    device: Any,
+    prepadded: bool, kernels: Kernels | None, chosen: Chosen, spec: ConvSpec, weight: np.ndarray, device: Any
 ) -> Prepared:
     """Serves every convolution that one launch can index; see `_require_served`."""
     if kernels is None:
@@ -50,7 +44,7 @@ def _prepare(
 
     def bind(x: Tensor) -> Callable[[], Tensor]:
         y = layer.new_output()
-        padded = x if prepadded or not any(spec.padding) else layer.new_padded()
+        padded = x if prepadded or not any(spec.padding) else layer.padded
 
         def call() -> Tensor:
             if padded is not x:
@@ -61,7 +55,12 @@ def _prepare(
         return call
 
     def load(x: Tensor) -> Tensor:
-        return layer.padded_copy(x) if prepadded else x.contiguous()
+        x = x.contiguous()
+        if not prepadded:
+            return x
+        padded = layer.padded.clone()
+        kernels.copy_interior(layer.geometry, x, padded)
+        return padded
 
     return Prepared(spec, weight, load, bind, lambda y: y, layer.weight_bytes, str(launch))
 
@@ -81,26 +80,18 @@ class _Layer:
             torch.from_numpy(array).to(device) for array in (np.stack([values.view(np.int32), offsets], axis=1), rows)
         )
         self.weight_bytes = self.taps.nbytes + self.rows.nbytes
-        self._workspace: Tensor | None = None
 
     def new_output(self) -> Tensor:
         import torch
 
         return torch.full(self.spec.output_shape, float("nan"), device=self.device)
 
-    def new_padded(self) -> Tensor:
+    @cached_property
+    def padded(self) -> Tensor:
         """Padded memory whose zeros are written; all calls of a layer share it."""
         import torch
 
-        if self._workspace is None:
-            self._workspace = torch.zeros(self.geometry.padded_size(self.spec), device=self.device)
-        return self._workspace
-
-    def padded_copy(self, x: Tensor) -> Tensor:
-        """A padded input of its own."""
-        padded = self.new_padded().clone()
-        self.kernels.copy_interior(self.geometry, x.contiguous(), padded)
-        return padded
+        return torch.zeros(self.geometry.padded_size(self.spec), device=self.device)
 
     def convolve(self, launch: Launch, padded: Tensor, y: Tensor) -> None:
         self.kernels.convolve(launch, self.geometry, padded, self.taps, self.rows, y)
@@ -110,17 +101,18 @@ class _Layer:
         launches = [launch for launch in LAUNCHES if launch.images <= self.spec.n and launch.rows <= self.spec.out_h]
         if self.device.type != "cuda":
             return launches[0]
-        padded, y = self.new_padded(), self.new_output()
-        return min(launches, key=lambda launch: self._time_ms(launch, padded, y))
+        y = self.new_output()
+        return min(launches, key=lambda launch: self._time_ms(launch, y))
 
-    def _time_ms(self, launch: Launch, padded: Tensor, y: Tensor, calls: int = 3) -> float:
+    def _time_ms(self, launch: Launch, y: Tensor) -> float:
+        """Of three calls, after one that may load the kernel."""
         import torch
 
-        self.convolve(launch, padded, y)
+        self.convolve(launch, self.padded, y)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(calls):
-            self.convolve(launch, padded, y)
+        for _ in range(3):
+            self.convolve(launch, self.padded, y)
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end))
@@ -139,5 +131,5 @@ def _require_served(spec: ConvSpec, prepadded: bool) -> None:
 
 def baselines(kernels: Kernels | None) -> list[Baseline]:
     """Both, which choose their launches together."""
-    chosen: dict[tuple[ConvSpec, str], Launch] = {}
+    chosen: Chosen = {}
     return [baseline(prepadded, kernels, chosen) for prepadded in (False, True)]

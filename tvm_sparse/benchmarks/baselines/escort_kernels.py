@@ -1,13 +1,10 @@
 """Escort's compiled kernels: the shapes they come in, building them with nvcc, and calling them on torch's tensors."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from tvm_sparse.benchmarks.baselines.base import Tensor
 from tvm_sparse.conv.spec import ConvSpec
@@ -61,7 +58,7 @@ class Geometry(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, spec: ConvSpec) -> Geometry:
+    def of(cls, spec: ConvSpec) -> "Geometry":
         """One-sided padding: a row's right padding is the next row's left one, likewise below a channel."""
         top, left, bottom, right = spec.padding
         pitch = spec.w + max(left, right)
@@ -96,20 +93,14 @@ def build(folder: Path, arch: str) -> Path:
     return library
 
 
-@dataclass(frozen=True)
 class Kernels:
-    """The compiled functions; tensors are torch's, of one device, and work goes to torch's current stream."""
+    """The functions that `build` made; tensors are torch's, of one device, and work goes to torch's current stream."""
 
-    library: Any
-
-    @classmethod
-    def load(cls, path: Path) -> Kernels:
-        """Load what `build` made."""
-        library = ctypes.CDLL(str(path))
+    def __init__(self, path: Path):
+        self.library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_int
-        library.escort_convolve.argtypes = [pointer] * 6 + [number, pointer]
-        library.escort_copy_interior.argtypes = [pointer] * 4
-        return cls(library)
+        self.library.escort_convolve.argtypes = [pointer] * 6 + [number, pointer]
+        self.library.escort_copy_interior.argtypes = [pointer] * 4
 
     def convolve(
         self, launch: Launch, geometry: Geometry, padded: Tensor, taps: Tensor, rows: Tensor, y: Tensor
@@ -117,10 +108,8 @@ class Kernels:
         """One convolution of a padded input."""
         shape = (ctypes.c_int * 4)(launch.tile_width, launch.tile_height, launch.rows, launch.images)
         pointers = [each.data_ptr() for each in (padded, taps, rows, y)]
-        stream = _stream(y)
-        _check(
-            self.library.escort_convolve(*pointers, ctypes.byref(geometry), shape, int(launch.filters_first), stream)
-        )
+        order = int(launch.filters_first)
+        _check(self.library.escort_convolve(*pointers, ctypes.byref(geometry), shape, order, _stream(y)))
 
     def copy_interior(self, geometry: Geometry, x: Tensor, padded: Tensor) -> None:
         """Copy `x` between the zeros of `padded`."""

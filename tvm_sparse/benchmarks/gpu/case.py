@@ -14,11 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.baselines import Baseline, NotServed, Prepared
-from tvm_sparse.benchmarks.gpu.contenders import Entry, Settings, all_entries
+from tvm_sparse.benchmarks.baselines import NotServed
+from tvm_sparse.benchmarks.gpu.contenders import Entry, Kernels, Settings, all_entries
 from tvm_sparse.benchmarks.gpu.cuda_graph_clock import CaptureError, CpuClock, GpuClock
 from tvm_sparse.benchmarks.references import References
 from tvm_sparse.benchmarks.results import Case
@@ -45,12 +43,7 @@ class Broken(Exception):
 
 
 def bench_case(
-    operator: int,
-    batch: int,
-    densities: Sequence[float],
-    ours: Sequence[tuple[float, Baseline]],
-    settings: Settings,
-    skipped: dict[str, str],
+    operator: int, batch: int, densities: Sequence[float], ours: Kernels, settings: Settings, skipped: dict[str, str]
 ) -> Case:
     """Verify and time all contenders of one operator and batch; `skipped` maps those left out to the cause.
 
@@ -61,25 +54,23 @@ def bench_case(
     """
     import torch
 
+    if settings.on_gpu:
+        # What torch kept of the case before.
+        torch.cuda.empty_cache()
     started = time.monotonic()
     clock = GpuClock() if settings.on_gpu else CpuClock()
     with torch.inference_mode(), clock.running():
         bench = _Bench(operators.spec(operator, batch), clock, settings)
-        pairs = list(all_entries(operator, densities, ours, settings))
-        for entry, weight in pairs:
+        entries = all_entries(operator, densities, ours, settings)
+        for entry in entries:
             cause = skipped.get(entry.result.name)
             if cause is not None:
                 entry.result = replace(entry.result, status="failed", cause=cause)
             else:
-                bench.guard(entry, partial(bench.prepare, entry, weight))
-        running = [entry for entry, _ in pairs]
-        bench.pilot(running)
-        bench.final(running)
-        results = tuple(entry.result for entry in running)
-        del pairs, running
-        if settings.on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+                bench.guard(entry, partial(bench.prepare, entry))
+        bench.pilot(entries)
+        bench.final(entries)
+    results = tuple(entry.result for entry in entries)
     seconds = round(time.monotonic() - started, 1)
     return Case(
         operator=operator, batch=batch, seed=settings.seed, calls=bench.calls, contenders=results, seconds=seconds
@@ -121,11 +112,14 @@ class _Bench:
             except RuntimeError:
                 raise Broken(name, cause) from None
 
-    def prepare(self, entry: Entry, weight: np.ndarray) -> None:
+    def prepare(self, entry: Entry) -> None:
         """Verify a contender and capture its replays."""
-        prepared = entry.method.prepare(self.spec, weight, self.clock.device)
+        import torch
+
+        prepared = entry.method.prepare(self.spec, entry.weight, self.clock.device)
         call = prepared.bind(prepared.load(self.inputs[0]))
-        self._poison(prepared)
+        # NaN in the memory that a library's output is likely to get.
+        torch.full((math.prod(prepared.spec.output_shape),), float("nan"), device=self.clock.device)
         y = prepared.store(call())
         error = self.references.error(prepared.spec, prepared.weight, y, entry.method.tolerance)
         found: dict[str, Any] = {"weight_bytes": prepared.weight_bytes, "detail": prepared.detail}
@@ -135,46 +129,37 @@ class _Bench:
             entry.result = replace(entry.result, status="wrong", cause=cause, **found)
             return
         time_us = max(0.1, min(self.clock.round_us([call] * 2, cold=False)))
-        entry.cold_calls = max(1, min(self.calls, round(MAX_REPLAY_US / time_us)))
-        calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1 : entry.cold_calls]]
-        entry.cold = self.clock.capture(calls)
+        number = max(1, min(self.calls, round(MAX_REPLAY_US / time_us)))
+        calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1:number]]
+        entry.replays["cold"] = self.clock.capture(calls), number
         if self.bytes <= WARM_BYTES:
-            entry.warm_calls = max(4, min(MAX_WARM_CALLS, round(WARM_REPLAY_US / time_us)))
-            entry.warm = self.clock.capture([call] * entry.warm_calls)
+            number = max(4, min(MAX_WARM_CALLS, round(WARM_REPLAY_US / time_us)))
+            entry.replays["warm"] = self.clock.capture([call] * number), number
         entry.result = replace(entry.result, status="ok", **found)
-
-    def _poison(self, prepared: Prepared) -> None:
-        """Fill the memory that a library's output is likely to get with NaN."""
-        import torch
-
-        torch.full((math.prod(prepared.spec.output_shape),), float("nan"), device=self.clock.device)
 
     def pilot(self, entries: Sequence[Entry]) -> None:
         """A few rounds of each contender alone; the close ones of each family take part in the final."""
         for entry in entries:
-            if entry.cold is not None:
-                self.guard(entry, partial(self._pilot, entry))
+            if entry.replays:
+                self.guard(entry, partial(self._time, [entry] * PILOT_ROUNDS, "cold"))
+        running = [entry for entry in entries if entry.result.status == "ok"]
         best: dict[tuple[str, float | None], float] = {}
-        for entry in filter(_is_ok, entries):
+        for entry in running:
             key = entry.result.family, entry.result.density
             best[key] = min(best.get(key, math.inf), statistics.median(entry.result.cold_us))
-        for entry in filter(_is_ok, entries):
+        for entry in running:
             limit = CLOSE * best[entry.result.family, entry.result.density]
             final = statistics.median(entry.result.cold_us) <= limit
             entry.result = replace(entry.result, final=final)
             if not final:
-                entry.cold = entry.warm = None
-
-    def _pilot(self, entry: Entry) -> None:
-        assert entry.cold is not None
-        entry.add(cold_us=self.clock.round_us([entry.cold] * PILOT_ROUNDS, cold=True))
+                entry.replays.clear()
 
     def final(self, entries: Sequence[Entry]) -> None:
         """All rounds; in each, every contender once, in an order of its own."""
         order = [entry for entry in entries if entry.result.final]
         if not order:
             return
-        replays_us = sum(statistics.median(entry.result.cold_us) * entry.cold_calls for entry in order)
+        replays_us = sum(statistics.median(entry.result.cold_us) * entry.replays["cold"][1] for entry in order)
         rounds = min(self.settings.rounds, max(MIN_ROUNDS, int(self.settings.seconds * 1e6 / replays_us)))
         for entry in order:
             entry.result = replace(entry.result, cold_us=())
@@ -182,15 +167,12 @@ class _Bench:
         shuffle = random.Random(self.settings.seed).shuffle
         for number in range(rounds):
             shuffle(order)
-            times = self.clock.round_us([entry.cold for entry in order if entry.cold], cold=True)
-            for entry, time_us in zip(order, times, strict=True):
-                entry.add(cold_us=[time_us])
-            warm = [entry for entry in order if entry.warm is not None]
+            self._time(order, "cold")
             if number % 3 == 0:
-                times = self.clock.round_us([entry.warm for entry in warm if entry.warm], cold=False)
-                for entry, time_us in zip(warm, times, strict=True):
-                    entry.add(warm_us=[time_us])
+                self._time([entry for entry in order if "warm" in entry.replays], "warm")
 
-
-def _is_ok(entry: Entry) -> bool:
-    return entry.result.status == "ok"
+    def _time(self, entries: Sequence[Entry], kind: str) -> None:
+        """One replay of each entry, one after the other."""
+        times = self.clock.round_us([entry.replays[kind][0] for entry in entries], cold=kind == "cold")
+        for entry, time_us in zip(entries, times, strict=True):
+            entry.add(kind, time_us)

@@ -1,7 +1,7 @@
 """The contenders of one case of a benchmark while they run, and what decides which take part."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.baselines import Baseline, all_baselines
 from tvm_sparse.benchmarks.gpu.cuda_graph_clock import Replay
 from tvm_sparse.benchmarks.results import Contender, rounded
+
+# Kernels of ours for one operator and batch, each with the density of the weight that it was built for.
+Kernels = list[tuple[float, Baseline]]
 
 
 @dataclass(frozen=True)
@@ -25,39 +28,35 @@ class Settings:
     rounds: int
     seconds: float
     seed: int
-    escort_library: str
+    escort_library: Path | None
     progress: str
     on_gpu: bool = True
 
 
 @dataclass
 class Entry:
-    """A contender while it runs."""
+    """A contender while it runs, and the weight that it is verified with.
+
+    `replays` are ``cold`` and ``warm``, each with the number of calls it makes.
+    """
 
     method: Baseline
+    weight: np.ndarray
     result: Contender
-    cold: Replay | None = None
-    warm: Replay | None = None
-    cold_calls: int = 1
-    warm_calls: int = 1
+    replays: dict[str, tuple[Replay, int]] = field(default_factory=dict)
 
-    def add(self, **times_us: Sequence[float]) -> None:
-        """Append times of replays, as microseconds a call."""
-        calls = {"cold_us": self.cold_calls, "warm_us": self.warm_calls}
-        values: dict[str, Any] = {
-            name: (*getattr(self.result, name), *rounded(each / calls[name] for each in added))
-            for name, added in times_us.items()
-        }
-        self.result = replace(self.result, **values)
+    def add(self, kind: str, time_us: float) -> None:
+        """Append the time of a replay, as microseconds a call."""
+        name, calls = f"{kind}_us", self.replays[kind][1]
+        times: dict[str, Any] = {name: (*getattr(self.result, name), *rounded([time_us / calls]))}
+        self.result = replace(self.result, **times)
 
 
-def all_entries(
-    operator: int, densities: Sequence[float], ours: Sequence[tuple[float, Baseline]], settings: Settings
-) -> Iterator[tuple[Entry, np.ndarray]]:
-    """Every contender with the weight it is verified with."""
+def all_entries(operator: int, densities: Sequence[float], ours: Kernels, settings: Settings) -> list[Entry]:
+    """Every contender."""
+    entries = []
     weights = {density: operators.weight(operator, density, settings.seed) for density in densities}
-    library = Path(settings.escort_library) if settings.escort_library else None
-    baselines = [each for each in all_baselines(library) if each.family.startswith(settings.baselines)]
+    baselines = [each for each in all_baselines(settings.escort_library) if each.family.startswith(settings.baselines)]
     for density, each in [*ours, *((density, each) for each in baselines for density in densities)]:
         if not each.sparse and density != densities[0]:
             continue
@@ -71,4 +70,5 @@ def all_entries(
             code_bytes=each.code_bytes,
             predicted_us=each.predicted_us,
         )
-        yield Entry(each, result), weights[density]
+        entries.append(Entry(each, weights[density], result))
+    return entries

@@ -1,9 +1,10 @@
 """Times calls without the host in the way: CUDA graphs between events, with the L2 cache emptied before them."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+from tvm_sparse.benchmarks.timing import time_us
 
 # Read before a cold replay: ten times the L2 cache of a Hopper GPU, and longer than the host needs to launch a graph.
 EVICTION_BYTES = 512 << 20
@@ -23,29 +24,18 @@ class CpuClock:
 
         self.device = torch.device(device)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """A context in which torch's and TVM's work goes to the clock's stream."""
-        yield
+        return nullcontext()
 
     def capture(self, calls: Sequence[Call]) -> Replay:
         """All calls, one after the other, as one replay."""
-
-        def replay() -> None:
-            for call in calls:
-                call()
-
-        return replay
+        return lambda: [call() for call in calls]
 
     def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
         """Time of each replay, microseconds, one after the other: with nothing in the cache, or run once before."""
         del cold
-        times = []
-        for replay in replays:
-            start_ns = time.perf_counter_ns()
-            replay()
-            times.append((time.perf_counter_ns() - start_ns) / 1e3)
-        return times
+        return [time_us(replay, 1) for replay in replays]
 
     def synchronize(self) -> None:
         """Wait for all work; raises what went wrong in it."""

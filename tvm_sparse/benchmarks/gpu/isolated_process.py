@@ -1,7 +1,5 @@
 """Processes apart: one holds the GPU and is replaced when a kernel breaks its CUDA context, others build kernels."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,18 +11,12 @@ from tvm_sparse.measure.worker import Worker
 
 
 class Runner:
-    """Calls functions in a process of its own."""
+    """Calls functions in a process of its own, until it is closed."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process; the next call starts another."""
         if self._pool is not None:
             self._pool.shutdown()

@@ -14,6 +14,7 @@ import numpy as np
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.baselines import Baseline, Prepared
 from tvm_sparse.benchmarks.gpu import code_size
+from tvm_sparse.benchmarks.gpu.contenders import Kernels
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.benchmarks.results import OURS
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -66,11 +67,10 @@ def wanted(
     for density in densities:
         spec, weight = operators.spec(operator, batch), operators.weight(operator, density, seed)
         pattern = SparsityPattern.of(weight)
-        for family, choices in (
-            (OURS, _best(spec, pattern, log, target)),
-            *((f"{OURS} {name}", _of_schedule(name, spec, log, target)) for name in schedules),
-        ):
-            each = Wanted(family, operator, batch, density, seed, tuple(choices))
+        choices = {OURS: _best(spec, pattern, log, target)}
+        choices |= {f"{OURS} {name}": _of_schedule(name, spec, log, target) for name in schedules}
+        for family in choices:
+            each = Wanted(family, operator, batch, density, seed, tuple(choices[family]))
             if each.sparse or density == densities[0]:
                 found.append(each)
     return found
@@ -90,16 +90,17 @@ def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list
     if name not in schedule_names(target):
         raise UsageError("--schedules", "unknown schedule", name, ", ".join(schedule_names(target)))
     record = log.dense(spec, fingerprint_of(target)) if name.startswith("dense") else None
-    tuned = record is not None and record.schedule.partition(":")[0] == name
-    choices = [Choice(record.schedule, record.chosen, "tuned")] if record is not None and tuned else []
-    return [*choices, Choice(name, None, DEFAULT)]
+    default = Choice(name, None, DEFAULT)
+    if record is None or record.schedule.partition(":")[0] != name:
+        return [default]
+    return [Choice(record.schedule, record.chosen, "tuned"), default]
 
 
 @contextmanager
 def built(
     kernels: Sequence[Wanted], target: Any, workers: int, timeout_s: float
-) -> Iterator[dict[tuple[int, int], list[tuple[float, Baseline]]]]:
-    """Build all kernels side by side; by operator and batch, each with the density it was built for.
+) -> Iterator[dict[tuple[int, int], Kernels]]:
+    """Build all kernels side by side; by operator and batch.
 
     The libraries live in a temporary folder until the context ends; a kernel that cannot be built says why.
     """
@@ -110,7 +111,7 @@ def built(
         with crew(size) as ask, ThreadPoolExecutor(size) as threads:
             made = threads.map(lambda i: _build(kernels[i], ask, f"{folder}/kernel{i}", target, timeout_s), order)
             done = dict(zip(order, made, strict=True))
-        by_case: dict[tuple[int, int], list[tuple[float, Baseline]]] = {}
+        by_case: dict[tuple[int, int], Kernels] = {}
         for number, kernel in enumerate(kernels):
             by_case.setdefault((kernel.operator, kernel.batch), []).append((kernel.density, done[number]))
         yield by_case
@@ -121,7 +122,7 @@ def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target
     weight = operators.weight(kernel.operator, kernel.density, kernel.seed)
     arrays, library = f"{path}-weight.npz", f"{path}.so"
     np.savez(arrays, weight=weight)
-    failure = "no schedule serves it"
+    made, failure = partial(Baseline, kernel.family, "", sparse=kernel.sparse), "no schedule serves it"
     for choice in kernel.choices:
         request = {
             "action": "build",
@@ -137,16 +138,11 @@ def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target
         except TvmSparseError as error:
             answer = {"failure": str(error)}
         if not answer:
-            return Baseline(
-                kernel.family,
-                "",
-                partial(_load, library, f"{choice.schedule}, {choice.why}"),
-                sparse=kernel.sparse,
-                code_bytes=code_size.code_bytes(Path(library)),
-                predicted_us=_predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None,
-            )
+            predicted_us = _predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None
+            load = partial(_load, library, f"{choice.schedule}, {choice.why}")
+            return made(load, code_bytes=code_size.code_bytes(Path(library)), predicted_us=predicted_us)
         failure = answer.get("failure", f"{choice.schedule} took longer than {timeout_s:g} s to build")
-    return Baseline(kernel.family, "", partial(_fail, failure), sparse=kernel.sparse)
+    return made(partial(_fail, failure))
 
 
 def _load(library: str, detail: str, spec: ConvSpec, weight: np.ndarray, device: Any) -> Prepared:

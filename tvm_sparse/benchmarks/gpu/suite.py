@@ -1,21 +1,23 @@
 """All cases of a benchmark on a GPU: kernels are built, cases timed in turn, results written as they come."""
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import replace
 from importlib import metadata
 from itertools import product
 from pathlib import Path
 
-from tvm_sparse.benchmarks.baselines import Baseline, escort_kernels
+from tvm_sparse.benchmarks.baselines import escort_kernels
 from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
-from tvm_sparse.benchmarks.gpu.contenders import Settings
+from tvm_sparse.benchmarks.gpu.contenders import Kernels, Settings
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Run
@@ -26,10 +28,12 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target
 
+_BAD = ("failed", "wrong")
+
 
 def run_cases(
     cases: Sequence[tuple[int, int]],
-    kernels: dict[tuple[int, int], list[tuple[float, Baseline]]],
+    kernels: dict[tuple[int, int], Kernels],
     settings: Settings,
     options: argparse.Namespace,
     runner: Runner,
@@ -37,10 +41,10 @@ def run_cases(
     """Every case as it is done. A contender that breaks the process is left out from then on."""
     skipped: dict[str, str] = {}
     for operator, batch in cases:
-        ours = kernels.get((operator, batch), [])
+        where, ours = f"operator {operator}, batch {batch}", kernels.get((operator, batch), [])
         while True:
             if time.monotonic() > options.deadline:
-                print(f"stopped after {options.seconds:g} s, before operator {operator}, batch {batch}", flush=True)
+                print(f"stopped after {options.seconds:g} s, before {where}", flush=True)
                 return
             Path(settings.progress).write_text("")
             try:
@@ -52,13 +56,11 @@ def run_cases(
                 name, cause = Path(settings.progress).read_text(), "the process died"
             except RuntimeError as error:
                 name, cause = "", str(error)[-1000:]
-            runner.end()
-            print(
-                f"operator {operator}, batch {batch}: {name or 'nobody known'} broke the process: {cause}", flush=True
-            )
+            runner.close()
+            print(f"{where}: {name or 'nobody known'} broke the process: {cause}", flush=True)
             if not name or name in skipped:
                 break
-            skipped[name] = f"left out after it broke the process of operator {operator}, batch {batch}: {cause}"
+            skipped[name] = f"left out after it broke the process of {where}: {cause}"
 
 
 def line(case: Case) -> str:
@@ -66,20 +68,16 @@ def line(case: Case) -> str:
     lines = []
     for density in case.densities:
         own = best(case, [OURS], density)
-        parts = [f"op {case.operator} b{case.batch} d{density}: "]
-        parts.append(f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours")
+        text = f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours"
         for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
             found = against(case, density, families)
             if found is not None:
-                parts.append(f"; {label} {found.ratio.median:.2f}x {found.verdict}")
-                parts.append(f" ({found.baseline.family})" if label == "exact" else "")
-        lines.append("".join(parts))
+                text += f"; {label} {found.ratio.median:.2f}x {found.verdict}"
+                text += f" ({found.baseline.family})" if label == "exact" else ""
+        lines.append(f"op {case.operator} b{case.batch} d{density}: {text}")
     lines.append(f"    {case.seconds:g} s")
     lines += [f"    {each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
     return "\n".join(lines)
-
-
-_BAD = ("failed", "wrong")
 
 
 def bench(options: argparse.Namespace, command: str) -> int:
@@ -88,15 +86,15 @@ def bench(options: argparse.Namespace, command: str) -> int:
     on_gpu, arch = target.kind.name == "cuda", fingerprint_of(target)["arch"]
     if on_gpu and fingerprint_of(target)["device"] == "unknown":
         raise BuildError("bench_gpu.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
-    log = TuningLog(Path("/dev/null"), *options.log)
+    log = TuningLog(os.devnull, *options.log)
     cases = list(product(options.operators, options.batch))
     kernels = [
         each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)
     ]
     started, done = time.monotonic(), list[Case]()
-    with tempfile.TemporaryDirectory() as folder, Runner() as runner, ThreadPoolExecutor(2) as aside:
+    with tempfile.TemporaryDirectory() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
         # While kernels are built, so are Escort's, and the process for the GPU imports what it needs.
-        library = aside.submit(_escort, Path(folder), arch) if on_gpu and _wants_escort(options) else None
+        library = aside.submit(_escort, Path(folder), arch if on_gpu else "", options.baselines)
         machine = aside.submit(runner.call, versions_and_device, arch, on_gpu)
         with built(kernels, target, options.workers, options.timeout) as by_case:
             print(f"{len(kernels)} kernels built in {time.monotonic() - started:.0f} s", flush=True)
@@ -109,7 +107,7 @@ def bench(options: argparse.Namespace, command: str) -> int:
                 rounds=options.rounds,
                 seconds=options.case_seconds,
                 seed=options.seed,
-                escort_library=library.result() if library is not None else "",
+                escort_library=library.result(),
                 progress=str(Path(folder) / "progress"),
                 on_gpu=on_gpu,
             )
@@ -122,17 +120,15 @@ def bench(options: argparse.Namespace, command: str) -> int:
     return 5 if bad or len(done) < len(cases) else 0
 
 
-def _escort(folder: Path, arch: str) -> str:
-    """Escort's library, or nothing: without it the others are still worth timing."""
+def _escort(folder: Path, arch: str, prefixes: Sequence[str]) -> Path | None:
+    """Escort's library for a GPU, or None where it is not wanted or fails: the others are still worth timing."""
+    if not arch or not any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in prefixes):
+        return None
     try:
-        return str(escort_kernels.build(folder, arch))
+        return escort_kernels.build(folder, arch)
     except BuildError as error:
         print(error, file=sys.stderr)
-        return ""
-
-
-def _wants_escort(options: argparse.Namespace) -> bool:
-    return any("escort".startswith(prefix) or prefix.startswith("escort") for prefix in options.baselines)
+        return None
 
 
 def versions_and_device(arch: str, on_gpu: bool) -> tuple[dict[str, str], Device]:

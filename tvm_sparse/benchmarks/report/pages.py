@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_sparse.benchmarks.report.cells import Table
+from tvm_sparse.benchmarks.report.plots import plots
 from tvm_sparse.benchmarks.report.search_curves import curves
 from tvm_sparse.benchmarks.report.tables import tables
-from tvm_sparse.benchmarks.results import Document
+from tvm_sparse.benchmarks.results import Document, TuningCurve
 from tvm_sparse.errors import UsageError
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -43,19 +44,17 @@ def html(document: Document, made: Sequence[Table], title: str, density: float) 
     """
     try:
         import jinja2
-        import matplotlib
+
+        drawn = plots(document, density)
     except ImportError as error:
         raise UsageError("report", f"{error.name} is missing", hint="pip install 'tvm-sparse[report]'") from None
-    del matplotlib
-    from tvm_sparse.benchmarks.report.plots import plots
-
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["verdict"] = lambda cell: next((word for word in ("faster", "slower") if word in cell), "")
     return environment.from_string(TEMPLATE.read_text()).render(
         title=title,
         head=head(document),
         commands=[run.command for run in document.runs],
-        plots=plots(document, density),
+        plots=drawn,
         tables=made,
     )
 
@@ -66,13 +65,13 @@ def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
     names = {run.device.name for run in document.runs}
     if len(names) != 1 or not document.cases:
         raise UsageError("report", "one report is of one GPU", ", ".join(sorted(names)) or "no results")
-    added = []
+    added = list[TuningCurve]()
     for text in tuning:
         label, separator, path = text.partition("=")
         if not separator:
             raise UsageError("--tuning", "is not LABEL=LOG", text)
-        added.append(Document(runs=(), tuning=tuple(curves(label, Path(path)))))
-    return Document.merge([document, *added])
+        added += curves(label, Path(path))
+    return Document.merge([document, Document(runs=(), tuning=tuple(added))])
 
 
 def write(document: Document, density: float, folder: Path, name: str, with_html: bool) -> list[Path]:
@@ -84,11 +83,11 @@ def write(document: Document, density: float, folder: Path, name: str, with_html
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Table 2 on the GPU: {document.runs[0].device.name}"
     made = tables(document, density)
-    page = html(document, made, title, density) if with_html else None
-    paths = [folder / f"{name}.json.xz", folder / f"{name}.md"]
-    document.save(paths[0])
-    paths[1].write_text(markdown(document, made, title))
-    if page is not None:
-        paths.append(folder / f"{name}.html")
-        paths[2].write_text(page)
-    return paths
+    texts = {folder / f"{name}.md": markdown(document, made, title)}
+    if with_html:
+        texts[folder / f"{name}.html"] = html(document, made, title, density)
+    results = folder / f"{name}.json.xz"
+    document.save(results)
+    for path, text in texts.items():
+        path.write_text(text)
+    return [results, *texts]

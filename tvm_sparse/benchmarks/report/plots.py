@@ -131,8 +131,7 @@ def _svg(figure: Any) -> str:
 
     text = io.StringIO()
     # Names of parts must differ between the figures of a page.
-    salt = f"{figure.number}"
-    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": str(figure.number)}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     return text.getvalue()[text.getvalue().index("<svg") :]

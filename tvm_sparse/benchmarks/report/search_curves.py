@@ -1,10 +1,12 @@
 """How searches went, from tuning logs: best time after each trial, and which is ahead at equal trials."""
 
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate, groupby
 from pathlib import Path
 
 from tvm_sparse.benchmarks import operators
@@ -31,7 +33,7 @@ def curves(label: str, path: Path) -> list[TuningCurve]:
         The log cannot be read, or holds no trial of Table 2.
     """
     groups: dict[tuple[ConvSpec, str], list[TuningRecord]] = defaultdict(list)
-    for record in TuningLog(Path("/dev/null"), path).records:
+    for record in TuningLog(os.devnull, path).records:
         if not record.is_dense:
             groups[record.spec, record.pattern.value_digest].append(record)
     found = []
@@ -46,18 +48,13 @@ def curves(label: str, path: Path) -> list[TuningCurve]:
 
 def _curve(label: str, operator: int, records: list[TuningRecord]) -> TuningCurve:
     ordered = sorted(records, key=_moment)
-    best: float | None = None
-    best_us = []
-    for record in ordered:
-        if record.status == "ok":
-            best = record.time_us if best is None else min(best, record.time_us)
-        best_us.append(best if best is None else rounded([best])[0])
+    best_us = accumulate((each.time_us if each.status == "ok" else math.inf for each in ordered), min)
     return TuningCurve(
         label=label,
         operator=operator,
         batch=ordered[0].spec.n,
         density=float(f"{ordered[0].pattern.density:.3g}"),
-        best_us=tuple(best_us),
+        best_us=tuple(None if math.isinf(each) else rounded([each])[0] for each in best_us),
         seconds=(_moment(ordered[-1]) - _moment(ordered[0])).total_seconds(),
     )
 
@@ -68,10 +65,8 @@ def _moment(record: TuningRecord) -> datetime:
 
 def layers(found: Sequence[TuningCurve]) -> list[list[TuningCurve]]:
     """Curves layer by layer, by label in each."""
-    by_layer: dict[tuple[int, int, float], list[TuningCurve]] = {}
-    for curve in sorted(found, key=lambda each: (each.operator, -each.batch, each.density, each.label)):
-        by_layer.setdefault((curve.operator, curve.batch, curve.density), []).append(curve)
-    return list(by_layer.values())
+    ordered = sorted(found, key=lambda each: (each.operator, -each.batch, each.density, each.label))
+    return [list(each) for _, each in groupby(ordered, key=lambda each: (each.operator, each.batch, each.density))]
 
 
 def equal_trials(document: Document) -> Table:

@@ -51,9 +51,8 @@ def cases_at(document: Document, density: float) -> dict[tuple[int, int], Case]:
 
 def sweeps(document: Document) -> dict[tuple[int, int], Case]:
     """For each operator and batch the case with most densities of our kernel, two at least."""
-    return pick(
-        [case for case in document.cases if len(own_densities(case)) > 1], lambda case: len(own_densities(case))
-    )
+    cases = [case for case in document.cases if len(own_densities(case)) > 1]
+    return pick(cases, lambda case: len(own_densities(case)))
 
 
 def by_batch(cases: dict[tuple[int, int], Case]) -> dict[int, list[Case]]:

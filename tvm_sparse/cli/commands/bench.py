@@ -9,11 +9,9 @@ from tvm.target import Target
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common
-from tvm_sparse.cli.common import compare, times_table
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
-from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
@@ -32,7 +30,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         threads = thread_count(target)
         contenders = _contenders(arguments, target, threads, console)
     times = timing.interleave(contenders, arguments.repeat)
-    return {"model": str(arguments.model), "threads": threads, "rounds": arguments.repeat, "times": compare(times)}
+    rows = common.compare(times)
+    return {"model": str(arguments.model), "threads": threads, "rounds": arguments.repeat, "times": rows}
 
 
 def _contenders(
@@ -40,7 +39,7 @@ def _contenders(
 ) -> dict[str, Callable[[], Any]]:
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
-    prepared = prepare(arguments.model, shapes=common.shapes(arguments))
+    prepared = common.prepared(arguments)
     decisions = decide(prepared.layers, target, log)
     ours = build(prepared, decisions, target)
     dense = build(prepared, all_dense(decisions, target, "this is the baseline"), target)
@@ -58,4 +57,4 @@ def _contenders(
 def show(document: dict[str, Any], console: Console) -> None:
     """One row a contender."""
     title = f"{document['model']}: {document['threads']} thread(s), {document['rounds']} rounds in turns"
-    console.print(times_table(title, document["times"]))
+    console.print(common.times_table(title, document["times"]))

@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.cli import common, tables
-from tvm_sparse.cli.common import read_inputs
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import InputError, VerificationError
-from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -30,7 +29,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: for random and for given inputs, one object a convolution and one an output."""
     target = resolve_target(arguments.target)
     log = common.log_to_read(arguments, console)
-    prepared = prepare(arguments.model, shapes=common.shapes(arguments))
+    prepared = common.prepared(arguments)
     decisions = decide(prepared.layers, target, log)
     compiled = build(prepared, decisions, target)
     exposed = Exposed.of(prepared)
@@ -55,7 +54,7 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
     """Random inputs and, where they are given, the user's, by how they are called."""
     found = {f"random, seed {arguments.seed}": common.random_inputs(compiled, arguments.seed)}
     if arguments.input is not None:
-        arrays = read_inputs(arguments.input, compiled)
+        arrays = common.read_inputs(arguments.input, compiled)
         for spec, array in zip(compiled.signature.inputs, arrays, strict=True):
             if not np.isfinite(array).all():
                 hint = "see docs/hardening.md for what happens to NaN and infinity"
@@ -66,14 +65,13 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
 
 def _baseline(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[str | None, Baseline | None, str]:
     """The runtime that a model file is made for, how to run it, and where there is none here, why."""
-    path = Path(arguments.model)
+    path = arguments.model
     if path.suffix != ".onnx":
         return "torch", _torch(path), ""
     if importlib.util.find_spec("onnxruntime") is None:
         return None, None, "compared with the float64 reference only; pip install onnxruntime to compare with that too"
     specs = {layer.name: layer.spec for layer in prepared.layers}
-    session = OnnxRuntime(path, common.shapes(arguments), specs)
-    return "onnxruntime", session.run, ""
+    return "onnxruntime", OnnxRuntime(path, dict(arguments.input_shape), specs).run, ""
 
 
 def _torch(path: Path) -> Baseline:
@@ -117,15 +115,12 @@ def _check(
 
 def _sentence(first: LayerCheck) -> str:
     if first.verdict == WRONG:
-        return f"layer {first.name} ({first.schedule}) is wrong: {_times(first.error)} its error bound"
-    place = f"layer {first.name} is where" if first.schedule is not None else f"{first.name} is where"
-    because = "its own kernel is right, so look at the operators before it" if first.error is not None else ""
-    found = f"{place} results begin to differ, by {tables.cell(first.difference)} of the largest value"
-    return f"{found}; {because}" if because else found
-
-
-def _times(error: float | None) -> str:
-    return f"{error:.3g} times" if error is not None and np.isfinite(error) else "not a number against"
+        error = first.error if first.error is not None else np.nan
+        times = f"{error:.3g} times" if np.isfinite(error) else "not a number against"
+        return f"layer {first.name} ({first.schedule}) is wrong: {times} its error bound"
+    place = f"layer {first.name}" if first.schedule is not None else first.name
+    because = "; its own kernel is right, so look at the operators before it" if first.error is not None else ""
+    return f"{place} is where results begin to differ, by {tables.cell(first.difference)} of the largest value{because}"
 
 
 def failure(document: Mapping[str, Any]) -> VerificationError | None:

@@ -16,9 +16,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_read(arguments, console)
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
-    compiled = build_model.compile(
-        arguments.model, None, arguments.target, log, common.shapes(arguments), arguments.strict_nonfinite
-    )
+    shapes = dict(arguments.input_shape)
+    compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, arguments.strict_nonfinite)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 

@@ -1,7 +1,8 @@
 """``demo``: inspect, tune, compile, check and time the networks that ship with the package."""
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common, demo_data, tables
 from tvm_sparse.cli.commands import inspect
-from tvm_sparse.cli.common import compare, times_table
 from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
@@ -51,8 +51,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     models = _compile_all(pruned, target, log)
 
     _say(console, 4, "check all held-out images")
-    results = {name: _classify(model) for name, model in models.items()}
-    differences = _compare_outputs(results, threads)
+    logits = {name: _logits(partial(common.outputs_of, model)) for name, model in models.items()}
+    right = {name: int((found.argmax(axis=1) == demo_data.labels()).sum()) for name, found in logits.items()}
+    differences = _compare_outputs(logits, threads)
 
     _say(console, 5, "time all three in turns, one image a run")
     calls = {name: common.caller(model, [demo_data.images()[:1]]) for name, model in models.items()}
@@ -63,10 +64,10 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "tasks": [task.to_json() for task in progress.tasks],
         "layers": models[PRUNED].report(),
         "images": len(demo_data.labels()),
-        "right": {name: result.right for name, result in results.items()},
+        "right": right,
         "differences": differences,
         "rounds": arguments.repeat,
-        "times": compare(times),
+        "times": common.compare(times),
     }
 
 
@@ -90,28 +91,20 @@ def _compile_all(pruned: PreparedModel, target: Target, log: TuningLog) -> dict[
     }
 
 
-@dataclass(frozen=True)
-class _Classified:
-    """Outputs (N, 10) for all images, and how many are right."""
-
-    logits: np.ndarray
-    right: int
+def _logits(call: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> np.ndarray:
+    """What a network gives for all images, one image a run: (N, 10)."""
+    return np.concatenate([call([image[None]])[0] for image in demo_data.images()])
 
 
-def _classify(model: CompiledModel) -> _Classified:
-    logits = np.concatenate([common.outputs_of(model, [image[None]])[0] for image in demo_data.images()])
-    return _Classified(logits, int((logits.argmax(axis=1) == demo_data.labels()).sum()))
-
-
-def _compare_outputs(results: dict[str, _Classified], threads: int) -> dict[str, float]:
+def _compare_outputs(logits: dict[str, np.ndarray], threads: int) -> dict[str, float]:
     """Largest difference of our outputs from others', as a fraction of the largest output; see `check_agreement`."""
-    found, expected = results[PRUNED].logits, {"dense kernels": results[SAME_DENSE].logits}
+    expected = {"dense kernels": logits[SAME_DENSE]}
     baseline = onnx_runtime(demo_data.model_path("pruned"), threads)
     if baseline is not None:
-        expected["ONNX Runtime"] = np.concatenate([baseline([image[None]])[0] for image in demo_data.images()])
+        expected["ONNX Runtime"] = _logits(baseline)
     return {
-        name: common.check_agreement(f"digits_pruned.onnx against {name}", [found], [logits])
-        for name, logits in expected.items()
+        name: common.check_agreement(f"digits_pruned.onnx against {name}", [logits[PRUNED]], [wanted])
+        for name, wanted in expected.items()
     }
 
 
@@ -131,4 +124,4 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"Outputs of the pruned network, compared with {name}: {found}"))
     console.print()
     title = f"One image, {document['threads']} thread(s), {document['rounds']} rounds in turns"
-    console.print(times_table(title, document["times"]))
+    console.print(common.times_table(title, document["times"]))

@@ -13,11 +13,10 @@ from tvm.target import Target
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.target.resolve import resolve_target, target_json
@@ -26,7 +25,7 @@ from tvm_sparse.target.resolve import resolve_target, target_json
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: one object a layer."""
     target = resolve_target(arguments.target)
-    layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
+    layers = common.prepared(arguments).layers
     return document(str(arguments.model), layers, target, common.log_to_read(arguments, console))
 
 
@@ -37,7 +36,8 @@ def document(model: str, layers: Sequence[ConvLayer], target: Target, log: Tunin
     for layer, decision in zip(layers, decide(layers, target, log), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        rows.append({**described(layer), **judge(layer.spec, counts), **_chosen(decision)})
+        row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
+        rows.append(row | {name: getattr(decision, name) for name in ("dense_time_us", "time_us", "reason")})
     return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
 
 
@@ -47,7 +47,7 @@ def described(layer: ConvLayer) -> dict[str, Any]:
     return {
         "layer": layer.name,
         "convolution": layer.spec.key,
-        "shape": shape_text(layer.spec),
+        "shape": _shape_text(layer.spec),
         "weights": pattern.size,
         "nnz": pattern.nnz,
         "density": pattern.density,
@@ -74,16 +74,7 @@ def _judgement(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict
     }
 
 
-def _chosen(decision: Decision) -> dict[str, Any]:
-    return {
-        "chosen": decision.schedule,
-        "dense_time_us": decision.dense_time_us,
-        "time_us": decision.time_us,
-        "reason": decision.reason,
-    }
-
-
-def shape_text(spec: ConvSpec) -> str:
+def _shape_text(spec: ConvSpec) -> str:
     """A convolution in a few characters: input, weight, and what is unusual about it."""
     parts = [f"{spec.n}x{spec.c}x{spec.h}x{spec.w}", f"{spec.k}x{spec.r}x{spec.s}"]
     parts += [f"stride {spec.stride[0]}x{spec.stride[1]}"] if spec.stride != (1, 1) else []
@@ -100,8 +91,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
             f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
             f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
         )
-    heaviest = max(rows, key=lambda row: row["sparse_mflop"], default=None)
-    if heaviest is not None and sparse_mflop:
+        heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
         notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
     if any(row["reason"].startswith("no ") for row in rows):

@@ -12,9 +12,11 @@ from rich.text import Text
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Causes
 from tvm_sparse.errors import LogError, UsageError, VerificationError
-from tvm_sparse.logs import log_page, tuning_log
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs import log_page, metaschedule_database, tuning_log, validate
+from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import Rejected, TuningLog
+from tvm_sparse.logs.tuning_log import TuningLog
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -63,9 +65,6 @@ def _distill(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]
 
 
 def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from tvm_sparse.frontend.prepare import prepare
-    from tvm_sparse.logs import validate
-
     log = _read(arguments)
     chosen = [record for record in log.records if record.status == "ok"] if arguments.all else log.best()
     weights = {}
@@ -80,8 +79,6 @@ def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]
 
 
 def _export(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    from tvm_sparse.logs import metaschedule_database
-
     log = _read(arguments)
     log.require_known_schema()
     left_out = metaschedule_database.export_database(log.records, arguments.output)
@@ -90,8 +87,6 @@ def _export(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _import(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    from tvm_sparse.logs import metaschedule_database
-
     found: list[TuningRecord] = []
     rejected: list[Rejected] = []
     for folder in arguments.logs:

@@ -1,7 +1,6 @@
 """``show``: the kernel that compiling would take for a layer, at one stage of its making."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.kernel_selection import Decision, decide
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import find_space
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -30,18 +28,14 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     stage = arguments.stage or source
     if stage not in names:
         raise UsageError("--stage", f"target {target.kind.name} has no such stage", stage, ", ".join(names))
-    layer = _layer(prepare(arguments.model, shapes=common.shapes(arguments)).layers, arguments.layer)
+    layers = {layer.name: layer for layer in common.prepared(arguments).layers}
+    if arguments.layer not in layers:
+        raise UsageError("--layer", "not in the model", arguments.layer, ", ".join(layers) or "none")
+    layer = layers[arguments.layer]
     decisions = decide([layer], target, common.log_to_read(arguments, console))
     if arguments.schedule:
         decisions = [replace(decisions[0], schedule=arguments.schedule, record=None, reason="--schedule asks for it")]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage)}
-
-
-def _layer(layers: Sequence[ConvLayer], name: str) -> ConvLayer:
-    found = [layer for layer in layers if layer.name == name]
-    if not found:
-        raise UsageError("--layer", "not in the model", name, ", ".join(layer.name for layer in layers) or "none")
-    return found[0]
 
 
 def _document(layer: ConvLayer, decisions: list[Decision], target: Target, stage: str) -> dict[str, Any]:

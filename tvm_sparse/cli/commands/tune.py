@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+from tvm.target import Target
 
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Progress, duration
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules import schedule_names, spaces_of
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -31,8 +32,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
     log = common.log_to_write(arguments, console)
-    layers = prepare(arguments.model, shapes=common.shapes(arguments)).layers
-    tasks = session.select(session.tasks_of(layers), arguments.layers)
+    tasks = session.select(session.tasks_of(common.prepared(arguments).layers), arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
     progress = Progress(console, limit_s=arguments.seconds)
@@ -57,7 +57,9 @@ def _options(arguments: argparse.Namespace) -> TuneOptions:
     )
 
 
-def _plan(tasks: Sequence[session.Task], target: Any, log: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+def _plan(
+    tasks: Sequence[session.Task], target: Target, log: TuningLog, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Each task with its schedules and the trials that are left, and about how long they take."""
     fingerprint = fingerprint_of(target)
     rows = []

@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
 
-from tvm_sparse.codegen.tir.tir_builder import function_pass, with_body
+from tvm_sparse.codegen.tir.tir_builder import function_pass
 from tvm_sparse.target.gpu import gpu_info
 
 # Begins every kernel; `separate_compilation` knows it by name.
@@ -44,7 +44,7 @@ def dependent_launch_pass() -> tvm.transform.Pass:
             return func
         tags = [str(tag) for tag in func.attrs[_LAUNCH]]
         tags.insert(len(tags) - (tags[-1] == _DYNAMIC), _LAUNCHED_EARLY)
-        return with_body(func, SeqStmt([_call(WAIT, "wait"), func.body])).with_attr(_LAUNCH, tags)
+        return func.with_body(SeqStmt([_call(WAIT, "wait"), func.body])).with_attr(_LAUNCH, tags)
 
     return function_pass("DependentLaunch", wait_first)
 

@@ -14,8 +14,6 @@ that the annotation `PIPELINE_STAGES` marks:
 `annotations.Order` says in which order k-tiles come, and `annotations.DependentLaunch` when the next kernel may start.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -93,7 +91,7 @@ class _Kernel:
     gpu: GpuInfo
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc, loops: list[For]) -> _Kernel:
+    def of(cls, func: tirx.PrimFunc, loops: list[For]) -> "_Kernel":
         """The kernel of a function with these k-tile loops, of which there may be one."""
         name, nest, loop = function_name(func), Nest.of(func.body), loops[0]
         if len(loops) > 1:

@@ -29,7 +29,7 @@ from tvm_sparse.target.cpu import compiler_count
 _EDIT, _COMPILE = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
 # NVRTC's options for IEEE arithmetic, which undo those of ``--use_fast_math``.
 _IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
-_ARRAY = re.compile(r"\balignas\(\d+\) (?P<type>float|int) (?P<name>\w+)\[(?P<length>\d+)\];")
+_ARRAY = re.compile(r"\balignas\(\d+\) (?:float|int) (?P<name>\w+)\[(?P<length>\d+)\];")
 # More elements are no registers anyway.
 _MAX_LENGTH = 255
 
@@ -127,8 +127,7 @@ def as_scalars(source: str, _target: Target | None = None) -> str:
     """
     arrays = {match["name"] for match in _ARRAY.finditer(source) if int(match["length"]) <= _MAX_LENGTH}
     for name in sorted(arrays):
-        declaration = re.compile(rf"alignas\(\d+\) (\w+) {name}\[(\d+)\];")
-        declared, count = declaration.subn(_scalars, source)
+        declared, count = re.subn(rf"alignas\(\d+\) (\w+) ({name})\[(\d+)\];", _scalars, source)
         changed, accesses = re.subn(rf"\b{name}\[(\d+)\]", rf"{name}_at_\1", declared)
         # Another index, or the array itself, is used somewhere.
         if accesses + count == len(re.findall(rf"\b{name}\b", source)):
@@ -137,9 +136,8 @@ def as_scalars(source: str, _target: Target | None = None) -> str:
 
 
 def _scalars(declaration: re.Match[str]) -> str:
-    kind, length = declaration[1], int(declaration[2])
-    name = declaration[0].split()[2].partition("[")[0]
-    return f"{kind} {', '.join(f'{name}_at_{index}' for index in range(length))};"
+    kind, name, length = declaration.groups()
+    return f"{kind} {', '.join(f'{name}_at_{index}' for index in range(int(length)))};"
 
 
 def _compile(source: str, whole: Callable[[str], Any]) -> Any:

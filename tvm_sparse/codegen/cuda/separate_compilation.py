@@ -16,8 +16,6 @@ What a call costs is kept away from the code that matters:
 Launch bounds do not reach a function of another translation unit; the same limit is given as a number of registers.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -100,7 +98,7 @@ class _Kernel:
     parameters: list[tuple[str, str]]
 
     @classmethod
-    def at(cls, source: str, head: re.Match[str]) -> _Kernel:
+    def at(cls, source: str, head: re.Match[str]) -> "_Kernel":
         """The kernel whose definition begins with `head`; it ends with the first brace that is not indented."""
         end = source.index("\n}\n", head.end() - 1) + 3
         first, *rest = source[head.end() : end].split(f"{BEGIN}();\n")

@@ -6,8 +6,6 @@ of a build's time, `LowerIntrin` alone 80 us for each: there `Deferred` leaves a
 the code after all other passes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +16,7 @@ from tvm.ir import Call, Op
 from tvm.tirx import Bind, BufferStore, Evaluate, FloatImm, Ramp, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import shifted
-from tvm_sparse.codegen.tir.tir_builder import function_pass, nothing, with_body
+from tvm_sparse.codegen.tir.tir_builder import function_pass, nothing
 
 # A call in the place of a chain, with its number and a load each of the input and of the accumulators.
 _CALL = "tvm_sparse_chain"
@@ -60,7 +58,7 @@ class Chain:
     @classmethod
     def of(
         cls, weights: np.ndarray, x: list[np.ndarray], acc: list[np.ndarray], dtype: tvm.ir.Type, lanes: int
-    ) -> Chain:
+    ) -> "Chain":
         """The non-zeros of `weights`, one value a point of the nest; `x` and `acc` are offsets that broadcast to it."""
         points = np.nonzero(weights)
 
@@ -120,6 +118,6 @@ class Deferred:
 
         def write_all(func: tirx.PrimFunc) -> tirx.PrimFunc:
             body = tvm_ffi.structural_map(func.body, (Evaluate, write), order="post")
-            return func if body.same_as(func.body) else with_body(func, body)
+            return func if body.same_as(func.body) else func.with_body(body)
 
         return function_pass("WriteChains", write_all)

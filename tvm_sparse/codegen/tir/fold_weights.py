@@ -27,7 +27,7 @@ from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, Stmt, Var
 from tvm_sparse.codegen.tir.branch_tree import Selection
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Deferred
 from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
-from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, integer, sequence, with_body
+from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, integer, sequence
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import FOLD, WEIGHT_ATTRIBUTE, WEIGHT_CALL
@@ -50,7 +50,7 @@ def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
         weight = func.attrs[WEIGHT_ATTRIBUTE].numpy()
         is_cuda = "target" in func.attrs and func.attrs["target"].kind.name == "cuda"
         body = _Folder(func, weight, deferred if is_cuda else None).run()
-        return with_body(func, body).without_attr(WEIGHT_ATTRIBUTE)
+        return func.with_body(body).without_attr(WEIGHT_ATTRIBUTE)
 
     return function_pass("FoldWeights", fold)
 
@@ -116,15 +116,22 @@ class _Folder:
 
     def _fold(self, loop: For) -> tirx.Stmt:
         nest = self._match(loop)
-        variables_in = [each.loop_var for each in nest.loops]
-        extents_in = [int(each.extent) for each in nest.loops]
-        forms = [self._form(self._resolve(index), variables_in, extents_in) for index in nest.weight.args[1:]]
+        forms = [self._form(self._resolve(index), nest.loops) for index in nest.weight.args[1:]]
         selection = Selection(self.name, [form.base for form in forms], self.extents)
-        weights = {origin: self._weights(forms, origin, extents_in) for origin in selection.origins}
+        weights = {origin: self._weights(forms, origin, nest.loops) for origin in selection.origins}
         self._count(weights.values())
-        emitter = _Emitter(nest, variables_in, extents_in, self.deferred)
-        tree = selection.code(lambda origin: emitter.emit(weights[origin]))
-        code = sequence([*emitter.prologue, tree])
+        prologue: list[Stmt] = []
+        x, x_offsets = self._access("x", nest.x.source, nest.x.indices, nest.loops, prologue)
+        acc, acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, nest.loops, prologue)
+
+        def emit(origin: tuple[int, ...]) -> Stmt:
+            chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.x.ty, nest.lanes)
+            if self.deferred is None or any(ramp is not None for ramp in (*x.ramps, *acc.ramps)):
+                return chain.code(x, acc)
+            return self.deferred.call(chain, x, acc)
+
+        tree = selection.code(emit)
+        code = sequence([*prologue, tree])
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
@@ -173,55 +180,37 @@ class _Folder:
         lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
         return _MultiplyAdd(loops, body, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
 
-    def _form(self, index: tirx.Expr, loops: list[Var], extents: list[int]) -> IndexForm:
-        form = split_index(index, loops, extents)
+    def _form(self, index: tirx.Expr, loops: list[For]) -> IndexForm:
+        form = split_index(index, [each.loop_var for each in loops], [int(each.extent) for each in loops])
         if form is None:
-            raise BuildError(self.name, "a weight index is not a sum of loop variables and outer terms", index)
+            raise BuildError(self.name, "an index is not a sum of loop variables and outer terms", index)
         return form
 
-    def _weights(self, forms: list[IndexForm], origin: tuple[int, ...], extents: list[int]) -> np.ndarray:
-        """The weight at every point of the nest; 0 where the index lies outside (a padded tile)."""
-        positions = [start + form.offsets for start, form in zip(origin, forms, strict=True)]
-        inside = np.ones(extents, bool)
-        for position, extent in zip(positions, self.weight.shape, strict=True):
-            inside = inside & (position >= 0) & (position < extent)
-        clipped = [np.clip(p, 0, extent - 1) for p, extent in zip(positions, self.weight.shape, strict=True)]
-        return np.where(inside, self.weight[tuple(clipped)], 0)
+    def _access(
+        self, name: str, buffer: Var, indices: list, loops: list[For], prologue: list[Stmt]
+    ) -> tuple[Access, list[np.ndarray]]:
+        """What the nest reads or writes, and the offsets of each dimension over its loops.
 
-
-class _Emitter:
-    """Writes the straight-line code of one nest for given weights.
-
-    `prologue` binds the parts of the indices that all copies share.
-    """
-
-    def __init__(self, nest: _MultiplyAdd, loop_vars: list[Var], extents: list[int], deferred: Deferred | None):
-        self.nest, self.extents, self.deferred = nest, extents, deferred
-        self.prologue: list[Stmt] = []
-        self.x, self._x_offsets = self._access("x", nest.x.source, nest.x.indices, loop_vars)
-        self.acc, self._acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, loop_vars)
-
-    def _access(self, name: str, buffer: Var, indices: list, loop_vars: list[Var]) -> tuple[Access, list[np.ndarray]]:
-        """What the nest reads or writes, and the offsets of each dimension over its loops."""
+        Added to `prologue` are the parts of the indices that all copies share.
+        """
         bases, ramps, offsets = [], [], []
         for index in indices:
             ramp = index if isinstance(index, tirx.Ramp) else None
-            form = split_index(ramp.base if ramp is not None else index, loop_vars, self.extents)
-            if form is None:
-                raise BuildError(name, "an index is not a sum of loop variables and outer terms", index)
+            form = self._form(index if ramp is None else ramp.base, loops)
             base = form.base
             if not isinstance(base, IntImm):
                 base = Var(f"{name}_base", form.base.ty)
-                self.prologue.append(Bind(base, form.base))
+                prologue.append(Bind(base, form.base))
             bases.append(base)
             ramps.append(ramp)
             offsets.append(form.offsets)
         return Access(buffer, bases, ramps), offsets
 
-    def emit(self, weights: np.ndarray) -> tirx.Stmt:
-        """Straight-line code for `weights`, one value per point of the nest, in the order of the loops."""
-        nest = self.nest
-        chain = Chain.of(weights, self._x_offsets, self._acc_offsets, nest.x.ty, nest.lanes)
-        if self.deferred is None or any(ramp is not None for ramp in (*self.x.ramps, *self.acc.ramps)):
-            return chain.code(self.x, self.acc)
-        return self.deferred.call(chain, self.x, self.acc)
+    def _weights(self, forms: list[IndexForm], origin: tuple[int, ...], loops: list[For]) -> np.ndarray:
+        """The weight at every point of the nest; 0 where the index lies outside (a padded tile)."""
+        positions = [start + form.offsets for start, form in zip(origin, forms, strict=True)]
+        inside = np.ones([int(each.extent) for each in loops], bool)
+        for position, extent in zip(positions, self.weight.shape, strict=True):
+            inside = inside & (position >= 0) & (position < extent)
+        clipped = [np.clip(p, 0, extent - 1) for p, extent in zip(positions, self.weight.shape, strict=True)]
+        return np.where(inside, self.weight[tuple(clipped)], 0)

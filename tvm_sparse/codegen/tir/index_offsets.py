@@ -61,6 +61,9 @@ def split_index(index: tirx.Expr, loops: list[Var], extents: list[int]) -> Index
 
 
 _BINARY = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
     tirx.FloorDiv: np.floor_divide,
     tirx.FloorMod: np.mod,
     tirx.Min: np.minimum,
@@ -84,34 +87,27 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
             return None
         base, offsets = inner
         return (None if base is None else tirx.Cast(e.ty.dtype, base)), offsets
-    if isinstance(e, (tirx.Add, tirx.Sub)):
-        return _split_sum(e, grids)
-    if isinstance(e, tirx.Mul):
-        left, right = _split(e.a, grids), _split(e.b, grids)
-        if left is None or right is None:
-            return None
-        for (base, offsets), (other, factor) in ((left, right), (right, left)):
-            if other is None and np.ndim(factor) == 0:
-                return (None if base is None else base * int(factor)), offsets * int(factor)
-        return (None, left[1] * right[1]) if left[0] is None and right[0] is None else None
     operation = _BINARY.get(type(e))
     if operation is None:
         return None if found else (e, 0)
     left, right = _split(e.a, grids), _split(e.b, grids)
-    if left is None or right is None or left[0] is not None or right[0] is not None:
-        return None
-    return None, operation(left[1], right[1])
-
-
-def _split_sum(e: tirx.Add | tirx.Sub, grids: dict) -> tuple | None:
-    left, right = _split(e.a, grids), _split(e.b, grids)
     if left is None or right is None:
         return None
-    sign = 1 if isinstance(e, tirx.Add) else -1
-    if right[0] is None:
-        base = left[0]
-    elif left[0] is None:
-        base = right[0] if sign == 1 else IntImm(str(e.ty.dtype), 0) - right[0]
-    else:
-        base = left[0] + right[0] if sign == 1 else left[0] - right[0]
-    return base, left[1] + sign * right[1]
+    if left[0] is None and right[0] is None:
+        return None, operation(left[1], right[1])
+    if isinstance(e, (tirx.Add, tirx.Sub)):
+        return _outer_sum(e, left[0], right[0]), operation(left[1], right[1])
+    if isinstance(e, tirx.Mul):
+        for (base, offsets), (other, factor) in ((left, right), (right, left)):
+            if other is None and np.ndim(factor) == 0:
+                return base * int(factor), offsets * int(factor)
+    return None
+
+
+def _outer_sum(e: tirx.Add | tirx.Sub, left: tirx.Expr | None, right: tirx.Expr | None) -> tirx.Expr:
+    """The outer expression of `e` from those of its sides, of which there is one at least."""
+    if right is None:
+        return left
+    if isinstance(e, tirx.Add):
+        return right if left is None else left + right
+    return (IntImm(str(e.ty.dtype), 0) if left is None else left) - right

@@ -1,7 +1,5 @@
 """A CUDA kernel as thread axes, allocations and the statements of its threads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm.tirx import AttrStmt, IterVar, Stmt, Var
@@ -26,7 +24,7 @@ class Nest:
     body: list[Stmt]
 
     @classmethod
-    def of(cls, stmt: Stmt) -> Nest:
+    def of(cls, stmt: Stmt) -> "Nest":
         """The kernel that `stmt` is, or ends with."""
         axes: dict[str, IterVar] = {}
         outside: list[list[Stmt]] = []

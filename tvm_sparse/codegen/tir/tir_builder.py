@@ -26,7 +26,7 @@ def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]],
     def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
         loops: list[For] = []
         tvm_ffi.structural_walk(func.body, (For, lambda loop: loops.append(loop) if key in loop.annotations else None))
-        return with_body(func, rewrite(func, loops)) if loops else func
+        return func.with_body(rewrite(func, loops)) if loops else func
 
     return function_pass(name, rewritten)
 
@@ -34,11 +34,6 @@ def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]],
 def function_name(func: tirx.PrimFunc) -> str:
     """The name of `func` for messages."""
     return str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
-
-
-def with_body(func: tirx.PrimFunc, body: Stmt) -> tirx.PrimFunc:
-    """`func` with another body."""
-    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 def integer(value: int) -> IntImm:

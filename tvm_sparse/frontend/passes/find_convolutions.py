@@ -69,17 +69,15 @@ def find_groups(module: tvm.IRModule) -> list[Group]:
     groups: list[Group] = []
     taken: set[Var] = set()
     for var, value in graph.definitions.items():
-        if constant_weight(value) is not None:
-            group = _group(graph, var, taken, f"conv{len(groups)}")
+        if (weight := constant_weight(value)) is not None:
+            group = _group(graph, var, weight, taken, f"conv{len(groups)}")
             taken.update((*group.absorbed, group.result))
             groups.append(group)
     return groups
 
 
-def _group(graph: Graph, var: Var, taken: set[Var], fallback_name: str) -> Group:
+def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], fallback_name: str) -> Group:
     call = graph.definitions[var]
-    weight = constant_weight(call)
-    assert weight is not None
     variables = [var]
     bias = residual = None
     relu = False

@@ -5,8 +5,6 @@ whether a bias stands before it or not. So this folds any chain of additions, su
 divisions by such constants, in float64. Zeros stay zeros.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +22,7 @@ class _Affine:
     scale: np.ndarray
     shift: np.ndarray
 
-    def then(self, call: Call, y: Var) -> _Affine | None:
+    def then(self, call: Call, y: Var) -> "_Affine | None":
         """This followed by `call` on its result `y`, or None where that is not affine."""
         if len(call.args) != 2:
             return None

@@ -28,7 +28,7 @@ def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
     """
     passes = [
         relax.transform.DecomposeOpsForInference(),
-        tvm.transform.module_pass(lambda module, _: _fold_with_numpy(module), opt_level=0, name="fold_with_numpy"),
+        _fold_with_numpy,
         relax.transform.CanonicalizeBindings(),
         relax.transform.FoldConstant(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -36,7 +36,8 @@ def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def _fold_with_numpy(module: tvm.IRModule) -> tvm.IRModule:
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.fold_with_numpy")
+def _fold_with_numpy(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """Fold the commonest float32 operators; `FoldConstant` compiles each one, which costs seconds for ResNet-50."""
     known: dict[Var, np.ndarray] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}

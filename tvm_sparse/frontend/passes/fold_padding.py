@@ -18,17 +18,14 @@ def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
         if constant_weight(value) is None:
             continue
         source = graph.definitions.get(value.args[0])
-        extra = _zeros_added(source) if source is not None else None
-        if source is not None and extra is not None:
+        if source is not None and (extra := _zeros_added(source)) is not None:
             edits[var] = [(var, _padded(value, source.args[0], extra))]
     return relax.transform.DeadCodeElimination(["main"])(rebuild(module, edits)) if edits else module
 
 
 def _zeros_added(value: Expr) -> tuple[int, int, int, int] | None:
     """(top, left, bottom, right) where `value` pads H and W with zeros, else None."""
-    if not is_call(value, "relax.nn.pad") or value.attrs.pad_mode != "constant":
-        return None
-    if _pad_value(value) != 0:
+    if not is_call(value, "relax.nn.pad") or value.attrs.pad_mode != "constant" or _pad_value(value) != 0:
         return None
     n0, n1, c0, c1, top, bottom, left, right = [int(width) for width in value.attrs.pad_width]
     added = (top, left, bottom, right)

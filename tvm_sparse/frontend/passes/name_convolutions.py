@@ -41,8 +41,7 @@ class _Names:
     """Hands out each layer's name to the first convolution with its weight."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]):
-        self.layers = set(weights)
-        self.taken: set[str] = set()
+        self.taken = set(weights)
         self.waiting: dict[str, list[str]] = {}
         for layer, weight in weights.items():
             self.waiting.setdefault(_key(weight), []).append(layer)
@@ -55,7 +54,7 @@ class _Names:
         else:
             name = stem = self.first.setdefault(key, f"conv{position}")
             copies = 2
-            while name in self.taken | self.layers:
+            while name in self.taken:
                 name, copies = f"{stem}.{copies}", copies + 1
         self.taken.add(name)
         return name

@@ -1,9 +1,8 @@
 """The function ``main`` as definitions and uses, which is all that the passes need to see and to edit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tvm
@@ -20,7 +19,7 @@ class Graph:
     returned: frozenset[Var]
 
     @classmethod
-    def of(cls, module: tvm.IRModule) -> Graph:
+    def of(cls, module: tvm.IRModule) -> "Graph":
         """The graph of ``main``; bindings inside branches and nested functions count as one use."""
         body = module["main"].body
         definitions = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
@@ -53,8 +52,7 @@ def rebuild(module: tvm.IRModule, edits: Mapping[Var, Sequence[tuple[Var, Expr]]
         bindings = []
         for binding in block.bindings:
             if binding.var in edits:
-                new = edits[binding.var]
-                bindings += [relax.VarBinding(var, builder.normalize(value)) for var, value in new]
+                bindings += [relax.VarBinding(var, builder.normalize(value)) for var, value in edits[binding.var]]
             else:
                 bindings.append(binding)
         blocks.append(type(block)(bindings))
@@ -71,7 +69,12 @@ def is_call(value: Expr, operator: str) -> bool:
 
 def static_shape(value: Expr) -> tuple[int, ...] | None:
     """Shape of a tensor whose dimensions are all numbers, else None."""
-    shape = getattr(value.ty, "shape", None)
+    return fixed_shape(value.ty)
+
+
+def fixed_shape(kind: Any) -> tuple[int, ...] | None:
+    """The shape in a tensor's type; None where a dimension is no number, or for another type."""
+    shape = getattr(kind, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(size, tirx.IntImm) for size in shape.values):
         return None
     return tuple(int(size) for size in shape.values)

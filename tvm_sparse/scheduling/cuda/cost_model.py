@@ -12,7 +12,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, Fit, fitted_on
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, traffic_bytes
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.target.gpu import CARDS, GpuInfo
 
 # Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).
@@ -69,7 +69,7 @@ def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:
 
 def floor_us(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> float:
     """What no exact kernel undercuts: flops of the non-zeros, or bytes of input and output."""
-    return _floor_us(spec.sparse_flops(pattern.nnz), traffic_bytes(spec), gpu)
+    return _floor_us(spec.sparse_flops(pattern.nnz), spec.traffic_bytes, gpu)
 
 
 def _floor_us(flops: int, moved_bytes: int, gpu: GpuInfo) -> float:
@@ -85,7 +85,7 @@ def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     measured = next(each for each in CARDS if each.name == fitted_on(gpu))
     flops_s = fit.cudnn_flops_s * (gpu.tf32_flops_s / measured.tf32_flops_s)
     bytes_s = fit.cudnn_bytes_s * (gpu.dram_bytes_s / measured.dram_bytes_s)
-    return max(spec.dense_flops / flops_s, traffic_bytes(spec) / bytes_s) * 1e6 + fit.cudnn_us
+    return max(spec.dense_flops / flops_s, spec.traffic_bytes / bytes_s) * 1e6 + fit.cudnn_us
 
 
 class _Estimate:

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import DependentLaunch, Order
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, K_TILE_ORDER, PIPELINE_STAGES, Order
 from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
 
 _INSTRUCTION_BYTES = 16
@@ -44,9 +44,14 @@ class Pipeline(NamedTuple):
     """How blocks go through their k-tiles, in `stages` buffers; a multiprocessor should hold `resident` blocks."""
 
     stages: int
+    order: int
     resident: int
-    order: int = Order.STRAIGHT
-    dependent_launch: int = DependentLaunch.AT_EXIT
+    dependent_launch: int
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """The annotations that tell code generation of it."""
+        return dict(zip((PIPELINE_STAGES, K_TILE_ORDER, FOLD, DEPENDENT_LAUNCH), self, strict=True))
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,10 @@ class KernelCounts:
     resident: int
     flops: int
     traffic_bytes: int
-    order: int = Order.STRAIGHT
-    dependent_launch: int = DependentLaunch.AT_EXIT
-    splits: int = 1
-    floats: float = 1.0
+    order: int
+    dependent_launch: int
+    splits: int
+    floats: float
 
     @property
     def rotated(self) -> bool:
@@ -161,13 +166,7 @@ def kernel_counts(
         addresses=copies.rounds,
         shared_bytes=float(k_tile.shared_bytes * min(pipeline.stages, k_tiles) + sums),
         flops=spec.sparse_flops(pattern.nnz),
-        traffic_bytes=traffic_bytes(spec, 2 if torn else 1),
+        traffic_bytes=spec.traffic_bytes + 4 * math.prod(spec.output_shape) * torn,
         splits=splits,
         **pipeline._asdict(),
     )
-
-
-def traffic_bytes(spec: ConvSpec, writes: int = 1) -> int:
-    """Bytes of input, residual and, `writes` times, output."""
-    output = math.prod(spec.output_shape)
-    return 4 * (math.prod(spec.input_shape) + output * (writes + int(spec.residual)))

@@ -14,25 +14,17 @@ A tile has so many pixels that the tiles are a multiple of the multiprocessors; 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_npq import NpqTiles, conv2d_npq
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import (
-    DEPENDENT_LAUNCH,
-    FOLD,
-    K_TILE_ORDER,
-    PIPELINE_STAGES,
-    DependentLaunch,
-    Order,
-)
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
+from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.spatial_tiles import annotated, stage_input
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -70,56 +62,35 @@ def channel_floats(tiles: PixelTiling) -> int:
 
 
 def npq_counts(
-    tiles: PixelTiling,
-    folding: Fold,
-    sizes: Sequence[int],
-    order: int = Order.STRAIGHT,
-    splits: int = 1,
-    launch: int = DependentLaunch.AT_EXIT,
+    tiles: PixelTiling, folding: Fold, filters: int, channels: int, pipeline: Pipeline, splits: int = 1
 ) -> KernelCounts:
-    """What decisions make of a tiling: `sizes` are filters, channels, stages and resident blocks."""
-    filters, channels, stages, resident = sizes
+    """What decisions make of a tiling."""
     output = OutputTile(tiles.pixels, filters, 1, tiles.count)
     nest = (channels, tiles.input_rows, tiles.copies)
     k_tile = KTile(channels, 4 * channels * channel_floats(tiles), nest, tiles.lanes)
-    pipeline = Pipeline(stages, resident, order, launch)
     return kernel_counts(tiles.spec, folding.pattern, output, k_tile, pipeline, splits)
-
-
-class NpqDecisions(NamedTuple):
-    """Decisions of folded kernels with NPQ or warp-row tiles, or their candidates."""
-
-    filters: Any
-    channels: Any
-    pipeline_stages: Any
-    order: Any
-    blocks_per_sm: Any
-    dependent_launch: Any
 
 
 class NpqSpace(FoldedCudaSpace):
     """The folded space of one tiling."""
 
     def __init__(self, name: str, tiles: PixelTiling, folding: Fold):
-        self.tiles, self.folding, spec = tiles, folding, tiles.spec
-        candidates = NpqDecisions(
-            divisors(spec.k // spec.groups, ACCUMULATORS),
-            divisors(spec.weight_shape[1], folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
-            DEPTHS,
-            list(Order),
-            [1, 2, 3, 4],
-            folding.launches,
-        )
-        super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding.gpu)
+        self.tiles, spec = tiles, tiles.spec
+        candidates = {
+            "filters": divisors(spec.k // spec.groups, ACCUMULATORS),
+            "channels": divisors(spec.weight_shape[1], folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
+            **folding.pipelines,
+        }
+        super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding)
 
-    def counts(self, decisions: NpqDecisions) -> KernelCounts:
-        filters, channels, stages, order, resident, launch = decisions
-        return npq_counts(self.tiles, self.folding, (filters, channels, stages, resident), order=order, launch=launch)
+    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
+        filters, channels, *pipeline = decisions
+        return npq_counts(self.tiles, self.folding, filters, channels, Pipeline(*pipeline))
 
-    def schedule_with(self, sch: Schedule, decisions: NpqDecisions) -> None:
+    def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
         conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
         sch.set_scope(conv, 0, "local")
-        filters, channels, stages, order, blocks, launch = decisions
+        filters, channels, *pipeline = decisions
         tile, k, pixel, c, r, s = sch.get_loops(conv)
         k_outer, k_inner = sch.split(k, [None, filters])
         c_outer, c_inner = sch.split(c, [None, channels])
@@ -128,10 +99,7 @@ class NpqSpace(FoldedCudaSpace):
             sch.bind(loop, axis)
         sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
         stage_input(sch, pack, c_outer, row_stride(self.tiles))
-        sch.annotate(c_inner, FOLD, blocks)
-        sch.annotate(c_outer, PIPELINE_STAGES, stages)
-        sch.annotate(c_outer, K_TILE_ORDER, order)
-        sch.annotate(c_outer, DEPENDENT_LAUNCH, launch)
+        annotated(sch, c_outer, c_inner, Pipeline(*pipeline).marks)
         # Last: once a reduction is split in two, loops around it can no longer be bound.
         init = sch.decompose_reduction(conv, c_outer)
         for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

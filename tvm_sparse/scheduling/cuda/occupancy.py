@@ -4,18 +4,22 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.target import Target
 
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.cost_model import features, time_us
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
-from tvm_sparse.target.gpu import GpuInfo
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Threads of a block at most.
 MAX_THREADS = 768
@@ -28,6 +32,8 @@ MIN_REGISTERS = 48
 # Pipeline stages. Small k-tiles need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
 # 334 us where three on their way took 341 (operator 10 at batch 64).
 DEPTHS = [3, 4, 6]
+# Thread blocks that a multiprocessor should hold at once.
+BLOCKS = [1, 2, 3, 4]
 # Decisions of a space that a search begins with.
 STARTS = 3
 # K-tiles and copies between them in the code of all tiles and parts, at most: each costs milliseconds to write and to
@@ -45,19 +51,8 @@ def blocks_default(threads: int, accumulators: int) -> int:
     return min(max(GpuInfo.quarter_registers // registers, 1), 3)
 
 
-def refusal(threads: int, accumulators: int, blocks: int, shared_bytes: int, shared_limit: int) -> str:
-    """Why a kernel is not worth building, or ""; `blocks` are the thread blocks that it wants on a multiprocessor."""
-    available = GpuInfo.launch_registers(threads, blocks)
-    needed = max(accumulators + OTHER_REGISTERS, MIN_REGISTERS)
-    if needed > available:
-        return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
-    if blocks * (shared_bytes + _RESERVED) > shared_limit:
-        return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {shared_limit}"
-    return ""
-
-
 def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
-    """`refusal` of a kernel's counts, and where its code would take more than seconds to build."""
+    """Why a kernel is not worth building, or ""."""
     tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
     copies = tiles * (kernel.k_tiles + later * kernel.copies)
     most = max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE)
@@ -65,8 +60,38 @@ def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
         return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one k-tile, at most {MAX_ADDRESSES}"
-    accumulators = kernel.filters * kernel.pixels
-    return refusal(kernel.threads, accumulators, kernel.resident, int(kernel.shared_bytes), gpu.shared_bytes)
+    threads, blocks, shared_bytes = kernel.threads, kernel.resident, int(kernel.shared_bytes)
+    available = gpu.launch_registers(threads, blocks)
+    needed = max(kernel.filters * kernel.pixels + OTHER_REGISTERS, MIN_REGISTERS)
+    if needed > available:
+        return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
+    if blocks * (shared_bytes + _RESERVED) > gpu.shared_bytes:
+        return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {gpu.shared_bytes}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a folded space knows beyond its structure: the weight's pattern and the GPU that is to run the kernel."""
+
+    pattern: SparsityPattern
+    gpu: GpuInfo
+
+    @classmethod
+    def on(cls, target: Target, pattern: SparsityPattern) -> "Fold":
+        """On the card that `target` means."""
+        return cls(pattern, gpu_info(target))
+
+    @property
+    def pipelines(self) -> dict[str, Sequence[int]]:
+        """Candidates of each decision of a `Pipeline`."""
+        launches = list(DependentLaunch) if self.gpu.has_dependent_launch else [DependentLaunch.AT_EXIT]
+        return {
+            "pipeline_stages": DEPTHS,
+            "order": list(Order),
+            "blocks_per_sm": BLOCKS,
+            "dependent_launch": launches,
+        }
 
 
 class FoldedCudaSpace(HandMadeSpace):
@@ -75,35 +100,34 @@ class FoldedCudaSpace(HandMadeSpace):
     Parameters
     ----------
     candidates
-        A NamedTuple of decisions, each a list of candidates; the last are `DependentLaunch`.
-    gpu
-        What has to hold the kernel, and is to run it.
+        Of each decision by name; the first are output channels of a thread, the last `DependentLaunch`.
     """
 
     has_features = True
 
-    def __init__(self, name: str, variant: str, func: tirx.PrimFunc, candidates: Any, gpu: GpuInfo):
+    def __init__(
+        self, name: str, variant: str, func: tirx.PrimFunc, candidates: dict[str, Sequence[int]], folding: Fold
+    ):
         super().__init__(name, variant, func)
-        self.candidates, self.gpu = candidates, gpu
+        self.candidates, self.folding, self.gpu = candidates, folding, folding.gpu
 
     @abstractmethod
-    def counts(self, decisions: Any) -> KernelCounts:
-        """Those of the kernel that `decisions`, a tuple like `candidates`, make."""
+    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
+        """Those of the kernel that `decisions`, one of each of the `candidates`, make."""
 
     @abstractmethod
-    def schedule_with(self, sch: Schedule, decisions: Any) -> None:
-        """Schedule with sampled `decisions`, a tuple like `candidates`."""
+    def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
+        """Schedule with sampled `decisions`, one of each of the `candidates`."""
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        candidates = self.candidates
-        default = candidates if choose.given is not None else self._default()
-        each = zip(candidates._fields, candidates, default, strict=True)
-        self.schedule_with(sch, type(candidates)(*(choose.one_of(*decision) for decision in each)))
+        # What is given needs no default, and to find it takes long.
+        default = self._default() if choose.given is None else [0] * len(self.candidates)
+        each = zip(self.candidates.items(), default, strict=True)
+        self.schedule_with(sch, [choose.one_of(name, values, value) for (name, values), value in each])
 
     @cached_property
     def choices(self) -> dict[str, OneOf | Split]:
-        pairs = zip(self.candidates._fields, self.candidates, strict=True)
-        return {name: OneOf(tuple(sorted(set(values)))) for name, values in pairs}
+        return {name: OneOf(tuple(sorted(set(values)))) for name, values in self.candidates.items()}
 
     def starts(self) -> list[Decisions]:
         items = self.choices.items()
@@ -113,37 +137,36 @@ class FoldedCudaSpace(HandMadeSpace):
         ]
 
     @cached_property
-    def defaults(self) -> list[Any]:
+    def defaults(self) -> list[tuple[Any, ...]]:
         """Decisions that fit, those estimated fastest first, `STARTS` at most.
 
         The first is the default of a schedule: where nothing was tuned it is what runs. A search starts from all of
         them, so they differ in what weighs most, the output channels of a thread and the order. When the next kernel
         may start hardly depends on the rest, so it is chosen last.
         """
-        make = type(self.candidates)
-        *others, launches = self.candidates
-        best: dict[tuple[int, int], tuple[float, Any]] = {}
+        *others, launches = self.candidates.values()
+        best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
         for values in itertools.product(*others, launches[:1]):
-            each = self.counts(make(*values))
+            each = self.counts(values)
             if each.threads <= MAX_THREADS and not refused(each, self.gpu):
-                kind, estimate = (values[0], each.rotated), (time_us(each, self.gpu), make(*values))
+                kind, estimate = (values[0], each.rotated), (time_us(each, self.gpu), values)
                 best[kind] = min(best.get(kind, estimate), estimate)
 
-        def estimate_us(values: Any) -> float:
+        def estimate_us(values: tuple[Any, ...]) -> float:
             each = self.counts(values)
             return math.inf if refused(each, self.gpu) else time_us(each, self.gpu)
 
         starts = [values for _, values in sorted(best.values())[:STARTS]]
-        return [min((make(*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
+        return [min(((*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
 
-    def _default(self) -> Any:
+    def _default(self) -> Sequence[int]:
         if not self.defaults:
             raise BuildError(f"schedule {self.name}", "no decisions fit a multiprocessor", hint="take another schedule")
         return self.defaults[0]
 
     def counts_of(self, sch: Schedule) -> KernelCounts:
         """What an estimate of a schedule is made from."""
-        return self.counts(type(self.candidates)(*sampled(sch)))
+        return self.counts(sampled(sch))
 
     def refusal(self, sch: Schedule) -> str:
         return refused(self.counts_of(sch), self.gpu)

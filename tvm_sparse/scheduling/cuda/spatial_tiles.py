@@ -19,49 +19,21 @@ less time for operator 9 at batch 64, but 4 to 11% more at batch 1. The distance
 with the fewest bank conflicts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
-from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.scheduling.annotations import (
-    DEPENDENT_LAUNCH,
-    FOLD,
-    K_TILE_ORDER,
-    PIPELINE_STAGES,
-    DependentLaunch,
-    Order,
-)
+from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
-from tvm_sparse.scheduling.cuda.occupancy import DEPTHS, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.occupancy import Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
-from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-
-@dataclass(frozen=True)
-class Fold:
-    """What a folded space knows beyond its plan: the weight's pattern and the GPU."""
-
-    pattern: SparsityPattern
-    gpu: GpuInfo
-
-    @classmethod
-    def on(cls, target: Target, pattern: SparsityPattern) -> Fold:
-        """On the card that `target` means."""
-        return cls(pattern, gpu_info(target))
-
-    @property
-    def launches(self) -> list[DependentLaunch]:
-        """When the next kernel may start."""
-        return list(DependentLaunch) if self.gpu.has_dependent_launch else [DependentLaunch.AT_EXIT]
+# What is decided about a tile in every mode: fields of a `Plan`.
+TILE = ("filters", "rows", "images", "channels")
 
 
 class TileSpace(HandMadeSpace):
@@ -73,62 +45,34 @@ class TileSpace(HandMadeSpace):
         self.plan = plan
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        names = ("filters", "rows", "images", "channels")
-        tile = [choose.one_of(name, *getattr(self.plan, name)) for name in names]
+        tile = [choose.one_of(name, *getattr(self.plan, name)) for name in TILE]
         marks = {FOLD: choose.one_of("blocks_per_sm", *self.plan.blocks)} if self.fold else {}
         _schedule(sch, self.plan.structure, tile, marks)
-
-
-class TileDecisions(NamedTuple):
-    """Decisions of folded kernels with spatial tiles, or their candidates."""
-
-    filters: Any
-    rows: Any
-    images: Any
-    channels: Any
-    pipeline_stages: Any
-    order: Any
-    blocks_per_sm: Any
-    dependent_launch: Any
 
 
 class FoldedTileSpace(FoldedCudaSpace):
     """The folded space of one plan, whose mode is "multistage"."""
 
     def __init__(self, name: str, plan: Plan, folding: Fold):
-        self.structure, self.folding = plan.structure, folding
-        candidates = TileDecisions(
-            filters=plan.filters.candidates,
-            rows=plan.rows.candidates,
-            images=plan.images.candidates,
-            channels=plan.channels.candidates,
-            pipeline_stages=DEPTHS,
-            order=list(Order),
-            blocks_per_sm=[1, 2, 3, 4],
-            dependent_launch=folding.launches,
-        )
+        self.structure = plan.structure
+        candidates = {name: getattr(plan, name).candidates for name in TILE} | folding.pipelines
         func = conv2d_tiles(self.structure.tiles)
-        super().__init__(name, self.structure.variant, func, candidates, folding.gpu)
+        super().__init__(name, self.structure.variant, func, candidates, folding)
 
-    def schedule_with(self, sch: Schedule, decisions: TileDecisions) -> None:
-        *tile, stages, order, blocks, launch = decisions
-        _schedule(
-            sch,
-            self.structure,
-            tile,
-            {PIPELINE_STAGES: stages, K_TILE_ORDER: order, FOLD: blocks, DEPENDENT_LAUNCH: launch},
-        )
+    def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
+        tile, pipeline = decisions[: len(TILE)], decisions[len(TILE) :]
+        _schedule(sch, self.structure, tile, Pipeline(*pipeline).marks)
 
-    def counts(self, decisions: TileDecisions) -> KernelCounts:
-        structure, gpu = self.structure, self.folding.gpu
-        filters, rows, images, channels, stages, order, resident, launch = decisions
+    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
+        structure = self.structure
+        filters, rows, images, channels, *pipeline = decisions
         output = OutputTile(
             threads=rows * images * structure.columns,
             filters=filters,
             pixels=structure.pixels,
             blocks=structure.tiles.count // images * (structure.thread_rows // rows),
             beside=structure.beside,
-            torn=torn(structure, gpu),
+            torn=torn(structure, self.gpu),
         )
         k_tile = KTile(
             channels,
@@ -136,12 +80,11 @@ class FoldedTileSpace(FoldedCudaSpace):
             nest=structure.nest(rows, images, channels),
             lanes=structure.tiles.lanes,
         )
-        pipeline = Pipeline(stages, resident, order, launch)
-        return kernel_counts(structure.tiles.spec, self.folding.pattern, output, k_tile, pipeline)
+        return kernel_counts(structure.tiles.spec, self.folding.pattern, output, k_tile, Pipeline(*pipeline))
 
 
 def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: dict[str, Any]) -> None:
-    """Schedule with the first four decisions; `marks` are annotations of the k-tile loop, `FOLD` of the one inside."""
+    """Schedule with the decisions of `TILE`; `marks` are what `annotated` takes."""
     spec = structure.tiles.spec
     conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
     sch.set_scope(conv, 0, "local")
@@ -170,10 +113,8 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
             _bind_threads(sch, bound)
     if structure.stages_weights:
         _stage_weights(sch, conv, c_outer, threads, spec.r * spec.s)
-    if marks:
-        for annotation, value in marks.items():
-            sch.annotate(c_inner if annotation == FOLD else c_outer, annotation, value)
-    else:
+    annotated(sch, c_outer, c_inner, marks)
+    if not marks:
         sch.unroll(k_inner)
         sch.unroll(y_inner)
     if structure.mode == "async":
@@ -182,6 +123,12 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
     init = sch.decompose_reduction(conv, c_outer)
     for loop in [*sch.get_loops(init)[-2 - len(beside) :], *sch.get_loops(out)[-4:]]:
         sch.unroll(loop)
+
+
+def annotated(sch: Schedule, k_tile: LoopRV, inside: LoopRV, marks: dict[str, Any]) -> None:
+    """Annotate the k-tile loop with `marks`, the loop `inside` it with `FOLD` among them."""
+    for annotation, value in marks.items():
+        sch.annotate(inside if annotation == FOLD else k_tile, annotation, value)
 
 
 def _copy_ahead(sch: Schedule, k_tile: Any, copies: int) -> None:

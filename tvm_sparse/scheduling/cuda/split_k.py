@@ -16,22 +16,21 @@ The blocks of all parts are a cluster (`cluster_reduction`); each adds up as man
 `filters` is a multiple of the number of parts.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_counts, npq_tilings
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, DEPTHS, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import Fold, stage_input
+from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.spatial_tiles import stage_input
 from tvm_sparse.scheduling.space import Space, divisors
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.
@@ -60,45 +59,34 @@ def split_spaces(name: str, spec: ConvSpec, folding: Fold, best_us: float) -> li
     return [each for each in offered if each.estimate_us is not None and each.estimate_us <= WORTH * best_us]
 
 
-def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> SplitKSpace | None:
+def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> "SplitKSpace | None":
     """The space of one number of parts and one tiling, or None where the channels do not divide between the parts."""
     spec = tiles.spec
-    candidates = SplitKDecisions(
-        [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0],
-        divisors(spec.weight_shape[1] // parts, folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
-        DEPTHS,
-        [1, 2, 3, 4],
-        # Blocks of a cluster start together: there is no telling where these find room.
-        [each for each in folding.launches if each != DependentLaunch.AT_ONCE],
-    )
-    if spec.weight_shape[1] % parts or not candidates.filters or not candidates.channels:
+    filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
+    channels = divisors(spec.weight_shape[1] // parts, folding.gpu.shared_bytes // (4 * channel_floats(tiles)))
+    if spec.weight_shape[1] % parts or not filters or not channels:
         return None
+    candidates = {"filters": filters, "channels": channels, **folding.pipelines}
+    del candidates["order"]
+    # Blocks of a cluster start together: there is no telling where these find room.
+    candidates["dependent_launch"] = [x for x in candidates["dependent_launch"] if x != DependentLaunch.AT_ONCE]
     return SplitKSpace(name, tiles, parts, candidates, folding)
-
-
-class SplitKDecisions(NamedTuple):
-    """Decisions of folded kernels whose blocks share the input channels, or their candidates."""
-
-    filters: Any
-    channels: Any
-    pipeline_stages: Any
-    blocks_per_sm: Any
-    dependent_launch: Any
 
 
 class SplitKSpace(FoldedCudaSpace):
     """See `split_space`."""
 
-    def __init__(self, name: str, tiles: PixelTiling, parts: int, candidates: SplitKDecisions, folding: Fold):
-        self.tiles, self.parts, self.folding = tiles, parts, folding
+    def __init__(self, name: str, tiles: PixelTiling, parts: int, candidates: dict[str, Sequence[int]], folding: Fold):
+        self.tiles, self.parts = tiles, parts
         func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
-        super().__init__(name, variant, func, candidates, folding.gpu)
+        super().__init__(name, variant, func, candidates, folding)
 
-    def counts(self, decisions: SplitKDecisions) -> KernelCounts:
-        *sizes, launch = decisions
-        return npq_counts(self.tiles, self.folding, sizes, splits=self.parts, launch=launch)
+    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
+        filters, channels, stages, blocks, launch = decisions
+        pipeline = Pipeline(stages, Order.STRAIGHT, blocks, launch)
+        return npq_counts(self.tiles, self.folding, filters, channels, pipeline, self.parts)
 
-    def schedule_with(self, sch: Schedule, decisions: SplitKDecisions) -> None:
+    def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
         conv, pack, partial, total, out = (sch.get_sblock(each) for each in ("conv", "pack", "partial", "total", "out"))
         sch.set_scope(conv, 0, "local")
         sch.set_scope(total, 0, "local")

@@ -12,7 +12,7 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, blocks_default
+from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, BLOCKS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -232,5 +232,5 @@ def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | Non
         rows=Choice(rows, rows_default),
         images=Choice(images, images_default),
         channels=Choice(channels, nearest(channels, k_tile)),
-        blocks=Choice([1, 2, 3, 4], blocks_default(columns * rows_default * images_default, filters_default * pixels)),
+        blocks=Choice(BLOCKS, blocks_default(columns * rows_default * images_default, filters_default * pixels)),
     )
