@@ -17,8 +17,10 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
     shapes = dict(arguments.input_shape)
-    strict, batch = arguments.strict_nonfinite, arguments.batch
-    compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, strict, batch)
+    strict = arguments.strict_nonfinite
+    compiled = build_model.compile(
+        arguments.model, None, arguments.target, log, shapes, strict_nonfinite=strict, batch=arguments.batch
+    )
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 
