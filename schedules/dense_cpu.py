@@ -6,8 +6,10 @@ to 10 of Table 2 it runs at 0.6 to 1.0 times the speed of oneDNN (docs/results/t
 
 from tvm.target import Target
 
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs, vector_lanes
 from tvm_sparse.scheduling.space import Space
 
@@ -19,6 +21,8 @@ LAYOUTS = 2
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
+    if is_linear(spec):
+        return [ProductSpace(NAME, spec, vector_lanes(target))]
     return [
         RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False)
         for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]

@@ -5,8 +5,10 @@ What a layer falls to that is not sparse enough, and the baseline to beat where 
 
 from tvm.target import Target
 
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.lane_product import LaneProductSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import TileSpace
 from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.space import Space
@@ -20,8 +22,10 @@ K_TILE = 512
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
-    found: list[Space] = []
     gpu = gpu_info(target)
+    if is_linear(spec):
+        return [LaneProductSpace(NAME, spec, gpu)]
+    found: list[Space] = []
     for mode in ("async", "single", "direct"):
         for pixels in (4, 2, 1):
             # A thread that keeps several rows reads each weight once for all of them.

@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of the weights (default: %(default)s)")
     parser.add_argument(
         "--classifier",
-        choices=("small", "none"),
-        help="small: mean over the pixels and one fully connected layer, for VGG16 too, whose own would weigh 500 MB; "
-        "none: the feature maps are the output (default: %(default)s)",
+        choices=("small", "full", "none"),
+        help="small: mean over the pixels and one fully connected layer, for VGG16 too, whose own weigh 500 MB; full: "
+        "VGG16's own, pruned; none: the feature maps are the output (default: %(default)s)",
     )
     parser.add_argument("--prune-first", action="store_true", help="prune the first convolution too")
     parser.add_argument("--prune-depthwise", action="store_true", help="prune depthwise convolutions too")

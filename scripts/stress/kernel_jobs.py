@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from random_convolutions import Case, call, random_case, random_kernel
+from random_convolutions import Case, call, random_case, random_kernel, random_linear_case
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.codegen import lowering
@@ -47,6 +47,8 @@ DENSITY = 0.1
 # Every third random convolution on a GPU has so many images, so that thread blocks may outnumber multiprocessors: these
 # have other code.
 MANY = 40
+# Of so many random convolutions one is a linear layer.
+LINEAR = 8
 # That a kernel may take to be built, or to run.
 TIMEOUT_S = 300
 WORKER = (sys.executable, __file__)
@@ -77,7 +79,8 @@ class Job:
         """The convolution, its weight and its inputs' seed."""
         if self.spec is not None:
             return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
-        case = random_case(random.Random(f"case {self.seed} {self.index}").choice)
+        of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
+        case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 
 

@@ -1,5 +1,6 @@
 """Random convolutions and weights, and running a kernel on them: what the tests and `check_kernels.py` share."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,6 +119,21 @@ def random_spec(choose: Choose) -> ConvSpec:
         residual=choose((False, True)),
         relu=choose((False, True)),
     )
+
+
+def random_linear_case(choose: Choose) -> Case:
+    """A case of a linear layer, or of a convolution whose filter covers the whole map."""
+    channels = choose((64, 1, 3, 16, 300, 4096))
+    rows = {"n": choose((1, 2, 3, 5, 8, 17, 40)), "c": channels, "k": choose((8, 1, 2, 5, 24))}
+    epilogue = {name: choose((False, True)) for name in ("bias", "residual", "relu")}
+    spec = ConvSpec(**rows, h=1, w=1, r=1, s=1, **epilogue)
+    if choose((False, False, False, True)):
+        h, w, groups = choose((1, 2, 7)), choose((2, 3, 5)), choose((1, 2, 4))
+        spec = ConvSpec(rows["n"], 8, h, w, 12, h, w, groups=groups, **epilogue)
+    density = min(choose(DENSITIES), MAX_WEIGHTS / math.prod(spec.weight_shape))
+    seed, integers = choose(range(2**16)), choose((True, False))
+    structure = choose(("unstructured", "dead filters", "dead channels", "one a filter"))
+    return Case(spec, random_weight(spec, density, structure, seed, integers), seed, integers)
 
 
 def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, integers: bool) -> np.ndarray:

@@ -16,12 +16,14 @@ import pytest
 import tvm
 import zoo
 from factories import make_record
+from fake_cudnn import compiled
 
 import tvm_sparse
 from tvm_sparse.autotune import trial_runner
 from tvm_sparse.cli import common, demo_data, main
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -445,9 +447,22 @@ def test_doctor(capsys):
     works = {each["what"]: each["works"] for each in found["abilities"]}
     assert works["build and run kernels on this processor"] and works["tune and save models"]
     assert works["run on a GPU"] == tvm.cuda(0).exist
+    assert works["compute dense layers by cuDNN, and compare with it"] == (library.find() is not None)
     assert call("doctor") == 0
     text = capsys.readouterr().out
     assert "self_check: ok" in text and "\nworks: read .onnx files" in text
+
+
+def test_doctor_says_which_cudnn_it_finds(capsys, monkeypatch, tmp_path):
+    def ability():
+        (each,) = (each for each in document(capsys, "doctor")["abilities"] if "cuDNN" in each["what"])
+        return each
+
+    compiled(tmp_path / "lib")
+    monkeypatch.setenv("CUDNN_PATH", str(tmp_path))
+    assert ability()["works"]
+    (tmp_path / "lib" / library.NAME).write_text("nonsense")
+    assert "it does not load (exit code 1: tvm_sparse.errors.BuildError: cuDNN: /" in ability()["why_not"]
 
 
 def test_doctor_of_a_broken_installation(capsys, monkeypatch, tmp_path):

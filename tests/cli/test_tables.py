@@ -99,6 +99,25 @@ def test_lines_say_the_batch_where_there_are_several(plain):
     assert [task.to_json()["batch"] for task in progress.tasks] == [1, 8]
 
 
+def beside_cudnn(time_us):
+    """A sparse kernel beside cuDNN."""
+    times = {"dense_cudnn:tf32": [time_us * 1.5]}
+    return replace(ok(time_us, time_us * 3), baseline="dense_cudnn:fp32", library_times_us=times)
+
+
+@pytest.mark.parametrize(("allow_tf32", "dense_us"), [(False, 30), (True, 15)])
+def test_a_task_is_compared_with_cudnn_in_both_precisions(allow_tf32, dense_us):
+    known = [ok(31, schedule="dense_cudnn:fp32"), ok(14, schedule="dense_cudnn:tf32"), ok(60, schedule="dense_cuda")]
+    task = TaskProgress(["conv"], known, None, allow_tf32)
+    assert task.dense_time_us == (14 if allow_tf32 else 31)
+    # No compiler runs for a library's kernels.
+    assert (task.done, task.new) == (1, 0)
+    task.add(beside_cudnn(10))
+    assert (task.done, task.new, task.dense_time_us) == (2, 1, dense_us)
+    others = ["cuDNN float32 30 us, 3.00x", "cuDNN TF32 15 us, 1.50x"]
+    assert task.line(8) == f"conv  2/8  10 us, {', '.join(others[::-1] if allow_tf32 else others)}"
+
+
 def test_causes_of_new_failures_are_told(plain):
     progress = Progress(plain)
     progress.start([Layers(("a",))], 9)

@@ -13,11 +13,13 @@ ROOT = Path(__file__).parents[2]
 FLOW = (
     ("errors", "version"),
     ("target", "conv"),
+    ("cudnn",),
     ("frontend", "scheduling", "runtime"),
     ("schedules", "codegen"),
     ("measure",),
     ("logs",),
-    ("compiler", "autotune", "benchmarks"),
+    ("compiler", "autotune"),
+    ("benchmarks",),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
 )

@@ -48,6 +48,7 @@ def test_reasons_are_sentences_with_the_number_and_the_limit():
     spec = ConvSpec(1, 512, 7, 7, 512, 3, 3)
     found, reasons = spaces_of(spec, SparsityPattern.of(weight), TARGET)
     assert {each.schedule for each in found} == {"csr_cpu", "dense_cpu"}
+    assert reasons.pop("linear_cpu") == "25 pixels an output, at most 1; it is for linear layers"
     assert set(reasons) == {"folded_cpu", "generated_cpu"}
     for reason in reasons.values():
         assert str(weight.size) in reason

@@ -14,13 +14,15 @@ from check_kernels import summary
 
 def test_a_short_run_reports_every_schedule(tmp_path):
     report = tmp_path / "report.json"
-    command = [sys.executable, check_kernels.__file__, "--cases", "2", "--seed", "3", "-o", report]
+    command = [sys.executable, check_kernels.__file__, "--first", "6", "--cases", "2", "--seed", "3", "-o", report]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = json.loads(Path(report).read_text())["schedules"]
-    assert set(table) == {"folded_cpu", "csr_cpu", "dense_cpu"}
-    for row in table.values():
-        assert (row["kernels"], row["failures"]) == (2, [])
+    assert set(table) == {"folded_cpu", "csr_cpu", "linear_cpu", "dense_cpu"}
+    for name, row in table.items():
+        # Case 7 is a linear layer.
+        not_served = int(name == "linear_cpu")
+        assert (row["kernels"], row["not_served"], row["failures"]) == (2 - not_served, not_served, [])
         assert 0 <= row["worst"] <= 1
 
 

@@ -102,6 +102,23 @@ static void run_grid(void (*body)(), const int* grid, const int* block, int clus
     }}
 }}
 static void tvm_sparse_cluster_wait() {{ ++awaited[current]; __syncthreads(); }}
+// All threads of a block shuffle at the same time: one after the other they show their values, then they look.
+typedef unsigned int uint;
+typedef unsigned short ushort;
+struct ushort4 {{ ushort x, y, z, w; }};
+static float shown[{MAX_THREADS} * {MAX_CLUSTER}];
+static uint __activemask() {{ return 0xffffffff; }}
+static float shuffle(float value, int from) {{
+    shown[current] = value;
+    __syncthreads();
+    float found = shown[from];
+    __syncthreads();
+    return found;
+}}
+static float __shfl_down_sync(uint, float value, int by, int) {{
+    return shuffle(value, current % 32 + by < 32 ? current + by : current);
+}}
+static float __shfl_sync(uint, float value, int lane, int) {{ return shuffle(value, current / 32 * 32 + lane % 32); }}
 """
 
 

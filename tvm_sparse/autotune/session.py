@@ -26,6 +26,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -158,14 +159,20 @@ def tune_tasks(tasks: Sequence[Task], target: Any, log: TuningLog, options: Tune
     progress.start(tasks, options.trials)
     try:
         # Tasks of one convolution share their dense trials, so one process at a time has them all.
-        for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
-            tune_task(task, target, log, options, progress)
+        with Crew() as crew:
+            for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
+                tune_task(task, target, log, options, progress, crew)
     finally:
         progress.end()
 
 
-def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
-    """Tune one task into `log`, whose bad lines are moved away; what others have added to it is not measured again."""
+def tune_task(
+    task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress, crew: Crew | None = None
+) -> None:
+    """Tune one task into `log` with workers of `crew`.
+
+    Bad lines of the log are moved away; what others have added to it is not measured again.
+    """
     log.refresh()
     if any(line.path == log.path and not line.newer for line in log.rejected):
         progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
@@ -177,10 +184,10 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")
-    # Not its own records: a run that is continued would start with what it found, and go another way.
+    # Not its own trials: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
     starts = [other.record] if other else []
     starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
-    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts):
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
         log.append(record)
         progress.trial(record)

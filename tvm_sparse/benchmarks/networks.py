@@ -24,7 +24,8 @@ class Options:
 
     `density` is the share of non-zeros in each pruned convolution; the first and depthwise ones stay dense
     unless asked for. `width` multiplies the channels, `image` is the input's height and width in pixels.
-    `classifier` is ``small`` (mean over pixels, one fully connected layer) or ``none`` (feature maps are the output).
+    `classifier` is ``small`` (mean over pixels, one fully connected layer), ``none`` (feature maps are the output) or
+    ``full`` (the network's own fully connected layers, pruned, where it has several; else ``small``).
     """
 
     density: float = 0.1
@@ -104,9 +105,11 @@ class RandomNetwork:
         size = (x.size + 2 * padding - kernel) // 2 + 1
         return Tensor(self.graph.max_pool(name, x.name, kernel, 2, padding), x.channels, size, 2 * x.energy)
 
-    def finish(self, x: Tensor) -> onnx.ModelProto:
-        """The model with the classifier of the options on top of `x`."""
+    def finish(self, x: Tensor, hidden: tuple[int, ...] = ()) -> onnx.ModelProto:
+        """The model with the classifier of the options on top of `x`; a full one has `hidden` layers of these sizes."""
         batch = self.options.batch
+        if self.options.classifier == "full" and hidden:
+            return self._full_classifier(x, hidden)
         if self.options.classifier == "none":
             return self.graph.model(x.name, (batch, x.channels, x.size, x.size), "features")
         pooled = self.graph.global_average_pool("pool", x.name)
@@ -114,10 +117,20 @@ class RandomNetwork:
         logits = self.graph.linear("classifier", pooled, weight, np.zeros(CLASSES))
         return self.graph.model(logits, (batch, CLASSES), "logits")
 
+    def _full_classifier(self, x: Tensor, hidden: tuple[int, ...]) -> onnx.ModelProto:
+        y, inputs = self.graph.flatten("flatten", x.name), x.channels * x.size**2
+        for number, full in enumerate((*hidden, CLASSES), start=1):
+            outputs = self.channels(full) if full != CLASSES else full
+            weight, bias = self._weight((outputs, inputs), self.options.density), self._normal(outputs, 0.1)
+            y, inputs = self.graph.linear(f"classifier.{number}", y, weight, bias), outputs
+            if full != CLASSES:
+                y = self.graph.relu(f"classifier.{number}.relu", y)
+        return self.graph.model(y, (self.options.batch, CLASSES), "logits")
+
     def _normal(self, shape: int | tuple[int, ...], scale: float = 1.0) -> np.ndarray:
         return self.rng.standard_normal(shape, np.float32) * np.float32(scale)
 
-    def _weight(self, shape: tuple[int, int, int, int], density: float) -> np.ndarray:
+    def _weight(self, shape: tuple[int, ...], density: float) -> np.ndarray:
         weight = self._normal(shape, math.sqrt(2 / math.prod(shape[1:])))
         zeros = weight.size - round(density * weight.size)
         # Not `normal_weight`: of equal values other ones would stay, and shipped logs hold these weights.
@@ -158,7 +171,7 @@ def vgg16(options: Options) -> onnx.ModelProto:
         for j in range(1, layers + 1):
             x = net.conv(f"stage{i}.{j}", x, net.channels(full), 3, bias=True)
         x = net.max_pool(f"stage{i}.pool", x, 2)
-    return net.finish(x)
+    return net.finish(x, hidden=(4096, 4096))
 
 
 def mobilenet(options: Options) -> onnx.ModelProto:

@@ -61,7 +61,11 @@ class GraphBuilder:
 
     def global_average_pool(self, name: str, x: str) -> str:
         """(N, C, H, W) to (N, C): mean over the pixels."""
-        return self._add("Flatten", name, self._add("GlobalAveragePool", f"{name}.pool", x), axis=1)
+        return self.flatten(name, self._add("GlobalAveragePool", f"{name}.pool", x))
+
+    def flatten(self, name: str, x: str) -> str:
+        """(N, C, H, W) to (N, C H W)."""
+        return self._add("Flatten", name, x, axis=1)
 
     def linear(self, name: str, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
         """(N, C) to (N, K) with `weight` (K, C) and `bias` (K,)."""

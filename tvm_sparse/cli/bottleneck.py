@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import folded_cpu
@@ -24,6 +25,8 @@ BALANCE_FLOP_PER_BYTE = 2.5
 # 0.26 to 0.76: against the best library at density 0.1, with time in proportion to the non-zeros. On a GPU the median
 # of those cases in which cuDNN with TF32 overtakes at all, 0.10 to 0.35; it does in half of the twenty.
 PAYS_BELOW = {"llvm": 0.4, "cuda": 0.2}
+# Of a linear layer's non-zero in memory, with its index.
+NON_ZERO_BYTES = 6
 # A GPU's kernel of fewer microseconds mostly starts and ends.
 FEW_US = 2.0
 # Computed pixels for each useful one; with more, the map's rows fill their vectors badly.
@@ -62,6 +65,8 @@ def limit_of(
         return _limit_on_gpu(spec, pattern, gpu_info(target), estimate_us)
     if target.kind.name != "llvm":
         return None
+    if is_linear(spec) and pattern.nnz and pattern.density <= PAYS_BELOW["llvm"]:
+        return _limit_of_linear(spec, pattern)
     flop_per_byte = spec.sparse_flops(pattern.nnz) / spec.traffic_bytes
     waste = min(layout.waste(spec) for layout in layouts(spec, vector_lanes(target)))
     if pattern.nnz == 0:
@@ -76,6 +81,16 @@ def limit_of(
         used = f"a {spec.out_h}x{spec.out_w} map fills {1 / waste:.0%} of its vectors"
         return Limit("vectors", f"{used}, and each non-zero costs one multiply-add for each vector")
     return Limit("arithmetic", "one multiply-add for each non-zero and vector of pixels")
+
+
+def _limit_of_linear(spec: ConvSpec, pattern: SparsityPattern) -> Limit:
+    """Each non-zero is read once, with its index, and used once an image."""
+    flop_per_byte = spec.sparse_flops(pattern.nnz) / (spec.traffic_bytes + NON_ZERO_BYTES * pattern.nnz)
+    if flop_per_byte < BALANCE_FLOP_PER_BYTE:
+        images = "1 image" if spec.n == 1 else f"{spec.n} images"
+        megabytes = NON_ZERO_BYTES * pattern.nnz / 1e6
+        return Limit("weights", f"{megabytes:.3g} MB of non-zeros are read for {images}")
+    return Limit("arithmetic", "one multiply-add for each non-zero and vector of images")
 
 
 def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, estimate_us: float) -> Limit:

@@ -5,7 +5,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from rich.text import Text
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
-from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, relative_difference
 from tvm_sparse.errors import InputError, LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.scheduling.schedule_names import is_tf32
 
 DEFAULT_LOG = Path("tuning.jsonl")
 # Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
@@ -97,17 +98,23 @@ def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any
     return call
 
 
-def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+def check_agreement(
+    where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray], schedules: Iterable[str] = ()
+) -> float:
     """Largest difference of any output, as a fraction of that output's largest value.
+
+    `schedules` compute the convolutions of either side, as far as they are known.
 
     Raises
     ------
     VerificationError
-        It is more than `AGREEMENT`, or a value is not finite where the expected one is.
+        It is more than `AGREEMENT`, or `TF32_AGREEMENT` where one of them computes in TF32; or a value is not finite
+        where the expected one is.
     """
     worst = max(map(relative_difference, found, expected), default=0.0)
-    if not worst <= AGREEMENT:
-        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {AGREEMENT}")
+    agreement = TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT
+    if not worst <= agreement:
+        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {agreement}")
     return worst
 
 

@@ -45,7 +45,7 @@ sizes it takes any number of samples: a batch that it has, else the next larger 
 
 examples:
   tvm-sparse compile model.onnx -o model.ts
-  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda
+  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda --allow-tf32
   tvm-sparse compile model.onnx -o model.ts --batch 1,8,64
 """,
     "check": """\

@@ -89,6 +89,7 @@ OF_MODEL = (
         action="append",
         default=[],
     ),
+    switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )
 BATCH = option(
     "--batch",

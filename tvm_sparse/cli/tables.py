@@ -65,4 +65,4 @@ def decisions(rows: Sequence[Mapping[str, Any]]) -> Table:
         "time_us": "ours us",
         "reason": "reason",
     }
-    return table("What computes each convolution", rows, columns)
+    return table("What computes each layer", rows, columns)

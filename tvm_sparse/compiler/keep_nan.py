@@ -4,20 +4,17 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, Var
 
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild
 
 
 def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
     """`module` with each ``relu(x)`` as ``where(x < 0, 0, x)``; TVM's own gives 0 for NaN. Run it last."""
-    blocks = [block for block in module["main"].body.blocks if isinstance(block, relax.DataflowBlock)]
-    in_dataflow = {binding.var for block in blocks for binding in block.bindings}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
         if is_call(value, "relax.nn.relu"):
             x = value.args[0]
             zero = relax.const(0, str(x.ty.dtype))
             below = relax.op.less(x, zero)
-            kind = relax.DataflowVar if var in in_dataflow else relax.Var
-            is_below = kind(f"{var.name}_below", relax.TensorType(x.ty.shape, "bool"))
+            is_below = new_var(module, var, f"{var.name}_below", x.ty.shape, "bool")
             edits[var] = [(is_below, below), (var, relax.op.where(is_below, zero, x))]
     return rebuild(module, edits)

@@ -1,8 +1,9 @@
 """Run an ONNX model in ONNX Runtime and look at the inputs and outputs of its convolutions."""
 
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.frontend.weights import conv_nodes
+from tvm_sparse.frontend.weights import layer_nodes, onnx_tensors
 
 # What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
 _AFFINE = ("BatchNormalization", "Add", "Sub", "Mul", "Div")
@@ -81,8 +82,9 @@ def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
 
     A layer without a counterpart, such as one whose weight the graph computes, is left out.
     """
-    constants = {tensor.name for tensor in model.graph.initializer}
-    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    tensors = onnx_tensors(model)
+    constants = {*tensors, *(node.output[0] for node in model.graph.node if node.op_type == "Constant")}
+    numbers = {name for name, tensor in tensors.items() if math.prod(tensor.dims) == 1}
     makers = {output: node for node in model.graph.node for output in node.output}
     users: dict[str, list[Any]] = {}
     for node in model.graph.node:
@@ -90,16 +92,31 @@ def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
             users.setdefault(name, []).append(node)
     returned = {value.name for value in model.graph.output}
     found = {}
-    for layer, node in conv_nodes(model).items():
+    for layer, node in layer_nodes(model).items():
         spec = layers.get(layer)
-        names = _walk(node, spec, users, constants, returned) if spec is not None else None
+        names = _walk(node, spec, users, constants, returned) if spec is not None and _is_ours(node, spec) else None
         if names is not None:
-            pad = makers.get(names.data)
-            # Padding of its own is part of our convolution.
-            if pad is not None and pad.op_type == "Pad":
-                names = Names(pad.input[0], names.residual, names.result)
-            found[layer] = names
+            found[layer] = replace(names, data=_begin(names.data, node, makers, numbers))
     return found
+
+
+def _begin(data: str, node: Any, makers: Mapping[str, Any], numbers: set[str]) -> str:
+    """Where a layer of ours begins, which takes in padding of its own and a scaling by one number."""
+    maker = makers.get(data)
+    if maker is not None and maker.op_type == "Pad" and node.op_type == "Conv":
+        data = maker.input[0]
+        maker = makers.get(data)
+    if maker is not None and maker.op_type == "Mul" and len(others := set(maker.input) - numbers) == 1:
+        (data,) = others
+    return data
+
+
+def _is_ours(node: Any, spec: ConvSpec) -> bool:
+    """Whether a node begins where our layer does, and adds no more to it than our layer's bias."""
+    if node.op_type != "Gemm":
+        return True
+    is_transposed = any(each.name == "transA" and each.i for each in node.attribute)
+    return not is_transposed and (spec.bias or len(node.input) < 3)
 
 
 def _walk(

@@ -1,14 +1,15 @@
-"""Replace each convolution and its fused epilogue by a call of the kernel chosen for it."""
+"""Replace each layer and its fused epilogue by a call of the kernel chosen for it."""
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
-from tvm_sparse.frontend.passes.relax_graph import rebuild
+from tvm_sparse.frontend.passes.relax_graph import new_var, rebuild, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
 
 
@@ -30,7 +31,7 @@ def replace_convolutions(module: tvm.IRModule, kernels: Mapping[str, Kernel]) ->
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
         edits.update({absorbed: [] for absorbed in group.absorbed})
-        edits[group.result] = [(group.result, _call(functions[name], kernel, group))]
+        edits[group.result] = _bindings(builder.get(), functions[name], kernel, group)
     return rebuild(builder.get(), edits)
 
 
@@ -45,10 +46,29 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 
 
-def _call(function: GlobalVar, kernel: Kernel, group: Group) -> Expr:
-    arguments = [group.data, *(relax.const(constant) for constant in kernel.constants)]
+def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group) -> list[tuple[Var, Expr]]:
+    """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
+    spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
+
+    def shaped(value: Expr, shape: tuple[int, ...]) -> Expr:
+        if static_shape(value) == shape:
+            return value
+        view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape)
+        bindings.append((view, _view(value, shape)))
+        return view
+
+    arguments = [shaped(group.data, spec.input_shape), *(relax.const(constant) for constant in kernel.constants)]
     if group.layer.bias is not None:
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
-        arguments.append(group.residual)
-    return relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(group.layer.spec.output_shape, "float32"))
+        arguments.append(shaped(group.residual, spec.output_shape))
+    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(spec.output_shape, "float32"))
+    if static_shape(result) == spec.output_shape:
+        return [*bindings, (result, call)]
+    output = new_var(module, result, f"{result.name}_out", spec.output_shape)
+    return [*bindings, (output, call), (result, _view(output, result.ty.shape))]
+
+
+def _view(value: Expr, shape: Any) -> Expr:
+    """`value` with another shape, in place: a reshape that Relax fuses with another, or returns, it computes."""
+    return relax.op.memory.view(value, shape, "float32", 0)

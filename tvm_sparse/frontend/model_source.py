@@ -45,23 +45,26 @@ class ModelSource:
             self._model = load_onnx(path) if self._is_onnx else load_exported_program(path)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Every 4-D weight, in the order of the model.
+        """Every 4-D weight and every float32 matrix, in the order of the model.
 
         Returns
         -------
         dict
-            Layer name -> float32 array (K, C / groups, R, S). A layer is named after its parameter without ``.weight``
-            (``layer1.0.conv1``), an ONNX node whose weight has no such name after the node.
+            Layer name -> float32 array (K, C / groups, R, S), of a linear layer (K, C) or (C, K). A layer is named
+            after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node whose weight has no such name
+            after the node. Not every matrix is a layer's.
 
         Raises
         ------
         ModelError
-            A weight is not float32 or holds NaN or infinity.
+            A 4-D weight is not float32 or holds NaN or infinity.
         """
         read = module_weights if self._is_module else onnx_weights if self._is_onnx else program_weights
         weights = read(self._model)
         for layer, weight in weights.items():
-            check_weight(layer, weight)
+            # A matrix may be a mask of infinities; one that is a layer's is checked where that is found.
+            if weight.ndim == 4:
+                check_weight(layer, weight)
         return weights
 
     def relax_module(

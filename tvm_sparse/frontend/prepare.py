@@ -12,12 +12,13 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolu
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A Relax module after all folding, and its convolutions in program order."""
+    """A Relax module after all folding, and its convolutions and sparse linear layers in program order."""
 
     mod: tvm.IRModule
     layers: list[ConvLayer]
@@ -39,7 +40,8 @@ def prepare(
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
     check_constants(module)
-    # What surrounds a convolution moves into it.
+    # What surrounds a layer moves into it.
     module = fold_padding(module)
+    module = fold_scaling(module)
     module = fold_batch_norm(module)
     return PreparedModel(module, find_convolutions(module))

@@ -1,4 +1,4 @@
-"""Dense convolution weights by layer name, from a torch module, a torch program or an ONNX model.
+"""Dense weights of convolutions and linear layers by layer name, from a torch module, a torch program or an ONNX model.
 
 The one contract with pruning tools is a dense tensor that holds zeros. Masks that
 `torch.nn.utils.prune` has not removed yet (``weight_orig`` and ``weight_mask``) are multiplied in here, into a
@@ -16,9 +16,12 @@ from tvm_sparse.frontend.optional_imports import require
 
 logger = logging.getLogger(__name__)
 
+# ONNX operators of layers -> axes of their weight.
+_WEIGHT_AXES = {"Conv": 4, "Gemm": 2, "MatMul": 2}
+
 
 def module_weights(module: Any) -> dict[str, np.ndarray]:
-    """Every 4-D weight of a `torch.nn.Module`, by layer name; also what parametrisations compute."""
+    """Every 4-D weight and matrix of a `torch.nn.Module`, by layer name; also what parametrisations compute."""
     state = dict(module.state_dict())
     for name, child in module.named_modules():
         # A parametrised weight is computed on access; the state holds only what it is computed from.
@@ -28,16 +31,17 @@ def module_weights(module: Any) -> dict[str, np.ndarray]:
 
 
 def program_weights(program: Any) -> dict[str, np.ndarray]:
-    """Every 4-D weight of a `torch.export.ExportedProgram`, by layer name."""
+    """Every 4-D weight and matrix of a `torch.export.ExportedProgram`, by layer name."""
     return _from_state({**program.state_dict, **program.constants})
 
 
 def _from_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """4-D floating-point entries of a state dict, masks multiplied in."""
-    arrays = {name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) == 4}
+    """4-D floating-point entries of a state dict and float32 matrices, masks multiplied in."""
+    arrays = {name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) in (2, 4)}
     weights = {}
     for name, array in arrays.items():
-        if array.dtype.kind != "f" or name.endswith("_mask") or ".parametrizations." in name:
+        is_weight = array.dtype == np.float32 if array.ndim == 2 else array.dtype.kind == "f"
+        if not is_weight or name.endswith("_mask") or ".parametrizations." in name:
             continue
         plain = name.removesuffix("_orig")
         if plain != name and f"{plain}_mask" in arrays:
@@ -61,18 +65,18 @@ def _to_numpy(value: Any) -> np.ndarray:
 
 
 def onnx_weights(model: Any) -> dict[str, np.ndarray]:
-    """Weights of the 2-D ``Conv`` nodes of an `onnx.ModelProto`, by layer name, in the order of the graph."""
-    tensors = _onnx_tensors(model)
-    return {layer: _onnx_array(layer, tensors[node.input[1]]) for layer, node in _named_nodes(model, tensors)}
+    """Weights of the layers of an `onnx.ModelProto`, by layer name, in the order of the graph; see `layer_nodes`."""
+    return {layer: _onnx_array(layer, tensor) for layer, _, tensor in _named_nodes(model)}
 
 
-def conv_nodes(model: Any) -> dict[str, Any]:
-    """The 2-D ``Conv`` nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
+def layer_nodes(model: Any) -> dict[str, Any]:
+    """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
-    A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``,
+    ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
-    for stem, node in _named_nodes(model, _onnx_tensors(model)):
+    for stem, node, _ in _named_nodes(model):
         layer, copies = stem, 2
         while layer in nodes:
             layer, copies = f"{stem}.{copies}", copies + 1
@@ -80,14 +84,19 @@ def conv_nodes(model: Any) -> dict[str, Any]:
     return nodes
 
 
-def _named_nodes(model: Any, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named_nodes(model: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, node and weight, an `onnx.TensorProto`, of each layer."""
+    tensors = onnx_tensors(model)
+    sources = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Transpose"}
     for node in model.graph.node:
-        if node.op_type == "Conv" and node.input[1] in tensors and len(tensors[node.input[1]].dims) == 4:
-            parameter = node.input[1]
-            yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node
+        axes = _WEIGHT_AXES.get(node.op_type)
+        parameter = sources.get(node.input[1], node.input[1]) if axes else ""
+        tensor = tensors.get(parameter)
+        if tensor is not None and len(tensor.dims) == axes and (axes == 4 or tensor.data_type == tensor.FLOAT):
+            yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node, tensor
 
 
-def _onnx_tensors(model: Any) -> dict[str, Any]:
+def onnx_tensors(model: Any) -> dict[str, Any]:
     """Constants of the graph, as `onnx.TensorProto`."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

@@ -22,6 +22,7 @@ from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
 from tvm_sparse.runtime import manifest
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import require
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
@@ -63,26 +64,29 @@ def save(model: AnyModel, directory: str | Path) -> Path:
     return directory
 
 
-def load(directory: str | Path) -> AnyModel:
+def load(directory: str | Path, cuda_graph: bool = True) -> AnyModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
+
+    `cuda_graph`: see `CompiledModel`.
 
     Raises
     ------
     ArtifactError
-        There is no artifact, it is damaged, another version wrote it, or it was built for another machine.
+        There is no artifact, it is damaged, another version wrote it, it was built for another machine, or a library
+        that it calls is not here.
     """
     directory = Path(directory)
     while True:
         before = manifest.identity(directory)
         try:
-            return _load(directory, manifest.read(directory))
+            return _load(directory, manifest.read(directory), cuda_graph)
         except ArtifactError:
             # Another process may have replaced the artifact since its manifest was read.
             if manifest.identity(directory) == before:
                 raise
 
 
-def _load(directory: Path, content: dict[str, Any]) -> AnyModel:
+def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyModel:
     manifest.check_versions(directory, content)
     manifest.check_libraries(directory, content)
     try:
@@ -93,14 +97,19 @@ def _load(directory: Path, content: dict[str, Any]) -> AnyModel:
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
-    decisions = content["decisions"]
+    decisions, libraries = content["decisions"], content.get("libraries", {})
+    require(str(directory), libraries)
+
+    def model(name: str, own: Signature, rows: list[dict[str, Any]]) -> CompiledModel:
+        return CompiledModel(_library(directory, name), target, own, rows, cuda_graph, libraries)
+
     if not content["batches"]:
         (name,) = content["files"]
-        return CompiledModel(_library(directory, name), target, signature, decisions)
+        return model(name, signature, decisions)
     models = {}
     for size, name in content["batches"].items():
         rows = [{k: v for k, v in row.items() if k != "batch"} for row in decisions if row.get("batch") == int(size)]
-        models[int(size)] = CompiledModel(_library(directory, name), target, signature.at_batch(int(size)), rows)
+        models[int(size)] = model(name, signature.at_batch(int(size)), rows)
     return BatchedModel(models)
 
 
@@ -134,6 +143,7 @@ def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str
         "signature": model.signature.to_json(),
         "batches": batches,
         "decisions": model.report(),
+        "libraries": model.libraries,
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}

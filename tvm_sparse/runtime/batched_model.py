@@ -26,6 +26,8 @@ class BatchedModel:
         The sizes, ascending.
     signature, target, device
         Of the model for the largest batch.
+    libraries
+        Those that any of the models calls, name -> version that it was made with.
     """
 
     def __init__(self, models: Mapping[int, CompiledModel]):
@@ -33,6 +35,7 @@ class BatchedModel:
         self.batches = tuple(self.models)
         largest = self.models[self.batches[-1]]
         self.signature, self.target, self.device = largest.signature, largest.target, largest.device
+        self.libraries = {k: v for model in self.models.values() for k, v in model.libraries.items()}
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the model; see `CompiledModel.__call__`.

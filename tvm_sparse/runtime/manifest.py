@@ -83,6 +83,9 @@ def read(directory: Path) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise damaged(directory, f"{NAME} has no usable field {name!r}")
+    # Younger than the schema.
+    if not isinstance(manifest.get("libraries", {}), dict):
+        raise damaged(directory, f"{NAME} has no usable field 'libraries'")
     if manifest["digest"] != digest(manifest):
         raise damaged(directory, f"{NAME} was changed after it was saved")
     return manifest

@@ -1,7 +1,11 @@
 """What goes into a compiled model and what comes out: names, shapes and element types."""
 
+import math
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import tvm_ffi
 
 
 @dataclass(frozen=True)
@@ -11,6 +15,11 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of all elements."""
+        return math.prod(self.shape) * tvm_ffi.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ indices are "stretched", that is, replaced by the distance of the tap's input el
 padded input. A multiply-add then needs one addition to find its input, whatever the convolution.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tvm import tirx
@@ -13,6 +13,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.space import NotApplicable
+
+Shape = tuple[int, ...]
 
 
 def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -36,14 +39,40 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
 
 
-def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:
-    """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument."""
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "x": (spec.input_shape, spec.dtype),
+def require_one_pixel(spec: ConvSpec) -> None:
+    """Raise NotApplicable for a convolution that no image is one row of a matrix for."""
+    if any(spec.padding):
+        raise NotApplicable(f"padding {spec.padding}, and only 0 is served; it is for linear layers")
+    if spec.out_h * spec.out_w > 1:
+        raise NotApplicable(f"{spec.out_h * spec.out_w} pixels an output, at most 1; it is for linear layers")
+
+
+def places_of_pixel(spec: ConvSpec) -> np.ndarray:
+    """Where the taps (C, R, S) of the only pixel lie in an image (C, H, W) without padding, for `stretch`."""
+    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+    return (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
+
+
+def csr_function(
+    spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None], offsets: str = "int32", rows: int = 0
+) -> tirx.PrimFunc:
+    """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument.
+
+    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1.
+    """
+    weight = {
         "values": ((max(nnz, 1),), spec.dtype),
-        "offsets": ((max(nnz, 1),), "int32"),
-        "rows": ((spec.k + 1,), "int32"),
+        "offsets": ((max(nnz, 1),), offsets),
+        "rows": ((rows or spec.k + 1,), "int32"),
     }
+    return written_function(spec, weight, body)
+
+
+def written_function(
+    spec: ConvSpec, weight: Mapping[str, tuple[Shape, str]], body: Callable[[dict[str, tirx.Var]], None]
+) -> tirx.PrimFunc:
+    """A function with arguments x, those of `weight`, [bias], [residual], y, by name in `body`'s argument."""
+    shapes = {"x": (spec.input_shape, spec.dtype), **weight}
     if spec.bias:
         shapes["bias"] = ((spec.k,), spec.dtype)
     if spec.residual:
@@ -57,9 +86,9 @@ def csr_function(spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]],
     return builder.get().with_attr("tirx.noalias", True)
 
 
-def new_buffer(name: str, shape: tuple[int, ...], scope: str = "global") -> tirx.Var:
-    """A float32 buffer of the block that is being written."""
-    buffer = T.sblock_alloc_buffer(shape, "float32", scope=scope)
+def new_buffer(name: str, shape: Shape, scope: str = "global", dtype: str = "float32") -> tirx.Var:
+    """A buffer of the block that is being written."""
+    buffer = T.sblock_alloc_buffer(shape, dtype, scope=scope)
     IRBuilder.name(name, buffer)
     return buffer
 

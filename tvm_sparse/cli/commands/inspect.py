@@ -26,20 +26,24 @@ from tvm_sparse.target.resolve import resolve_target, target_json
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: one object a layer; with ``--batch`` one document a batch."""
     target, log, model = resolve_target(arguments.target), common.log_to_read(arguments, console), str(arguments.model)
+
+    def layers_of(name: str, batch: int | None) -> dict[str, Any]:
+        return document(name, common.prepared(arguments, batch).layers, target, log, arguments.allow_tf32)
+
     if not arguments.batch:
-        return document(model, common.prepared(arguments).layers, target, log)
-    batches = [
-        {"batch": batch, **document(f"{model}, batch {batch}", common.prepared(arguments, batch).layers, target, log)}
-        for batch in batch_sizes(arguments.batch)
-    ]
+        return layers_of(model, None)
+    sizes = batch_sizes(arguments.batch)
+    batches = [{"batch": batch, **layers_of(f"{model}, batch {batch}", batch)} for batch in sizes]
     return {"model": model, "target": target_json(target), "batches": batches}
 
 
-def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+def document(
+    model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log), strict=True):
+    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
@@ -48,12 +52,13 @@ def document(model: str, layers: Sequence[ConvLayer], target: Target, log: Tunin
 
 
 def described(layer: ConvLayer) -> dict[str, Any]:
-    """A convolution and what is known of its weight, as JSON."""
+    """A layer and what is known of its weight, as JSON."""
     pattern = layer.pattern
     return {
         "layer": layer.name,
+        "kind": "linear" if layer.is_linear else "convolution",
         "convolution": layer.spec.key,
-        "shape": _shape_text(layer.spec),
+        "shape": f"{layer.spec.n}x{layer.spec.c}, {layer.spec.k}" if layer.is_linear else _shape_text(layer.spec),
         "weights": pattern.size,
         "nnz": pattern.nnz,
         "density": pattern.density,
@@ -94,8 +99,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     notes = []
     if sparse_mflop:
         notes.append(
-            f"{len(rows)} convolutions: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
-            f"so the convolutions run at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
+            f"{len(rows)} layers: {dense_mflop:.4g} MFLOP dense, {sparse_mflop:.4g} without the zeros, "
+            f"so their arithmetic runs at most {dense_mflop / sparse_mflop:.3g}x faster for their zeros."
         )
         heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
@@ -120,6 +125,7 @@ def show_layers(document: dict[str, Any], console: Console) -> None:
     rows = [{**row, "schedules": list(row["schedules"])} for row in document["layers"]]
     columns = {
         "layer": "layer",
+        "kind": "kind",
         "shape": "input, filters",
         "density": "density",
         "structure": "structure",

@@ -18,7 +18,7 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.schedules import schedule_names, spaces_of, why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     tasks = session.select(tasks, arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
-    progress = Progress(console, limit_s=arguments.seconds)
+    if target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
+        console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
+    progress = Progress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     session.tune_tasks(tasks, target, log, _options(arguments), progress)
     rows = [task.to_json() for task in progress.tasks]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}

@@ -1,7 +1,12 @@
-"""Find the convolutions that our kernels can compute, each with the bias, residual and ReLU that follow it."""
+"""Find the layers that our kernels can compute, each with the bias, residual and ReLU that follow it.
 
+That is convolutions, and linear layers with a sparse weight, which are 1x1 convolutions of maps of one pixel.
+"""
+
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import tvm
@@ -16,18 +21,24 @@ from tvm_sparse.frontend.passes.relax_graph import (
     constant_weight,
     is_call,
     is_float32,
+    one_a_channel,
     static_shape,
 )
 
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """One convolution of a model: `weight` (K, C / groups, R, S) and `bias` (K,) or None, both float32."""
+    """One convolution of a model: `weight` (K, C / groups, R, S) and `bias` (K,) or None, both float32.
+
+    A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
+    (N, C, 1, 1) and (N, K, 1, 1) do.
+    """
 
     name: str
     spec: ConvSpec
     weight: np.ndarray
     bias: np.ndarray | None
+    is_linear: bool = False
 
     @cached_property
     def pattern(self) -> SparsityPattern:
@@ -39,7 +50,8 @@ class ConvLayer:
 class Group:
     """A layer and where it is in ``main``.
 
-    `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`.
+    `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`. Of a linear
+    layer these have shapes of their own, whose elements lie as those of the layer's spec.
     """
 
     layer: ConvLayer
@@ -50,7 +62,7 @@ class Group:
 
 
 def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
-    """The convolutions of ``main`` in program order.
+    """The convolutions and sparse linear layers of ``main`` in program order.
 
     A step of the epilogue is fused when nothing else reads what it starts from. Of two convolutions that are added,
     the first to be computed takes the other's result as its residual.
@@ -70,14 +82,15 @@ def find_groups(module: tvm.IRModule) -> list[Group]:
     taken: set[Var] = set()
     for var, value in graph.definitions.items():
         if (weight := constant_weight(value)) is not None:
-            group = _group(graph, var, weight, taken, f"conv{len(groups)}")
+            group = _group(graph, var, weight, taken, len(groups))
             taken.update((*group.absorbed, group.result))
             groups.append(group)
     return groups
 
 
-def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], fallback_name: str) -> Group:
+def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position: int) -> Group:
     call = graph.definitions[var]
+    is_linear = is_call(call, "relax.matmul")
     variables = [var]
     bias = residual = None
     relu = False
@@ -87,21 +100,27 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], fallback
             relu = True
         elif is_call(step, "relax.add"):
             other = step.args[1] if step.args[0].same_as(variables[-1]) else step.args[0]
-            vector = channel_vector(other, len(weight))
+            vector = channel_vector(other, one_a_channel(call, variables[-1]))
             if vector is not None and bias is None and residual is None:
                 bias = vector.astype(np.float32)
-            elif residual is None and _is_residual(other, var):
+            elif residual is None and _is_residual(other, variables[-1]):
                 residual = other
             else:
                 break
-        else:
+        elif not (is_linear and _keeps_rows(step, following, len(weight))):
             break
         variables.append(following)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
-    layer = ConvLayer(layer_name_of(call) or fallback_name, spec, weight, bias)
+    name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
+    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
     if bias is not None:
         check_finite(layer.name, "bias", bias)
     return Group(layer, call.args[0], residual, tuple(variables[:-1]), variables[-1])
+
+
+def _keeps_rows(step: Call, result: Var, channels: int) -> bool:
+    """Whether `step` reshapes all axes but the last, as torch.export does behind linear layers of many axes."""
+    return is_call(step, "relax.reshape") and (static_shape(result) or ())[-1:] == (channels,)
 
 
 def _is_residual(value: Expr, output: Var) -> bool:
@@ -112,22 +131,15 @@ def _is_residual(value: Expr, output: Var) -> bool:
 def _spec(call: Call, weight: np.ndarray, bias: bool, residual: bool, relu: bool) -> ConvSpec:
     shape = static_shape(call.args[0])
     assert shape is not None, "constant_weight admits known shapes only"
-    n, c, h, w = shape
     k, _, r, s = weight.shape
-    top, left, bottom, right = (int(p) for p in call.attrs.padding)
-    return ConvSpec(
-        n=n,
-        c=c,
-        h=h,
-        w=w,
-        k=k,
-        r=r,
-        s=s,
-        stride=(int(call.attrs.strides[0]), int(call.attrs.strides[1])),
-        padding=(top, left, bottom, right),
-        dilation=(int(call.attrs.dilation[0]), int(call.attrs.dilation[1])),
-        groups=int(call.attrs.groups),
-        bias=bias,
-        residual=residual,
-        relu=relu,
-    )
+    geometry: dict[str, Any] = {}
+    if is_call(call, "relax.matmul"):
+        # Rows of all axes are images: (N, T, C) lies in memory as (N T, C, 1, 1) does, whereas (N, C, T, 1), with rows
+        # as pixels, would cost a transposition on either side. A kernel that wants one does it as it packs its input.
+        shape = (math.prod(shape[:-1]), shape[-1], 1, 1)
+    else:
+        attrs = call.attrs
+        names = {"stride": attrs.strides, "padding": attrs.padding, "dilation": attrs.dilation}
+        geometry = {name: tuple(map(int, values)) for name, values in names.items()} | {"groups": int(attrs.groups)}
+    n, c, h, w = shape
+    return ConvSpec(n=n, c=c, h=h, w=w, k=k, r=r, s=s, **geometry, bias=bias, residual=residual, relu=relu)

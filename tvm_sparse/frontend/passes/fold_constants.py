@@ -56,6 +56,10 @@ def _value(value: Expr, known: dict[Var, np.ndarray]) -> np.ndarray | None:
     if value.op.name in _RESHAPING:
         array, shape = _operand(value.args[0], known), static_shape(value)
         return array.reshape(shape) if array is not None and shape is not None else None
+    if value.op.name == "relax.permute_dims":
+        array = _operand(value.args[0], known)
+        axes = value.attrs.axes
+        return np.ascontiguousarray(array.transpose(axes and [int(a) for a in axes])) if array is not None else None
     if value.op.name not in _ELEMENTWISE:
         return None
     operands = [_operand(argument, known) for argument in value.args]

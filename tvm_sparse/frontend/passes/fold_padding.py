@@ -4,7 +4,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Var
 
-from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, convolution_weight, is_call, rebuild
 
 
 def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
@@ -15,7 +15,7 @@ def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
     graph = Graph.of(module)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in graph.definitions.items():
-        if constant_weight(value) is None:
+        if convolution_weight(value) is None:
             continue
         source = graph.definitions.get(value.args[0])
         if source is not None and (extra := _zeros_added(source)) is not None:

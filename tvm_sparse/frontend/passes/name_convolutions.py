@@ -1,4 +1,4 @@
-"""Give each convolution the name of the layer it came from, which the later passes and every report use.
+"""Give each layer of ours the name that it has in the model, which the later passes and every report use.
 
 The name travels as the source span of the call: Relax keeps it, and nothing else reads it.
 """
@@ -12,26 +12,27 @@ from tvm.ir import Call, Expr, SourceName, Span, Var
 
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import check_weight
-from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, rebuild
 
 
 def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -> tvm.IRModule:
-    """`module` with a name on every convolution, the layer's in `weights` that has the same weight.
+    """`module` with a name on every layer of ours, the layer's in `weights` that has the same weight.
 
     A weight used again is named ``<layer>.2``, ``<layer>.3``; a convolution whose weight is in no layer
-    ``conv<position>``. Run it before a pass that changes weights.
+    ``conv<position>``, a linear layer ``linear<position>``. Run it before a pass that changes weights.
 
     Raises
     ------
     ModelError
-        A convolution's weight holds NaN or infinity.
+        A layer's weight holds NaN or infinity.
     """
     names = _Names(weights)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
         weight = constant_weight(value)
         if weight is not None:
-            name = names.take(weight, len(edits))
+            kind = "linear" if is_call(value, "relax.matmul") else "conv"
+            name = names.take(names.key_of(weight, kind), f"{kind}{len(edits)}")
             check_weight(name, weight)
             edits[var] = [(var, _with_name(value, name))]
     return rebuild(module, edits)
@@ -47,12 +48,20 @@ class _Names:
             self.waiting.setdefault(_key(weight), []).append(layer)
         self.first = {key: layers[0] for key, layers in self.waiting.items()}
 
-    def take(self, weight: np.ndarray, position: int) -> str:
-        key = _key(weight)
+    def key_of(self, weight: np.ndarray, kind: str) -> str:
+        """What a weight (K, C / groups, R, S) is known by; a linear layer's parameter is (K, C), or (C, K)."""
+        if kind != "linear":
+            return _key(weight)
+        matrix = weight[:, :, 0, 0]
+        key = _key(matrix)
+        return _key(matrix.T) if key not in self.first else key
+
+    def take(self, key: str, default: str) -> str:
+        """The name of the first layer left with the weight of `key`, else one made from a layer before or `default`."""
         if self.waiting.get(key):
             name = self.waiting[key].pop(0)
         else:
-            name = stem = self.first.setdefault(key, f"conv{position}")
+            name = stem = self.first.setdefault(key, default)
             copies = 2
             while name in self.taken:
                 name, copies = f"{stem}.{copies}", copies + 1
@@ -65,9 +74,9 @@ def _key(weight: np.ndarray) -> str:
     return digest(weight + np.float32(0))
 
 
-def layer_name_of(convolution: Call) -> str:
+def layer_name_of(layer: Call) -> str:
     """The name that `name_convolutions` gave, empty where it has not run."""
-    return convolution.span.source_name.name if convolution.span is not None else ""
+    return layer.span.source_name.name if layer.span is not None else ""
 
 
 def _with_name(call: Call, name: str) -> Call:

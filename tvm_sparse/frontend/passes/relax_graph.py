@@ -1,5 +1,6 @@
 """The function ``main`` as definitions and uses, which is all that the passes need to see and to edit."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,10 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, Expr, GenericConst, Var
+
+# A linear layer with a larger share of non-zeros stays TVM's matrix product: beside 4 bytes for every dense weight,
+# a non-zero takes 6 or 8 with its index, so that no kernel of ours could be much faster.
+MAX_LINEAR_DENSITY = 0.5
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,13 @@ def rebuild(module: tvm.IRModule, edits: Mapping[Var, Sequence[tuple[Var, Expr]]
     return result
 
 
+def new_var(module: tvm.IRModule, beside: Var, name: str, shape: Sequence[int], dtype: str = "float32") -> Var:
+    """A tensor variable of the kind that the block of ``main`` that binds `beside` takes."""
+    blocks = [block for block in module["main"].body.blocks if isinstance(block, relax.DataflowBlock)]
+    is_inner = any(binding.var.same_as(beside) for block in blocks for binding in block.bindings)
+    return (relax.DataflowVar if is_inner else relax.Var)(name, relax.TensorType(shape, dtype))
+
+
 def is_call(value: Expr, operator: str) -> bool:
     """Whether `value` calls the Relax operator, for example ``relax.nn.relu``."""
     return isinstance(value, Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == operator
@@ -86,6 +98,12 @@ def is_float32(value: Expr) -> bool:
 
 
 def constant_weight(value: Expr) -> np.ndarray | None:
+    """The weight (K, C / groups, R, S) of a layer: of a 2-D convolution, or (K, C, 1, 1) of a sparse linear layer."""
+    weight = convolution_weight(value)
+    return linear_weight(value) if weight is None else weight
+
+
+def convolution_weight(value: Expr) -> np.ndarray | None:
     """The weight (K, C / groups, R, S) of `value` where that is a 2-D convolution our kernels can replace.
 
     That is: NCHW, OIHW, float32 throughout, every size known, constant weight.
@@ -101,12 +119,51 @@ def constant_weight(value: Expr) -> np.ndarray | None:
     return weight.value.numpy() if static_shape(data) and static_shape(value) else None
 
 
-def channel_vector(value: Expr, channels: int) -> np.ndarray | None:
-    """A constant that broadcasts along the channels of NCHW only, as a float64 (channels,) array, else None."""
+def linear_weight(value: Expr) -> np.ndarray | None:
+    """The weight (K, C, 1, 1) of `value` where that is a linear layer whose zeros are worth a kernel of ours.
+
+    That is: a product of (..., C) with a constant (C, K) of density `MAX_LINEAR_DENSITY` or less, float32 throughout,
+    every size known.
+    """
+    if not is_call(value, "relax.matmul"):
+        return None
+    data, weight = value.args
+    if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
+        return None
+    if not all(0 not in (static_shape(each) or (0,)) for each in (data, weight, value)):
+        return None
+    array = weight.value.numpy()
+    if array.ndim != 2 or np.count_nonzero(array) > MAX_LINEAR_DENSITY * array.size:
+        return None
+    return array.T[:, :, None, None]
+
+
+def with_weight(value: Call, weight: np.ndarray) -> Call:
+    """The layer `value` with another `weight`, given and shaped as `constant_weight` gives it."""
+    stored = weight[:, :, 0, 0].T if is_call(value, "relax.matmul") else weight
+    constant = relax.const(np.ascontiguousarray(stored))
+    return relax.Call(value.op, [value.args[0], constant], value.attrs, value.ty_args, value.span)
+
+
+def one_a_channel(layer: Call, output: Expr) -> tuple[int, ...]:
+    """The shape of one value for each channel of `output`, which `layer` or an operator behind it computes.
+
+    (1, K, 1, 1) for a convolution; (1, K), (1, 1, K) and so on for a linear layer, whose channels are the last axis.
+    """
+    shape = static_shape(output)
+    assert shape is not None, "constant_weight admits known shapes only"
+    axis = len(shape) - 1 if is_call(layer, "relax.matmul") else 1
+    return tuple(size if i == axis else 1 for i, size in enumerate(shape))
+
+
+def channel_vector(value: Expr, shape: tuple[int, ...]) -> np.ndarray | None:
+    """A constant that broadcasts along the channels only, as a float64 (channels,) array, else None.
+
+    `shape` is that of one value for each channel, as `one_a_channel` gives it.
+    """
     if not isinstance(value, GenericConst) or not is_float32(value):
         return None
     array = value.value.numpy().astype(np.float64)
-    shape = (1,) * (4 - array.ndim) + array.shape
-    if array.size == 1 and array.ndim <= 4:
-        return np.full(channels, array.item())
-    return array.reshape(-1) if shape == (1, channels, 1, 1) else None
+    if array.size == 1 and array.ndim <= len(shape):
+        return np.full(math.prod(shape), array.item())
+    return array.reshape(-1) if (1,) * (len(shape) - array.ndim) + array.shape == shape else None
