@@ -213,12 +213,12 @@ def test_failed_builds_and_verifications_have_their_codes(model, monkeypatch, ca
     def fail(error):
         raise error
 
-    monkeypatch.setattr(
-        "tvm_sparse.compiler.build_model.compile", lambda *_: fail(BuildError("model", "does not build"))
-    )
+    name = "tvm_sparse.compiler.build_model.compile"
+    monkeypatch.setattr(name, lambda *_, **__: fail(BuildError("model", "does not build")))
     assert call("compile", model, "-o", "a") == 4
     monkeypatch.setattr(
-        "tvm_sparse.compiler.build_model.compile", lambda *_: fail(RuntimeError("Traceback of C++\n  the reason\n"))
+        "tvm_sparse.compiler.build_model.compile",
+        lambda *_, **__: fail(RuntimeError("Traceback of C++\n  the reason\n")),
     )
     assert call("compile", model, "-o", "a") == 4
     last = capsys.readouterr().err.splitlines()[-1]

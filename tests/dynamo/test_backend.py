@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils import prune as torch_prune
 from vision import prune
 
+from tvm_sparse.dynamo import compile_graph
 from tvm_sparse.dynamo.backend import backend
 from tvm_sparse.dynamo.options import Options
 from tvm_sparse.errors import LogError, ModelError, UsageError
@@ -341,6 +342,24 @@ def test_gradients_are_refused_and_computed_by_eager():
     assert_same(found, (x.grad, compiled.model.stem.weight.grad))
     # The same model serves both.
     compiled.check(x, made=1)
+
+
+def test_training_is_not_slowed_down(monkeypatch):
+    """Whether weights are sparse is looked at once, though each step changes them, and no change is refused."""
+    compiled, looks = Compiled(Net().train(), on_change="refuse"), []
+    true_look = compile_graph.is_sparse
+    monkeypatch.setattr(compile_graph, "is_sparse", lambda *given: (looks.append(given), true_look(*given))[1])
+    optimizer = torch.optim.SGD(compiled.model.parameters(), 0.1)
+    with pytest.warns(UserWarning, match="gradients are wanted"):
+        for _ in range(3):
+            compiled.call(randn())["map"].sum().backward()
+            optimizer.step()
+    with torch.no_grad(), pytest.warns(UserWarning, match="was exported in training mode"):
+        for _ in range(3):
+            prune(compiled.model.stem.weight)
+            compiled.call(randn())
+    assert len(looks) == 2
+    assert not compiled.made
 
 
 def test_inputs_that_require_gradients_are_refused_too():

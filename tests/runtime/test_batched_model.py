@@ -86,7 +86,8 @@ def test_every_library_and_count(model, kind):
     for count in COUNTS:
         (x,) = inputs(count)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore" if "torch, " in kind or "array" in kind else "error")
+            # NumPy, whose memory torch borrows here, promises no alignment.
+            warnings.filterwarnings("ignore", "input .* is not contiguous and aligned")
             y = model(make(x))
         assert isinstance(y, result)
         array = y.array if isinstance(y, ArrayApi) else y.numpy() if hasattr(y, "numpy") else y

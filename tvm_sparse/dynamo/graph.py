@@ -66,8 +66,9 @@ def _is_constant(node: torch.fx.Node) -> bool:
 
 def _is_number(node: torch.fx.Node) -> bool:
     """Whether only the value of a tensor in the host's memory is read: Dynamo wraps Python's floats like that."""
-    in_memory = _example(node).device.type == "cpu"
-    return in_memory and all((user.op, user.target) == ("call_method", "item") for user in node.users)
+    value, users = _example(node), node.users
+    is_scalar = value.ndim == 0 and value.device.type == "cpu"
+    return is_scalar and bool(users) and all((user.op, user.target) == ("call_method", "item") for user in users)
 
 
 def _names(targets: Sequence[str]) -> tuple[str, ...]:

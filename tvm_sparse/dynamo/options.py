@@ -47,7 +47,7 @@ class Options:
 
     density: float = 0.5
     on_change: OnChange = "rebuild"
-    batch: Sequence[int] | None = None
+    batch: int | Sequence[int] | None = None
     max_shapes: int = 8
     on_compiled: Callable[[AnyModel], object] | None = None
     compile: dict[str, Any] = field(default_factory=dict)

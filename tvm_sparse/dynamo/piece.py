@@ -27,7 +27,7 @@ def say(sentence: str) -> None:
 
 
 class Piece:
-    """Calls a graph with the arguments that Dynamo found for it; from several threads at once if need be.
+    """Calls a graph with the arguments that Dynamo found for it.
 
     Parameters
     ----------
@@ -41,6 +41,7 @@ class Piece:
         self._gm, self._inputs, self._options = gm, inputs, options
         self._batch = options.batch if graph.counts_samples(gm, inputs) else None
         self._weights: Weights | None = None
+        self._is_refused = False
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -53,6 +54,8 @@ class Piece:
         UsageError, LogError
             An argument of `tvm_sparse.compile` that came with the options is not usable.
         """
+        if self._is_refused:
+            return self._eager(arguments)
         constants = [arguments[i] for i in self._inputs.constants]
         weights = self._weights
         if weights is None or not weights.are(constants):
@@ -73,7 +76,7 @@ class Piece:
     def _renewed(self, constants: Sequence[Any]) -> Weights:
         """The weights as they are now, with nothing compiled for them."""
         with self._lock:
-            if self._weights is not None and self._weights.table:
+            if self._weights is not None and self._weights.has_code and self._weights.table:
                 name = self._weights.first_changed(constants)
                 if self._options.on_change == "refuse":
                     problem = "it was written to, or is another tensor, since the model was compiled for its values"
@@ -92,34 +95,43 @@ class Piece:
                 most = f"a graph is compiled for {self._options.max_shapes} shapes of its inputs and no more"
                 say(f"{WHERE}: {most}, so it runs eagerly with others; option max_shapes allows more")
                 return self._eager
-            try:
-                run = self._compiled(arguments)
-            except (ModelError, BuildError) as error:
-                say(f"{error}; this graph runs eagerly")
-                run = self._eager
+            constants = [arguments[i] for i in self._inputs.constants]
+            tensors = [arguments[i] for i in self._inputs.tensors]
+            has_input = all(tensor.numel() for tensor in tensors)
+            is_sparse = has_input and compile_graph.is_sparse(constants, self._options.density)
+            # Training changes the weights at each call: no need to look at them again.
+            self._is_refused = graph.wants_gradients(self._gm)
+            run: Run = self._eager
+            if is_sparse:
+                try:
+                    run = self._compiled(constants, tensors, arguments)
+                except (ModelError, BuildError) as error:
+                    say(f"{error}; this graph runs eagerly")
+            if run != self._eager:
+                weights.add_code(constants)
             weights.table[self._key(arguments)] = run
             return run
 
-    def _compiled(self, arguments: Sequence[Any]) -> Run:
-        """The graph as compiled for these arguments; eager where it has no sparse layer."""
-        constants = [arguments[i] for i in self._inputs.constants]
-        tensors = [arguments[i] for i in self._inputs.tensors]
-        has_input = all(tensor.numel() for tensor in tensors)
-        if not has_input or not compile_graph.is_sparse(constants, self._options.density):
-            return self._eager
-        compile_graph.check(self._gm, constants)
+    def _compiled(self, constants: list[torch.Tensor], tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Run:
+        """The graph as compiled for these arguments; eager where no convolution is sparse after all."""
         target = compile_graph.target_for([*constants, *tensors], self._options.compile.get("target"))
-        if self._options.compile.get("log") is None:
-            hint = "search some with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
-            say(f"{WHERE}: no tuning log was given, so all convolutions run dense and nothing is faster; {hint}")
         with torch.inference_mode(False), torch.no_grad():
             module = graph.GraphWithWeights(self._gm, self._inputs, arguments)
             examples = [torch.zeros_like(tensor) for tensor in tensors]
-            program = compile_graph.exported(module, examples)
+            try:
+                compile_graph.check(self._gm, constants)
+                program = compile_graph.exported(module, examples)
+            except ModelError:
+                # That lies in the graph, whatever its weights and shapes are.
+                self._is_refused = True
+                raise
             model = self._model(module, program, examples, {**self._options.compile, "target": target})
         rows = model.report()
         if all(row["density"] > self._options.density for row in rows):
             return self._eager
+        if self._options.compile.get("log") is None:
+            hint = "search some with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
+            say(f"{WHERE}: no tuning log was given, so all convolutions run dense and nothing is faster; {hint}")
         logger.info("compiled a graph:\n%s", model.report_text())
         if self._options.on_compiled is not None:
             self._options.on_compiled(model)

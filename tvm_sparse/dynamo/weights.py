@@ -10,9 +10,10 @@ _version = operator.attrgetter("_version")
 
 
 class Weights:
-    """Tensors as they are now, and `table`, what was compiled for them by the shapes of inputs.
+    """Tensors as they are now, and `table`, what runs a graph with them, by the shapes of its inputs.
 
-    Nothing here keeps them alive: where one is freed, so is the table.
+    Nothing here keeps them alive: where one is freed, so is the table. `has_code` says whether some of it was compiled
+    for their values.
 
     Parameters
     ----------
@@ -22,12 +23,19 @@ class Weights:
 
     def __init__(self, names: Sequence[str], tensors: Sequence[Any]):
         self.table: dict[Hashable, Callable[[Sequence[Any]], Any]] = {}
+        self.has_code = False
         self._names = names
         self._ids: tuple[int, ...] | None = tuple(map(id, tensors))
-        self._counters = _counters(names, tensors)
-        self._versions = _versions([*tensors, *self._counters])
+        self._counters: list[Any] = []
+        self._versions = _versions(tensors)
         # An id may be given to another object once its own is gone.
         self._references = [weakref.ref(tensor, self._end) for tensor in tensors]
+
+    def add_code(self, tensors: Sequence[Any]) -> None:
+        """Something in the table holds the values of the tensors, which are these; from now on all is watched."""
+        if not self.has_code:
+            self.has_code, self._counters = True, _counters(self._names, tensors)
+            self._versions = _versions([*tensors, *self._counters])
 
     def _end(self, _reference: object) -> None:
         self._ids, self._counters = None, []
