@@ -58,9 +58,10 @@ def onnx_model(weight, name="", node=""):
 
 def test_module(net):
     weights = ModelSource(net).weights()
-    assert list(weights) == ["body.0", "body.2"]
+    assert list(weights) == ["body.0", "body.2", "head"]
     np.testing.assert_array_equal(weights["body.0"], net.body[0].weight.detach().numpy())
     assert weights["body.2"].shape == (6, 2, 1, 1)
+    assert weights["head"].shape == (2, 6)
 
 
 def test_arrays_are_copies(net):
@@ -90,7 +91,7 @@ def test_parametrised_weight(net):
     before = ModelSource(net).weights()["body.0"]
     parametrize.register_parametrization(net.body[0], "weight", Halve())
     weights = ModelSource(net).weights()
-    assert sorted(weights) == ["body.0", "body.2"]
+    assert sorted(weights) == ["body.0", "body.2", "head"]
     np.testing.assert_array_equal(weights["body.0"], before / 2)
 
 

@@ -111,6 +111,8 @@ CASES = {
     "folded_cpu-direct": Case("folded_cpu:rows2x8-direct", ConvSpec(1, 4, 2, 8, 4, 1, 1, residual=True)),
     "generated_cpu": Case("generated_cpu", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),
     "csr_cpu": Case("csr_cpu", ConvSpec(1, 2, 6, 8, 2, 3, 3, **PADDED)),
+    "linear_cpu-single": Case("linear_cpu:single", ConvSpec(1, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
+    "linear_cpu-images": Case("linear_cpu:images8x2", ConvSpec(16, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
     "dense_cpu": Case("dense_cpu", ConvSpec(1, 2, 6, 8, 2, 3, 3, **PADDED)),
     "folded_cuda-straight": Case(
         "folded_cuda:multistage-4x8-pixels1", ConvSpec(1, 3, 4, 8, 2, 3, 3, **PADDED, bias=True, relu=True), _tile(2, 4)
@@ -134,5 +136,6 @@ CASES = {
     "folded_cuda-split_k": Case("folded_cuda:split2-npq32", ConvSpec(1, 4, 4, 8, 2, 1, 1, bias=True), SPLIT_K),
     "folded_cuda-single_stage": Case("folded_cuda:single-8x4-pixels1", ConvSpec(1, 2, 64, 64, 1, 61, 61)),
     "csr_cuda": Case("csr_cuda:pixels2", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),
+    "linear_cuda": Case("linear_cuda", ConvSpec(2, 8, 1, 1, 4, 1, 1, bias=True, relu=True), {"filters": 2}),
     "dense_cuda": Case("dense_cuda:async-4x8-pixels1", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),
 }

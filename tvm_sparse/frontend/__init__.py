@@ -1,4 +1,4 @@
 """Reading models.
 
-In: a model file or module. Out: a Relax module and its convolutions (`ConvLayer`: name, spec, weight, pattern).
+In: a model file or module. Out: a Relax module and its layers (`ConvLayer`: name, spec, weight, pattern).
 """
