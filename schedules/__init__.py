@@ -5,7 +5,8 @@ In: a convolution, the zeros of its weight and a target. Out: the spaces to sear
 A module of this package offers ``NAME``, ``TARGET`` (the target kind it is for) and
 ``spaces(spec, pattern, target) -> list[Space]``, which raises `NotApplicable`, with the rule that failed as a sentence,
 where the schedule cannot serve a convolution. It may offer ``named(spec, pattern, target, variant) -> Space | None``,
-which makes one space without the others.
+which makes one space without the others; ``why_not_here() -> str``, why this machine cannot run its kernels, whatever
+the target; and ``TITLES``, what people call its spaces, by their names.
 """
 
 from types import ModuleType
@@ -19,8 +20,10 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import (
     csr_cpu,
     csr_cuda,
+    data_cuda,
     dense_cpu,
     dense_cuda,
+    dense_cudnn,
     folded_cpu,
     folded_cuda,
     generated_cpu,
@@ -38,8 +41,10 @@ SCHEDULES: tuple[ModuleType, ...] = (
     linear_cpu,
     dense_cpu,
     folded_cuda,
+    data_cuda,
     csr_cuda,
     linear_cuda,
+    dense_cudnn,
     dense_cuda,
 )
 
@@ -47,6 +52,18 @@ SCHEDULES: tuple[ModuleType, ...] = (
 def schedule_names(target: Target) -> list[str]:
     """Schedules for `target`, in the order in which they are tried."""
     return [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
+
+
+def why_not_here(name: str) -> str:
+    """Why this machine cannot run kernels of a schedule, as a sentence; empty if nothing but the target counts."""
+    checks = [each.why_not_here for each in SCHEDULES if name == each.NAME and hasattr(each, "why_not_here")]
+    return str(checks[0]()) if checks else ""
+
+
+def title_of(name: str) -> str:
+    """What people call a space: ``cuDNN TF32`` for ``dense_cudnn:tf32``; most have no name but their own."""
+    titles = (getattr(each, "TITLES", {}) for each in SCHEDULES)
+    return next((each[name] for each in titles if name in each), name)
 
 
 def spaces_of(

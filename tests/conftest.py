@@ -19,10 +19,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder(tmp_path_factory):
-    """A folder for temporary files, so that nothing waits for the locks in it of tuners outside this process."""
+    """Folders for temporary files and built kernels: nothing waits for tuners outside this process, or finds theirs."""
     with pytest.MonkeyPatch.context() as patch:
         folder = str(tmp_path_factory.mktemp("temporary"))
         patch.setenv("TMPDIR", folder)
+        patch.setenv("TVM_SPARSE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", folder)
         yield
 

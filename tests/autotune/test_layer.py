@@ -16,6 +16,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
+from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import MeasureOptions, Outcome
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.space import HandMadeSpace
@@ -35,9 +36,10 @@ class Fake:
     def __init__(self, failures):
         self.failures = failures
 
-    def __call__(self, spec, weight, target, options):
-        self.spec, self.target = spec, target
-        self.measured, self.baselines = [], []
+    def __call__(self, spec, weight, target, options, crew=None):
+        self.spec, self.target, self.crew = spec, target, crew
+        self.is_timed_cold = is_timed_cold(target.kind.name, np.count_nonzero(weight))
+        self.measured, self.baselines, self.others = [], [], []
         return self
 
     def __enter__(self):
@@ -46,8 +48,9 @@ class Fake:
     def __exit__(self, *_):
         pass
 
-    def set_baseline(self, candidate):
+    def set_baseline(self, candidate, others=()):
         self.baselines.append(candidate)
+        self.others = [each.schedule for each in others]
 
     def measure(self, candidates):
         for candidate in candidates:
@@ -56,9 +59,16 @@ class Fake:
             status = next((s for name, s in self.failures.items() if candidate.schedule.startswith(name)), "ok")
             if status == "ok":
                 time_us = 10 + zlib.crc32(repr(key).encode()) % 1000 / 100
-                yield Outcome("ok", "", (time_us,) * 3, (50.0,) * 3 if self.baselines else (), 0.2)
+                yield self.outcome(time_us)
             else:
                 yield Outcome(status, f"{candidate.schedule} is broken")
+
+    def outcome(self, time_us):
+        """Of kernels that are timed cold too the fastest are those that are the slowest warm."""
+        dense = (50.0,) * 3 if self.baselines else ()
+        if not self.is_timed_cold:
+            return Outcome("ok", "", (time_us,) * 3, dense, 0.2)
+        return Outcome("ok", "", (time_us,) * 3, dense, 0.2, (60 - time_us,) * 3, (90.0,) * 3 if dense else None)
 
 
 @pytest.fixture
@@ -193,6 +203,52 @@ def test_dense_trials_serve_every_weight_and_sparse_ones_their_own(fake, done):
     assert len(records) == TRIALS - sum(record.is_dense for record in done)
 
 
+CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
+
+
+def tune_cuda(known=(), start=None):
+    options = TuneOptions(trials=10, batch=4, schedules=("csr_cuda",))
+    return list(tune_layer(SPEC, WEIGHT, CUDA, options, known, start=start))
+
+
+def warm_only(record):
+    return replace(record, cold_times_us=None, dense_cold_times_us=None)
+
+
+def test_a_search_goes_by_times_with_cold_code(fake):
+    measurer = fake()
+    records = tune_cuda()
+    assert all(record.is_cold and record.time_us == 60 - record.warm_time_us for record in records)
+    best = max((record for record in records if record.is_dense), key=lambda record: record.warm_time_us)
+    assert [each.decisions for each in measurer.baselines] == [best.chosen]
+    assert {record.dense_time_us for record in records if not record.is_dense} == {90.0}
+
+
+def test_what_was_timed_with_warm_code_only_is_timed_again(fake):
+    measurer = fake()
+    records = tune_cuda()
+    again = tune_cuda([warm_only(record) for record in records], start=warm_only(records[-1]))
+    assert len(again) == len(records)
+    sparse = [record for record in again if not record.is_dense]
+    assert keys(sparse)[0] == keys(records)[-1]
+    measurer.measured.clear()
+    assert tune_cuda(again) == []
+
+
+def test_a_search_is_told_ratios_as_times(fake, done):
+    """A machine that slows down to half its speed for one trial does not change what the search learns."""
+    fake()
+    measurer = Fake({})(SPEC, WEIGHT, TARGET, None)
+    runner = trial_runner.TrialRunner(measurer, WEIGHT, TuneOptions(seed=1), done)
+    runner.choose_baseline()
+    record = done[-1]
+    slow = replace(record, times_us=(2 * record.time_us,), dense_times_us=(2 * record.dense_time_us,))
+    assert runner.cost_us(slow) == runner.cost_us(record) == record.time_us / 50 * runner.baseline.time_us
+    dense = next(each for each in done if each.is_dense)
+    other = replace(record, baseline="dense_other")
+    assert (runner.cost_us(dense), runner.cost_us(other)) == (dense.time_us, other.time_us)
+
+
 @pytest.mark.parametrize("change", [{"arch": "other"}, {"threads": "7"}, {"tvm": "9"}])
 def test_another_machine_s_trials_count_for_nothing(fake, done, change):
     fake()
@@ -231,8 +287,20 @@ def test_without_a_dense_kernel_there_is_nothing_to_compare_with(fake):
 def test_what_another_weight_was_found_to_like_is_tried_first(fake, done):
     fake()
     start = max((record for record in done if record.schedule.startswith("folded")), key=lambda record: record.time_us)
-    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), start=start))
+    found = list(tune_layer(SPEC, WEIGHT * 2, TARGET, TuneOptions(trials=TRIALS, batch=4), starts=[start]))
     assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
+
+
+def test_what_was_fastest_at_another_batch_is_tried_first_where_it_fits(fake, done):
+    fake()
+    folded = [record for record in done if record.schedule.startswith("folded")]
+    start = max(folded, key=lambda record: record.time_us)
+    misfit = replace(start, decisions={**start.decisions, "filters": 999})
+    other = replace(start, schedule="folded_cpu:no_such_variant")
+    options, spec = TuneOptions(trials=TRIALS, batch=4), replace(SPEC, n=8)
+    found = list(tune_layer(spec, WEIGHT, TARGET, options, starts=[misfit, other, start]))
+    assert keys(record for record in found if not record.is_dense)[0] == keys([start])[0]
+    assert not {key for key in keys(found) if "999" in repr(key)}
 
 
 def test_schedules_limit_the_search_but_not_the_baseline(fake):

@@ -4,22 +4,25 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import newer_line
+import torch
+from factories import make_record, newer_line
 
 from tvm_sparse.autotune import session, task_lock
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import LogError
+from tvm_sparse.errors import LogError, UsageError
 from tvm_sparse.logs.record import decisions_key
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target, target_json
 
 FAULTY = str(Path(__file__).parents[1] / "support" / "faulty_worker.py")
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
@@ -100,6 +103,29 @@ def test_records_of_a_newer_tvm_sparse_stop_everything(tmp_path):
         with pytest.raises(LogError, match=r"line 1: .*upgrade tvm-sparse"):
             use("a model that is not read", log=path)
     assert path.read_text() == newer_line() + "\n"
+
+
+def test_a_batch_starts_from_what_was_fastest_at_the_others(tmp_path, monkeypatch):
+    """Tasks are in the order of batches, and each search is given the log's best of the batches before."""
+    module, found = torch.nn.Conv2d(4, 8, 3, bias=False).eval(), []
+
+    def tune_layer(spec, weight, target, options, known, out_of_time, starts):
+        found.append((spec.n, [(record.spec.n, record.times_us) for record in starts]))
+        for time_us in (2.0 * spec.n, 1.0 * spec.n):
+            yield make_record(
+                spec=spec,
+                pattern=SparsityPattern.of(weight),
+                times_us=(time_us,),
+                fingerprint=fingerprint_of(target),
+                target=target_json(target),
+            )
+
+    monkeypatch.setattr(session, "tune_layer", tune_layer)
+    tune = partial(session.tune, module, torch.zeros(1, 4, 6, 6), TARGET, tmp_path / "log.jsonl", batch=[8, 1, 64])
+    tune()
+    assert found == [(1, []), (8, [(1, (1.0,))]), (64, [(8, (8.0,)), (1, (1.0,))])]
+    with pytest.raises(UsageError, match=r"not in the model, found b; allowed: \w+$"):
+        tune(layers=["b"])
 
 
 def in_turn(path, items):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +16,14 @@ import pytest
 import tvm
 import zoo
 from factories import make_record
+from fake_cudnn import compiled
 
 import tvm_sparse
 from tvm_sparse.autotune import trial_runner
 from tvm_sparse.cli import common, demo_data, main
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -143,6 +146,8 @@ def test_help_teaches(words, capsys):
         ["tune", "m.onnx", "--seed", "4294967296"],
         ["inspect", "m.onnx", "--input-shape", "1,3,224,224"],
         ["inspect", "m.onnx", "--input-shape", "x:1,-3"],
+        ["inspect", "m.onnx", "--batch", "1,0"],
+        ["tune", "m.onnx", "--batch", ""],
         ["compile", "m.onnx"],
         ["logs", "nonsense", "a.jsonl"],
     ],
@@ -383,6 +388,41 @@ def test_compile_reports_and_writes(model, log, tmp_path, capsys):
     assert "no tuning log was given" in out
 
 
+def test_several_batches_in_one_artifact(model, log, tmp_path, capsys):
+    words = [model, "--tuning-records", log, "--batch", "2,1"]
+    doc, again = (document(capsys, "inspect", *words), document(capsys, "inspect", model, "--tuning-records", log))
+    assert [(each["batch"], each["model"]) for each in doc["batches"]] == [(n, f"{model}, batch {n}") for n in (1, 2)]
+    assert doc["batches"][0]["layers"] == again["layers"]
+    assert doc["batches"][1]["layers"][0]["shape"].startswith("2x8x12x12")
+    assert call("inspect", *words) == 0
+    assert "batch 2" in capsys.readouterr().out
+    plan = document(capsys, "tune", *words, "--dry-run", "--trials", "9")
+    assert [task["convolution"][:2] for task in plan["tasks"]] == ["n1", "n2"]
+    assert [task["known_trials"] for task in plan["tasks"]] == [6, 0]
+    rows = document(capsys, "compile", *words, "-o", tmp_path / "m.ts")["layers"]
+    assert [(row["batch"], row["layer"]) for row in rows] == [(1, "conv"), (2, "conv")]
+    assert rows[1]["reason"].startswith("no record for this shape")
+    call("compile", *words, "-o", tmp_path / "m.ts")
+    assert "batch" in capsys.readouterr().out
+    x = np.random.default_rng(0).standard_normal((5, *SPEC.input_shape[1:])).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    ran = document(capsys, "run", tmp_path / "m.ts", "--input", "x.npz", "-o", tmp_path / "y.npz")
+    assert ran["outputs"][0]["shape"][0] == 5
+    weight, bias = make_arrays()
+    with np.load("y.npz") as found:
+        assert reference.reference(replace(SPEC, n=5), x, weight, bias).worst(found["output0"]) <= 1
+    assert document(capsys, "bench", tmp_path / "m.ts", "--repeat", "3")["rounds"] == 3
+
+
+def test_tuning_several_batches_shows_which(model, tmp_path, capsys):
+    words = ("tune", model, "-o", tmp_path / "log.jsonl", "--batch", "1,2", "--trials", "2", "--schedules", "csr_cpu")
+    assert call(*words) == 0
+    out = capsys.readouterr()
+    assert "conv batch 1  2/2" in out.err and "conv batch 2  2/2" in out.err
+    assert [task["batch"] for task in document(capsys, *words)["tasks"]] == [1, 2]
+    assert {record.spec.n for record in TuningLog(tmp_path / "log.jsonl").records} == {1, 2}
+
+
 def test_logs(log, capsys):
     stats = document(capsys, "logs", "stats", log, log)
     assert (stats["records"], stats["rejected"]) == (6, 0)
@@ -407,9 +447,22 @@ def test_doctor(capsys):
     works = {each["what"]: each["works"] for each in found["abilities"]}
     assert works["build and run kernels on this processor"] and works["tune and save models"]
     assert works["run on a GPU"] == tvm.cuda(0).exist
+    assert works["compute dense layers by cuDNN, and compare with it"] == (library.find() is not None)
     assert call("doctor") == 0
     text = capsys.readouterr().out
     assert "self_check: ok" in text and "\nworks: read .onnx files" in text
+
+
+def test_doctor_says_which_cudnn_it_finds(capsys, monkeypatch, tmp_path):
+    def ability():
+        (each,) = (each for each in document(capsys, "doctor")["abilities"] if "cuDNN" in each["what"])
+        return each
+
+    compiled(tmp_path / "lib")
+    monkeypatch.setenv("CUDNN_PATH", str(tmp_path))
+    assert ability()["works"]
+    (tmp_path / "lib" / library.NAME).write_text("nonsense")
+    assert "it does not load (exit code 1: tvm_sparse.errors.BuildError: cuDNN: /" in ability()["why_not"]
 
 
 def test_doctor_of_a_broken_installation(capsys, monkeypatch, tmp_path):

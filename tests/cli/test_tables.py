@@ -10,6 +10,7 @@ from rich.console import Console
 from tvm_sparse.autotune import session
 from tvm_sparse.cli import tables
 from tvm_sparse.cli.tuning_progress import CAUSE_WIDTH, Progress, TaskProgress, duration
+from tvm_sparse.conv.spec import ConvSpec
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Layers:
     """What a display reads of a task."""
 
     names: tuple[str, ...]
-    spec: None = None
+    spec: ConvSpec = SPEC
 
 
 class Clock:
@@ -73,6 +74,7 @@ def test_a_task_knows_its_best_kernel_beside_the_dense_kernel_of_the_same_run():
     assert (task.time_us, task.dense_time_us, task.speedup) == (12, 35, 35 / 12)
     assert task.to_json() == {
         "layers": ["conv"],
+        "batch": None,
         "trials": 8,
         "new_trials": 6,
         "out_of_time": False,
@@ -85,6 +87,35 @@ def test_a_task_knows_its_best_kernel_beside_the_dense_kernel_of_the_same_run():
             {"schedule": "folded_cpu", "status": "wrong", "cause": "because", "count": 1},
         ],
     }
+
+
+def test_lines_say_the_batch_where_there_are_several(plain):
+    progress, tasks = Progress(plain), [Layers(("a",)), Layers(("a",), replace(SPEC, n=8))]
+    progress.start(tasks, 9)
+    for task in tasks:
+        progress.task(task, [ok(30, schedule="dense_cpu")])
+    progress.end()
+    assert [line.partition("  ")[0] for line in lines(plain)] == ["[1/2] a batch 1", "[2/2] a batch 8"]
+    assert [task.to_json()["batch"] for task in progress.tasks] == [1, 8]
+
+
+def beside_cudnn(time_us):
+    """A sparse kernel beside cuDNN."""
+    times = {"dense_cudnn:tf32": [time_us * 1.5]}
+    return replace(ok(time_us, time_us * 3), baseline="dense_cudnn:fp32", library_times_us=times)
+
+
+@pytest.mark.parametrize(("allow_tf32", "dense_us"), [(False, 30), (True, 15)])
+def test_a_task_is_compared_with_cudnn_in_both_precisions(allow_tf32, dense_us):
+    known = [ok(31, schedule="dense_cudnn:fp32"), ok(14, schedule="dense_cudnn:tf32"), ok(60, schedule="dense_cuda")]
+    task = TaskProgress(["conv"], known, None, allow_tf32)
+    assert task.dense_time_us == (14 if allow_tf32 else 31)
+    # No compiler runs for a library's kernels.
+    assert (task.done, task.new) == (1, 0)
+    task.add(beside_cudnn(10))
+    assert (task.done, task.new, task.dense_time_us) == (2, 1, dense_us)
+    others = ["cuDNN float32 30 us, 3.00x", "cuDNN TF32 15 us, 1.50x"]
+    assert task.line(8) == f"conv  2/8  10 us, {', '.join(others[::-1] if allow_tf32 else others)}"
 
 
 def test_causes_of_new_failures_are_told(plain):

@@ -131,3 +131,32 @@ def test_arguments_follow_the_spec_and_the_seed():
     assert (drawn["x"] != random_arguments(SPEC, 4)["x"]).any()
     whole = random_arguments(SPEC, 3, integers=True)["x"]
     assert (whole == np.round(whole)).all()
+
+
+def cut_to_tf32(array):
+    """10 bits behind the point, the rest cut off."""
+    return (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(cases())
+def test_products_of_numbers_cut_to_tf32_meet_its_bound(case):
+    arguments = random_arguments(case.spec, case.seed, case.integers)
+    exact = expected(case.spec, arguments, case.weight)
+    cut = {**arguments, "x": cut_to_tf32(arguments["x"])}
+    found = torch_conv2d(case.spec, cut, cut_to_tf32(case.weight), torch.float32)
+    assert exact.in_tf32(case.weight).worst(found) <= 1
+
+
+def test_the_bound_of_tf32_finds_what_is_off_by_more():
+    """One bit less behind the point is found, and so is what TF32 is not allowed: a bound of float32."""
+    x = np.full(SPEC.input_shape, np.float32(1 + 2**-9 - 2**-20))
+    weight = np.zeros(SPEC.weight_shape, np.float32)
+    weight[:, 0, 1, 1] = x.flat[0]
+    spec = ConvSpec(1, 3, 6, 6, 4, 3, 3, padding=(1, 1, 1, 1))
+    exact = reference(spec, x, weight)
+    once, twice = float(cut_to_tf32(x).flat[0]), 1.0
+    for value, in_tf32, in_float32 in ((once, True, False), (twice, False, False), (float(x.flat[0]), True, True)):
+        found = np.full(spec.output_shape, value * value)
+        assert (exact.in_tf32(weight).worst(found) <= 1) == in_tf32
+        assert (exact.worst(found) <= 1) == in_float32

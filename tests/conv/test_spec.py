@@ -30,6 +30,38 @@ def test_shapes_are_those_of_torch(spec):
     assert spec.dense_flops == spec.sparse_flops(torch.zeros(spec.weight_shape).numel())
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(specs())
+def test_symmetric_padding_gives_the_same_outputs(spec):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator) for shape in (spec.input_shape, spec.weight_shape))
+    top, left, bottom, right = spec.padding
+    whole = torch.nn.functional.pad(x, (left, right, top, bottom))
+    expected = torch.nn.functional.conv2d(whole, weight, None, spec.stride, 0, spec.dilation, spec.groups)
+    if spec.symmetric_padding is not None:
+        found = torch.nn.functional.conv2d(
+            x, weight, None, spec.stride, spec.symmetric_padding, spec.dilation, spec.groups
+        )
+        torch.testing.assert_close(found, expected)
+    elif (top, left) == (bottom, right):
+        pytest.fail("padding that is symmetric already was not found")
+
+
+@pytest.mark.parametrize(
+    ("padding", "stride", "expected"),
+    [
+        ((1, 1, 1, 1), (1, 1), (1, 1)),
+        ((0, 0, 1, 1), (1, 1), None),
+        # The last row and column are not read.
+        ((1, 1, 0, 0), (2, 2), (1, 1)),
+        ((0, 0, 1, 1), (2, 2), None),
+        ((1, 0, 1, 0), (1, 1), (1, 0)),
+    ],
+)
+def test_symmetric_padding_by_hand(padding, stride, expected):
+    assert ConvSpec(1, 1, 8, 8, 1, 3, 3, stride=stride, padding=padding).symmetric_padding == expected
+
+
 def test_traffic_by_hand():
     spec = ConvSpec(2, 3, 8, 8, 5, 3, 3, residual=True)
     assert spec.traffic_bytes == 4 * (2 * 3 * 64 + 2 * (2 * 5 * 36))

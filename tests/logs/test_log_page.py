@@ -38,3 +38,16 @@ def test_decisions_times_and_failures_are_on_the_page(tmp_path, capsys):
     assert "MetaSchedule's trace | 12.5 |  |  |  |" in text
     assert "Not shown: 1 timeout." in text
     assert "| dense_cpu |  |" not in text
+
+
+def test_cold_times_have_columns_of_their_own_and_the_ratio(tmp_path):
+    warm = make_record()
+    cold = replace(warm, cold_times_us=(20.0, 25.0, 30.0), dense_cold_times_us=(50.0,), seed=8)
+    log = TuningLog(tmp_path / "log.jsonl")
+    for each in (warm, cold):
+        log.append(each)
+    text = page(log)
+    assert "| 12.5 | dense_cpu | 31.5 | 2.52x |  |  |" in text
+    assert "| 12.5 | dense_cpu | 31.5 | 2.00x | 25 | 50 |" in text
+    assert "| ratio | cold us | its cold us |" in text
+    assert "by which the ratio goes" in text

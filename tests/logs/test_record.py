@@ -7,10 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from factories import changed, make_record, newer_line, sealed
+from factories import FINGERPRINT, changed, make_record, newer_line, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord, decisions_key
 from tvm_sparse.logs.record_codec import CHECKSUM, NewerSchemaError
@@ -30,6 +32,8 @@ times = st.lists(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=Fal
     dense_times_us=times,
     cold_times_us=st.none() | times,
     dense_cold_times_us=st.none() | times,
+    library_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
+    library_cold_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
     error=st.none() | st.floats(0, 1),
     cause=st.text(),
     seed=st.integers(),
@@ -45,6 +49,31 @@ def test_round_trip_is_exact(chosen, **changes):
     assert line.isascii()
 
 
+def test_a_line_lacks_the_fields_that_are_newer_than_its_schema_where_they_are_empty():
+    """So that lines without them stay as they are, and are the same record."""
+    names = {"library_times_us", "library_cold_times_us"}
+    line = make_record().to_line()
+    assert not names & set(json.loads(line))
+    given = {"dense_cudnn:tf32": [3.0, 4.0]}
+    record = make_record(library_times_us=given)
+    assert names & set(json.loads(record.to_line())) == {"library_times_us"}
+    read = [TuningRecord.from_line(each.to_line()) for each in (make_record(), record)]
+    assert [each.library_times_us for each in read] == [{}, given]
+    assert read[0].library_times_us is not read[0].library_cold_times_us
+
+
+def test_times_of_libraries_are_of_the_clock_that_counts():
+    warm, cold = {"dense_cudnn:tf32": [3.0]}, {"dense_cudnn:tf32": [5.0]}
+    record = make_record(library_times_us=warm, library_cold_times_us=cold)
+    assert record.counting_library_times_us == warm
+    assert (
+        make_record(
+            library_times_us=warm, library_cold_times_us=cold, cold_times_us=(20.0,), dense_cold_times_us=(40.0,)
+        ).counting_library_times_us
+        == cold
+    )
+
+
 def test_failure_round_trips_without_times():
     record = make_record(status="timeout", cause="10 s passed", times_us=(), error=None)
     assert TuningRecord.from_line(record.to_line()) == record
@@ -56,6 +85,39 @@ def test_medians_and_speedup():
     assert (record.time_us, record.dense_time_us, record.speedup) == (12.5, 31.5, 31.5 / 12.5)
     alone = make_record(dense_times_us=(), baseline="")
     assert (alone.dense_time_us, alone.speedup) == (None, None)
+
+
+COLD = {"cold_times_us": (20.0, 24.0, 23.0), "dense_cold_times_us": (46.0,)}
+
+
+def test_times_with_cold_code_count_where_both_have_them():
+    record = make_record(**COLD)
+    assert record.is_cold
+    assert (record.time_us, record.dense_time_us, record.speedup, record.warm_time_us) == (23, 46, 2, 12.5)
+    alone = make_record(dense_times_us=(), baseline="", cold_times_us=(20.0,))
+    assert (alone.is_cold, alone.time_us, alone.speedup) == (True, 20, None)
+    # No ratio is taken across clocks.
+    for missing in ({"dense_cold_times_us": None}, {"cold_times_us": None}, {"cold_times_us": ()}):
+        half = make_record(**{**COLD, **missing})
+        assert (half.is_cold, half.time_us, half.speedup) == (False, 12.5, 31.5 / 12.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nnz", "times", "counts"),
+    [
+        ("llvm", 58, {}, True),
+        ("llvm", 5_000, {}, False),
+        ("llvm", 5_000, COLD, True),
+        ("cuda", 58, {}, False),
+        ("cuda", 58, COLD, True),
+        ("cuda", 58, {"status": "timeout", "times_us": (), "error": None}, True),
+    ],
+)
+def test_a_trial_without_cold_times_does_not_count_where_they_are_taken(kind, nnz, times, counts):
+    spec = ConvSpec(n=1, c=100, h=6, w=6, k=100, r=1, s=1)
+    pattern = SparsityPattern(10_000, nnz, "unstructured", 0, 0, "mask", "values")
+    record = make_record(spec=spec, pattern=pattern, fingerprint=FINGERPRINT | {"kind": kind}, **times)
+    assert record.is_trial_of(spec, pattern, record.fingerprint) is counts
 
 
 def test_keys_are_sorted_at_every_level():
@@ -88,6 +150,10 @@ BAD_VALUES = [
     (("trace",), {}, "trace"),
     (("cold_times_us",), [0.0], "cold_times_us"),
     (("dense_cold_times_us",), "fast", "dense_cold_times_us"),
+    (("library_times_us",), {"dense_cudnn:tf32": []}, "library_times_us of 'dense_cudnn:tf32'"),
+    (("library_times_us",), {"dense_cudnn:tf32": [0.0]}, "finite times above 0"),
+    (("library_cold_times_us",), {"dense_cudnn:tf32": 3.0}, "library_cold_times_us"),
+    (("library_cold_times_us",), [3.0], "library_cold_times_us has the wrong type"),
     (("status",), "fine", "build_failed"),
     (("status",), ["ok"], "status"),
     (("error",), 1.5, "error"),

@@ -427,6 +427,19 @@ def test_empty_weight_transfers_from_empty_only(path):
     assert log.lookup(SPEC, empty, FINGERPRINT).how == "values"
 
 
+def test_a_layer_s_best_records_of_other_batches_the_nearest_first(path):
+    def at(batch, time_us, **changes):
+        return make_record(spec=replace(SPEC, n=batch), times_us=(time_us,), **changes)
+
+    nearest, next_one = at(8, 20.0), at(1, 3.0)
+    others = [at(8, 21.0), at(8, 1.0, schedule="dense_cpu"), at(8, 1.0, status="wrong"), at(64, 90.0)]
+    other_layer = make_record(spec=replace(SPEC, n=4, h=7), times_us=(0.5,))
+    foreign = at(4, 5.0, fingerprint={**FINGERPRINT, "arch": "other"})
+    fill(path, [*others, nearest, next_one, other_layer, foreign, make_record(spec=replace(SPEC, n=4))])
+    found = TuningLog(path).of_other_batches(replace(SPEC, n=4), pattern(), FINGERPRINT)
+    assert [(record.spec.n, record.time_us) for record in found] == [(8, 20.0), (1, 3.0)]
+
+
 def test_dense_is_the_fastest_dense_record(path):
     log = fill(path, [make_record(times_us=(1.0,))])
     assert log.dense(SPEC, FINGERPRINT) is None

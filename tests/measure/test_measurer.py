@@ -16,7 +16,7 @@ import pytest
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import worker_main
-from tvm_sparse.measure.kernel_run import _Inputs, run
+from tvm_sparse.measure.kernel_run import _Inputs, constants_path, run
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.scratch_dir import Workspace
@@ -209,6 +209,25 @@ def test_the_worker_verifies_before_it_times(tmp_path, change):
     answer = run({**request, "arrays": wrong})
     assert answer["error"] > 1
     assert answer["times_us"] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "schedule", "names"),
+    [
+        (TARGET, "folded_cpu", []),
+        (TARGET, "csr_cpu", ["shape_0", "shape_1", "shape_2"]),
+        (TARGET, "dense_cpu", ["shape_0"]),
+        (resolve_target({"kind": "cuda", "arch": "sm_90"}), "data_cuda", ["model_0"]),
+    ],
+)
+def test_the_worker_says_who_shares_a_kernel_s_code(tmp_path, target, schedule, names):
+    """In the names of the arrays that it makes of the weight."""
+    library = str(tmp_path / "kernel.so")
+    np.savez(tmp_path / "arrays.npz", weight=WEIGHT)
+    request = {"arrays": str(tmp_path / "arrays.npz"), "schedule": schedule, "decisions": None, "library": library}
+    worker_main.build({**request, "spec": SPEC.to_json(), "target": target_json(target)})
+    with np.load(constants_path(library)) as arrays:
+        assert list(arrays) == names
 
 
 @pytest.mark.parametrize("wrong", [None, 0, 1, 2, 4])

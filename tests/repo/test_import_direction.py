@@ -13,12 +13,14 @@ ROOT = Path(__file__).parents[2]
 FLOW = (
     ("errors", "version"),
     ("target", "conv"),
+    ("cudnn",),
     ("frontend", "scheduling", "runtime"),
     ("schedules", "codegen"),
     ("measure",),
     ("logs",),
-    ("compiler", "autotune", "benchmarks"),
-    ("cli",),
+    ("compiler", "autotune"),
+    ("benchmarks",),
+    ("cli", "dynamo"),
     ("__main__", "__init__"),
 )
 PLACE = {package: place for place, packages in enumerate(FLOW) for package in packages}

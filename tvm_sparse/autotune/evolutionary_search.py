@@ -96,7 +96,7 @@ class SpaceSearch:
         self._context.notify_runner_results(self._batch, results)
         self._batch = []
 
-    def remember(self, records: Iterable[TuningRecord]) -> None:
+    def remember(self, records: Iterable[TuningRecord], cost_us: Callable[[TuningRecord], float]) -> None:
         """Learn from those of the space that were measured outside `propose`: the default, or an earlier run's."""
         candidates, results = [], []
         for record in records:
@@ -104,7 +104,7 @@ class SpaceSearch:
                 schedule = self.space.scheduled(record.chosen)
                 args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
                 candidates.append(ms.MeasureCandidate(schedule, args))
-                results.append(_result(record.time_us if record.status == "ok" else None))
+                results.append(_result(cost_us(record) if record.status == "ok" else None))
         if candidates:
             self._learn(candidates, results)
 

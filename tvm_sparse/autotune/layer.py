@@ -1,23 +1,26 @@
 """Tune one layer: search its schedule spaces, yield a record per trial.
 
-Dense kernels come first; the best becomes the baseline that every sparse candidate is timed in turns with. Then the
-sparse spaces are searched, guided or at random (`strategies`). Nothing is written here: the caller appends each record
-to its log as it comes, and hands the log's records back as `known` to continue an interrupted run.
+Dense kernels come first, a library's before those that are compiled. The best in float32 becomes the baseline that
+every sparse candidate is timed in turns with, and the library's best in TF32 is timed along. Then the sparse spaces
+are searched, guided or at random (`strategies`). Nothing is written here: the caller appends each record to its log
+as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.proxy_layer import MIN_TRIALS, Sample, SamplePhase
-from tvm_sparse.autotune.strategies import GuidedPhase, Phase, RandomPhase
+from tvm_sparse.autotune.strategies import GuidedPhase, LibraryPhase, RandomPhase
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.scheduling.schedule_names import is_library
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
 TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
@@ -30,13 +33,16 @@ def tune_layer(
     options: TuneOptions | None = None,
     known: Iterable[TuningRecord] = (),
     out_of_time: Callable[[], None] = lambda: None,
-    start: TuningRecord | None = None,
+    starts: Sequence[TuningRecord] = (),
+    crew: Crew | None = None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search. A guided search first tries the decisions of `start`, a record of another weight.
+    the trials, ended the search. A guided search first tries the decisions of `starts` where they fit, records that are
+    no trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
+    `crew`, where one is given.
 
     Raises
     ------
@@ -44,8 +50,8 @@ def tune_layer(
         No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
     """
     options = options or TuneOptions()
-    with Measurer(spec, weight, target, options.measure) as measurer:
-        runner = TrialRunner(measurer, weight, options, known, [start] if start else [])
+    with Measurer(spec, weight, target, options.measure, crew) as measurer:
+        runner = TrialRunner(measurer, weight, options, known, starts)
         yield from _search(runner)
         if runner.is_out_of_time:
             out_of_time()
@@ -59,21 +65,28 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     dense = [each for each in spaces if each.schedule.startswith("dense")]
     sparse = [each for each in spaces if each not in dense]
     runner.settle(spaces)
+    yield from LibraryPhase(runner, [each for each in dense if is_library(each.schedule)]).run()
+    compiled = [each for each in dense if not is_library(each.schedule)]
     sample = Sample.of(runner.spec, runner.weight, runner.target) if options.search == "guided" else None
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
     if runner.known.count + len(sampled) >= options.trials:
         return
-    share = max(min(len(dense), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
-    tried = sum(record.is_dense for record in runner.known.records)
-    yield from GuidedPhase(runner, dense, min(share - tried, runner.left())).run()
+    share = max(min(len(compiled), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
+    tried = sum(record.is_dense and not is_library(record.schedule) for record in runner.known.records)
+    yield from GuidedPhase(runner, compiled, min(share - tried, runner.left())).run()
     if runner.left() <= 0 or runner.is_out_of_time:
         return
     runner.choose_baseline()
-    phase: Phase
     if options.search == "random":
-        phase = RandomPhase(runner, sparse, runner.left())
-    elif sample is not None and runner.left() >= MIN_TRIALS:
-        phase = SamplePhase(runner, sample, sparse, runner.left())
-    else:
-        phase = GuidedPhase(runner, sparse, runner.left())
-    yield from phase.run()
+        yield from RandomPhase(runner, sparse, runner.left()).run()
+        return
+    folded = [each for each in sparse if each.fold]
+    if sample is not None and folded and runner.left() >= MIN_TRIALS:
+        # What holds its weights as data builds at once, however many these are; it gets half of the trials.
+        others = [each for each in sparse if not each.fold]
+        yield from GuidedPhase(runner, others, runner.left() // 2).run()
+        sparse = folded
+        if runner.left() >= MIN_TRIALS and not runner.is_out_of_time:
+            yield from SamplePhase(runner, sample, sparse, runner.left()).run()
+            return
+    yield from GuidedPhase(runner, sparse, runner.left()).run()

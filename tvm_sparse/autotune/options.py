@@ -15,10 +15,10 @@ Search = Literal["guided", "random"]
 class TuneOptions:
     """How to tune a layer.
 
-    `trials` candidates in all, known ones included, `batch` at a time (None: 8, and on a GPU as many as are built at
-    once); no batch is begun after `seconds` (None: no limit), not counting the time in which an interrupted run's
-    trials are met again; `schedules` limits the search to schedules of these names (the dense baseline is always
-    measured).
+    `trials` candidates in all, known ones included, but not a library's, for which no compiler runs; `batch` at a time
+    (None: 8, and on a GPU as many as are built at once); no batch is begun after `seconds` (None: no limit), not
+    counting the time in which an interrupted run's trials are met again; `schedules` limits the search to schedules of
+    these names (the dense baseline is always measured).
 
     `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
     where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"

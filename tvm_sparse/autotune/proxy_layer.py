@@ -22,6 +22,7 @@ from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
+from tvm_sparse.logs.ranking import ranked
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules import find_space
@@ -74,18 +75,22 @@ class SamplePhase(GuidedPhase):
 
     def run(self) -> Iterator[TuningRecord]:
         runner = self.runner
+        # Of several starts all but one come on top.
+        whole = WHOLE + max(len(runner.starts) - 1, 0)
         # Half of the layer's time.
         seconds = runner.options.seconds / 2 if runner.options.seconds is not None else None
-        options = replace(runner.options, trials=self.left - WHOLE, seconds=seconds)
-        with Measurer(self.sample.spec, self.sample.weight, runner.target, options.measure) as measurer:
+        options = replace(runner.options, trials=self.left - whole, seconds=seconds)
+        with Measurer(
+            self.sample.spec, self.sample.weight, runner.target, options.measure, runner.measurer.crew
+        ) as measurer:
             inner = TrialRunner(measurer, self.sample.weight, options, runner.given)
             spaces = [twin for each in self.spaces if (twin := self.sample.twin(each, runner.target))]
             inner.settle(spaces)
             yield from GuidedPhase(inner, spaces, inner.left()).run()
-        found = sorted((each for each in inner.known.records if each.status == "ok"), key=lambda each: each.time_us)
+        found = ranked(each for each in inner.known.records if each.status == "ok")
         # The sample's trials count.
         self.end -= len(inner.known)
-        proposals = list(islice(self._fitting([*runner.starts, *found]), WHOLE))
+        proposals = list(islice(self._fitting([*runner.starts, *found]), whole))
         if not proposals:
             # None of the sample's runs: the layer's own may.
             yield from super().run()

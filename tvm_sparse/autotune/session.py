@@ -20,11 +20,13 @@ from tvm_sparse.autotune.proxy_layer import Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -89,7 +91,8 @@ def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:
     """
     if wanted is None:
         return list(tasks)
-    names = [name for task in tasks for name in task.names]
+    # A layer has a task for each batch.
+    names = list(dict.fromkeys(name for task in tasks for name in task.names))
     missing = [name for name in wanted if name not in names]
     if missing:
         raise UsageError("layers", "not in the model", ", ".join(missing), ", ".join(names))
@@ -107,6 +110,7 @@ def tune(
     layers: Sequence[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
+    batch: int | Sequence[int] | None = None,
 ) -> TuningLog:
     """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
@@ -126,6 +130,9 @@ def tune(
         Everything else about the search; its `trials` is overridden.
     layers
         Names of the layers to tune; None for all.
+    batch
+        Sizes of the first dimension of all inputs, one after the other; a later one first tries what was fastest at
+        the others.
 
     Raises
     ------
@@ -136,8 +143,9 @@ def tune(
     log = log if isinstance(log, TuningLog) else TuningLog(log)
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
-    tasks = select(tasks_of(prepare(source, example_inputs, shapes=shapes).layers), layers)
-    tune_tasks(tasks, resolved, log, options, progress or Progress())
+    batches = [None] if batch is None else batch_sizes(batch)
+    tasks = [task for size in batches for task in tasks_of(prepare(source, example_inputs, shapes, size).layers)]
+    tune_tasks(select(tasks, layers), resolved, log, options, progress or Progress())
     return log
 
 
@@ -151,14 +159,20 @@ def tune_tasks(tasks: Sequence[Task], target: Any, log: TuningLog, options: Tune
     progress.start(tasks, options.trials)
     try:
         # Tasks of one convolution share their dense trials, so one process at a time has them all.
-        for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
-            tune_task(task, target, log, options, progress)
+        with Crew() as crew:
+            for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
+                tune_task(task, target, log, options, progress, crew)
     finally:
         progress.end()
 
 
-def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
-    """Tune one task into `log`, whose bad lines are moved away; what others have added to it is not measured again."""
+def tune_task(
+    task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress, crew: Crew | None = None
+) -> None:
+    """Tune one task into `log` with workers of `crew`.
+
+    Bad lines of the log are moved away; what others have added to it is not measured again.
+    """
     log.refresh()
     if any(line.path == log.path and not line.newer for line in log.rejected):
         progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
@@ -170,9 +184,10 @@ def tune_task(task: Task, target: Any, log: TuningLog, options: TuneOptions, pro
     progress.task(task, known)
     for sentence in log.ignored_trials(task.spec, task.pattern, fingerprint):
         progress.note(f"    {sentence}")
-    # Not its own records: a run that is continued would start with what it found, and go another way.
+    # Not its own trials: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
-    start = other.record if other else None
-    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, start):
+    starts = [other.record] if other else []
+    starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
         log.append(record)
         progress.trial(record)

@@ -56,7 +56,7 @@ class Phase(ABC):
         if fresh:
             lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
             for search in searches:
-                search.remember(lost)
+                search.remember(lost, self.runner.cost_us)
         yield from self.runner.measure(fresh[: max(self.left, 0)])
 
     def _fitting(self, records: Iterable[TuningRecord]) -> Iterator[Proposal]:
@@ -71,6 +71,19 @@ class Phase(ABC):
                         continue
                     if not each.refusal(schedule):
                         yield each, record.chosen
+
+
+class LibraryPhase(Phase):
+    """All that is worth measuring of a library's kernels; it counts towards no budget, as no compiler runs for them."""
+
+    def __init__(self, runner: TrialRunner, spaces: Sequence[Space]):
+        super().__init__(runner, spaces, 0)
+
+    def run(self) -> Iterator[TuningRecord]:
+        pairs = [(each, start) for each in self.spaces for start in each.starts()]
+        fresh = [pair for pair in pairs if not self.runner.known.resume(key_of_proposal(*pair))]
+        if fresh and self.runner.has_time():
+            yield from self.runner.measure(fresh)
 
 
 class GuidedPhase(Phase):
@@ -90,7 +103,7 @@ class GuidedPhase(Phase):
             yield from self._measure(pairs[first : first + self.runner.batch])
         for search in searches:
             # Its default, just measured, and an earlier run's trials.
-            search.remember(self.runner.known.records)
+            search.remember(self.runner.known.records, self.runner.cost_us)
         turn = 0
         while searches and self._goes_on():
             ranked = sorted(searches, key=lambda search: self._best_us(search.space))
@@ -116,7 +129,8 @@ class GuidedPhase(Phase):
 
     def _best_us(self, each: Space) -> float:
         """Best time in a space so far; 0 before its first trial, so that every space gets a turn."""
-        times = [record.time_us for record in self.runner.known.records if record.schedule == each.name]
+        records = (record for record in self.runner.known.records if record.schedule == each.name)
+        times = map(self.runner.cost_us, records)
         return min(times, default=0.0)
 
 

@@ -11,11 +11,14 @@ from tvm_sparse.autotune.options import MIN_TRIALS_GENERATED, TuneOptions
 from tvm_sparse.autotune.trial_history import Proposal, Trials, key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, Outcome
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -36,6 +39,8 @@ class TrialRunner:
         self.spec, self.target = measurer.spec, measurer.target
         self.weight, self.pattern = weight, SparsityPattern.of(weight)
         self.fingerprint = fingerprint_of(self.target)
+        if self.target.kind.name == "cuda" and (cudnn := library.version()):
+            self.fingerprint["cudnn"] = cudnn
         self.baseline: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
         self.is_out_of_time = False
@@ -96,14 +101,21 @@ class TrialRunner:
         return self.options.trials - len(self.known)
 
     def choose_baseline(self) -> None:
-        """Make the fastest dense kernel the one that sparse candidates are timed in turns with."""
+        """Make the fastest dense kernel in float32 the one that sparse candidates are timed in turns with.
+
+        The fastest of each of a library's spaces, TF32's among them, is timed in the same runs.
+        """
         dense = [record for record in self.known.records if record.is_dense]
-        usable = [record for record in dense if record.status == "ok"]
+        right = [record for record in dense if record.status == "ok"]
+        usable = [record for record in right if not record.is_tf32]
         if not usable:
             cause = dense[0].cause if dense else "no dense schedule serves it"
             raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
-        self.baseline = min(usable, key=lambda record: record.time_us)
-        self.measurer.set_baseline(Candidate(self.baseline.schedule, self.baseline.chosen))
+        self.baseline = fastest(usable)
+        names = {record.schedule for record in right if is_library(record.schedule)} - {self.baseline.schedule}
+        others = [fastest(record for record in right if record.schedule == name) for name in sorted(names)]
+        candidates = [Candidate(record.schedule, record.chosen) for record in (self.baseline, *others)]
+        self.measurer.set_baseline(candidates[0], candidates[1:])
 
     def measure(self, proposals: Sequence[Proposal]) -> Iterator[TuningRecord]:
         """Measure proposals, none of which is known, each once."""
@@ -115,10 +127,20 @@ class TrialRunner:
             self.known.add(record)
             yield record
 
+    def cost_us(self, record: TuningRecord) -> float:
+        """Time of a trial that a search is to minimise; infinite for one that failed.
+
+        Beside the baseline it is the ratio to it, as a time: what slows the machine down slows both.
+        """
+        beside = self.baseline
+        if beside is None or record.dense_time_us is None or record.baseline != beside.schedule:
+            return record.time_us
+        return record.time_us / record.dense_time_us * beside.time_us
+
     def time_us(self, space: Space, decisions: Decisions | None) -> float | None:
-        """Time of a candidate; None where it failed or was not measured."""
+        """`cost_us` of a candidate; None where it failed or was not measured."""
         record = self.known.lookup(key_of_proposal(space, decisions))
-        return record.time_us if record is not None and record.status == "ok" else None
+        return self.cost_us(record) if record is not None and record.status == "ok" else None
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> TuningRecord:
         chosen = candidate.decisions
@@ -132,6 +154,10 @@ class TrialRunner:
             cause=outcome.cause,
             times_us=outcome.times_us,
             dense_times_us=outcome.dense_times_us,
+            cold_times_us=outcome.cold_times_us,
+            dense_cold_times_us=outcome.dense_cold_times_us,
+            library_times_us=outcome.library_times_us,
+            library_cold_times_us=outcome.library_cold_times_us,
             baseline=self.baseline.schedule if self.baseline and outcome.dense_times_us else "",
             error=outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
             target=target_json(self.target),

@@ -1,35 +1,14 @@
 """Time several ways to compute the same thing in turns, so that what disturbs the machine disturbs them all alike."""
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from tvm_sparse.measure.quartiles import Quartiles
 
 # Thread pools (OpenMP's above all) wait busily after their work; nobody is timed while another's still do.
 PAUSE_S = 0.05
-
-
-@dataclass(frozen=True)
-class Quartiles:
-    """Median and quartiles of some values."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Quartiles":
-        """Of one or more `values`."""
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high)
-
-    def to_json(self) -> dict[str, float]:
-        """As JSON values."""
-        return {"median": self.median, "q1": self.low, "q3": self.high}
 
 
 def interleave(

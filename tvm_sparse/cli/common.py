@@ -5,7 +5,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,21 @@ from rich.text import Text
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
-from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, relative_difference
 from tvm_sparse.errors import InputError, LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.runtime.signature import TensorSpec
+from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.scheduling.schedule_names import is_tf32
 
 DEFAULT_LOG = Path("tuning.jsonl")
+# Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
+MAX_TURNS = 64
 
 
-def prepared(arguments: argparse.Namespace) -> PreparedModel:
+def prepared(arguments: argparse.Namespace, batch: int | None = None) -> PreparedModel:
     """The model that is to be compiled, as `prepare` reads it."""
-    return prepare(arguments.model, shapes=dict(arguments.input_shape))
+    return prepare(arguments.model, shapes=dict(arguments.input_shape), batch=batch)
 
 
 def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | None:
@@ -70,20 +72,20 @@ def existing_log(path: Path) -> Path:
     return path
 
 
-def random_inputs(compiled: CompiledModel, seed: int) -> list[np.ndarray]:
+def random_inputs(compiled: AnyModel, seed: int) -> list[np.ndarray]:
     """Standard normal numbers for each input, or whole ones where it takes integers."""
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in compiled.signature.inputs]
 
 
-def outputs_of(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def outputs_of(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs as arrays, in a list also where there is one."""
     result = caller(compiled, inputs)()
     outputs = [result] if compiled.signature.single else result
     return [value if isinstance(value, np.ndarray) else value.numpy() for value in outputs]
 
 
-def caller(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:
+def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:
     """A function that runs the model on `inputs`, put on its device now, and returns when it has finished."""
     device = compiled.device
     placed = inputs if device.type == "cpu" else [tvm.runtime.tensor(value, device) for value in inputs]
@@ -96,17 +98,23 @@ def caller(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Callable[[]
     return call
 
 
-def check_agreement(where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+def check_agreement(
+    where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray], schedules: Iterable[str] = ()
+) -> float:
     """Largest difference of any output, as a fraction of that output's largest value.
+
+    `schedules` compute the convolutions of either side, as far as they are known.
 
     Raises
     ------
     VerificationError
-        It is more than `AGREEMENT`, or a value is not finite where the expected one is.
+        It is more than `AGREEMENT`, or `TF32_AGREEMENT` where one of them computes in TF32; or a value is not finite
+        where the expected one is.
     """
     worst = max(map(relative_difference, found, expected), default=0.0)
-    if not worst <= AGREEMENT:
-        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {AGREEMENT}")
+    agreement = TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT
+    if not worst <= agreement:
+        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {agreement}")
     return worst
 
 
@@ -151,7 +159,7 @@ def _ratio_text(row: Mapping[str, Any]) -> str | None:
     return f"{ratio['median']:.2f}x ({ratio['q1']:.2f} - {ratio['q3']:.2f}), {row['verdict']}"
 
 
-def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
+def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
     """The arrays in `path` in the order of the model's inputs.
 
     Raises
@@ -164,7 +172,7 @@ def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
         raise InputError(str(path), "no such file", hint="check the path")
     try:
         if zipfile.is_zipfile(path):
-            arrays = _read_archive(path, specs)
+            arrays = _read_archive(path, compiled)
         else:
             # Mapped first: a header may claim any size, and the file must be as long as that.
             arrays = {specs[0].name: np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
@@ -177,10 +185,11 @@ def read_inputs(path: Path, compiled: CompiledModel) -> list[np.ndarray]:
     return [arrays[spec.name] for spec in specs]
 
 
-def _read_archive(path: Path, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+def _read_archive(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, which must not unpack to more than the model's inputs can be."""
     # Of any element type, and with room for headers, so that a wrong type or shape is named as such.
-    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in specs)
+    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in compiled.signature.inputs)
+    allowed *= MAX_TURNS if isinstance(compiled, BatchedModel) else 1
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     if size > allowed:

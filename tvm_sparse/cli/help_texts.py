@@ -23,25 +23,30 @@ serve it and why others do not, and what compiling with the tuning log would cho
 examples:
   tvm-sparse inspect model.onnx
   tvm-sparse inspect model.onnx --tuning-records a.jsonl --tuning-records b.jsonl --json
+  tvm-sparse inspect model.onnx --batch 1,64
 """,
     "tune": """\
 Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
 turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.
+Of several batch sizes, a later one first tries what was fastest at the others.
 
 examples:
   tvm-sparse tune model.onnx --dry-run
   tvm-sparse tune model.onnx --trials 64 -o my.jsonl
   tvm-sparse tune model.onnx --layers layer1.0.conv1,layer1.0.conv2 --trials 200
   tvm-sparse tune model.onnx --trials 1000 --seconds 300
+  tvm-sparse tune model.onnx --batch 1,8,64
   tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
 """,
     "compile": """\
 Each convolution gets the fastest kernel that the log has verified, or dense where that is faster or nothing is known.
-Nothing is measured. The artifact is a folder that runs without the model file and without torch.
+Nothing is measured. The artifact is a folder that runs without the model file and without torch. With several batch
+sizes it takes any number of samples: a batch that it has, else the next larger one padded, else the largest in turns.
 
 examples:
   tvm-sparse compile model.onnx -o model.ts
-  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda
+  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda --allow-tf32
+  tvm-sparse compile model.onnx -o model.ts --batch 1,8,64
 """,
     "check": """\
 The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
@@ -62,7 +67,7 @@ examples:
     "bench": """\
 A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
 that is installed. Median and quartiles of all rounds are shown, and ratios of times of the same round. An artifact is
-timed alone.
+timed alone, with the largest batch that it has.
 
 examples:
   tvm-sparse bench model.onnx --tuning-records my.jsonl

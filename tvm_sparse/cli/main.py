@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from tvm_sparse.cli.parser import RESUMING, build_parser
 from tvm_sparse.errors import TvmSparseError, last_line
+from tvm_sparse.runtime.gpu_failures import gpu_failure
 
 EXIT_INTERRUPTED = 130
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 hint = f"; continue with: tvm-sparse {shlex.join(words)}" if arguments.command in RESUMING else ""
                 print(f"tvm-sparse: interrupted{hint}", file=sys.stderr)
                 return EXIT_INTERRUPTED
+            error = gpu_failure(error) or error
             print(f"tvm-sparse: {_sentence(error)}", file=sys.stderr)
             return getattr(error, "exit_code", TvmSparseError.exit_code)
 

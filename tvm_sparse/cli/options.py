@@ -50,6 +50,10 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def _batches(text: str) -> list[int]:
+    return [count(size) for size in text.split(",")]
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_SEED:
         raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from 0 to {MAX_SEED}")
@@ -85,6 +89,13 @@ OF_MODEL = (
         action="append",
         default=[],
     ),
+    switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
+)
+BATCH = option(
+    "--batch",
+    "one or several batch sizes: the first dimension of every input, whatever the file says (default: the file's)",
+    type=_batches,
+    metavar="N,N",
 )
 SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
 REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)

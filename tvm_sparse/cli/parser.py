@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tvm_sparse.cli import help_texts
 from tvm_sparse.cli.options import (
+    BATCH,
     OF_MODEL,
     REPEAT,
     SEED,
@@ -25,11 +26,12 @@ DEMO_LOG = Path("tvm-sparse-demo.jsonl")
 RESUMING = ("tune", "demo")
 # Name -> what it is in a few words, and its options.
 COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
-    "inspect": ("show what is sparse in a model", OF_MODEL),
+    "inspect": ("show what is sparse in a model", (*OF_MODEL, BATCH)),
     "tune": (
         "search the fastest kernels of a model's convolutions",
         (
             *OF_MODEL,
+            BATCH,
             trials(64),
             option(
                 "--timeout", "for building, and for running, one candidate (default: 90, 60)", type=above_0, metavar="S"
@@ -63,6 +65,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         "compile a model with the kernels that a tuning log knows",
         (
             *OF_MODEL,
+            BATCH,
             path("--output", "DIR", "artifact to write", required=True),
             switch("--strict-nonfinite", "let NaN and infinity pass zero weights: all layers dense"),
         ),

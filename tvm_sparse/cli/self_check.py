@@ -48,7 +48,14 @@ def cuda() -> None:
     print(f"{'runtime' if has_runtime else 'none'} {'device' if has_runtime and tvm.cuda(0).exist else 'none'}")
 
 
-CHECKS = {"ffi": ffi, "build": build, "cuda": cuda}
+def cudnn() -> None:
+    """Print the version of the cuDNN that convolutions are computed and compared with, ``none`` where there is none."""
+    from tvm_sparse.cudnn import library
+
+    print("none" if library.find() is None else library.load().version)
+
+
+CHECKS = {"ffi": ffi, "build": build, "cuda": cuda, "cudnn": cudnn}
 
 
 if __name__ == "__main__":

@@ -54,8 +54,9 @@ def cell(value: Any) -> str:
 
 
 def decisions(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The decision table of a compiled model; `rows` as `CompiledModel.report` gives them."""
-    columns = {
+    """The decision table of a compiled model; `rows` as `report` of the model gives them."""
+    columns = {"batch": "batch"} if rows and "batch" in rows[0] else {}
+    columns |= {
         "layer": "layer",
         "density": "density",
         "structure": "structure",

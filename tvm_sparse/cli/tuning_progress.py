@@ -14,7 +14,10 @@ from tvm_sparse.autotune import session
 from tvm_sparse.autotune.session import Task
 from tvm_sparse.cli.tables import cell
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.schedules import title_of
+from tvm_sparse.scheduling.schedule_names import is_exact, is_library
 
 # Seconds between two lines about one layer where the output is no terminal.
 PLAIN_INTERVAL_S = 30.0
@@ -72,8 +75,15 @@ class TaskProgress:
     Trials of convolutions other than `spec`, where it is given, are of a sample: they count, but their times do not.
     """
 
-    def __init__(self, names: Sequence[str], known: Iterable[TuningRecord], spec: ConvSpec | None = None):
-        self.names, self._spec = tuple(names), spec
+    def __init__(
+        self,
+        names: Sequence[str],
+        known: Iterable[TuningRecord],
+        spec: ConvSpec | None = None,
+        allow_tf32: bool = False,
+    ):
+        self.names, self._spec, self._allow_tf32 = tuple(names), spec, allow_tf32
+        self.batch = spec.n if spec else None
         self.done = 0
         self.new = 0
         self.is_out_of_time = False
@@ -86,22 +96,22 @@ class TaskProgress:
             self._add(record)
 
     def add(self, record: TuningRecord) -> None:
-        """A new trial has ended."""
-        self.new += 1
+        """A new trial has ended; a library's count towards no budget."""
+        self.new += not is_library(record.schedule)
         self._add(record)
         self.new_causes.add(record)
 
     def _add(self, record: TuningRecord) -> None:
-        self.done += 1
+        self.done += not is_library(record.schedule)
         self.causes.add(record)
         if record.status != "ok":
             self.failures[record.status] += 1
-        elif self._spec not in (None, record.spec):
+        elif self._spec not in (None, record.spec) or (record.is_dense and not self._is_allowed(record.schedule)):
             return
         elif record.is_dense:
             self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
-        elif self._best is None or record.time_us < self._best.time_us:
-            self._best = record
+        else:
+            self._best = fastest(filter(None, (self._best, record)))
 
     @property
     def time_us(self) -> float | None:
@@ -111,7 +121,14 @@ class TaskProgress:
     @property
     def dense_time_us(self) -> float | None:
         """Of the dense kernel in the run of the fastest sparse kernel; before there is one, of the fastest dense."""
-        return self._best.dense_time_us if self._best and self._best.dense_times_us else self._best_dense_us
+        return self._against.baseline.median if self._against is not None else self._best_dense_us
+
+    @property
+    def _against(self) -> Comparison | None:
+        return against_baseline(self._best, None, self._is_allowed) if self._best is not None else None
+
+    def _is_allowed(self, schedule: str) -> bool:
+        return self._allow_tf32 or is_exact(schedule)
 
     @property
     def speedup(self) -> float | None:
@@ -122,6 +139,7 @@ class TaskProgress:
         """As JSON values."""
         return {
             "layers": list(self.names),
+            "batch": self.batch,
             "trials": self.done,
             "new_trials": self.new,
             "out_of_time": self.is_out_of_time,
@@ -132,12 +150,14 @@ class TaskProgress:
             "causes": self.causes.to_json(),
         }
 
-    def line(self, trials: int) -> str:
+    def line(self, trials: int, with_batch: bool = False) -> str:
         """One line: name, done/total, best against dense, failures by cause."""
         more = f" (+{len(self.names) - 1} alike)" if len(self.names) > 1 else ""
+        more += f" batch {self.batch}" if with_batch else ""
         parts = [f"{self.names[0]}{more}  {self.done}/{max(trials, self.done)}"]
-        if self.speedup:
-            parts.append(f"{cell(self.time_us)} us, dense {cell(self.dense_time_us)} us, {self.speedup:.2f}x")
+        if self.time_us and self.speedup:
+            rivals = (f"{name} {cell(us)} us, {us / self.time_us:.2f}x" for name, us in self._rivals().items())
+            parts.append(", ".join((f"{cell(self.time_us)} us", *rivals)))
         elif self.dense_time_us:
             parts.append(f"dense {cell(self.dense_time_us)} us")
         if self.failures:
@@ -145,6 +165,14 @@ class TaskProgress:
         if self.is_out_of_time:
             parts.append("out of time")
         return "  ".join(parts)
+
+    def _rivals(self) -> dict[str, float]:
+        """Times of the dense kernels that the fastest sparse kernel is compared with, by what people call them."""
+        found = self._against
+        if found is None:
+            return {"dense": self._best_dense_us} if self._best_dense_us else {}
+        times = {found.name: found.baseline, **found.others}
+        return {title_of(name) if is_library(name) else "dense": each.median for name, each in times.items()}
 
 
 class Progress(session.Progress):
@@ -154,16 +182,25 @@ class Progress(session.Progress):
     `limit_s` is how long a layer may take, for the time that is left.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, limit_s: float | None = None):
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        limit_s: float | None = None,
+        allow_tf32: bool = False,
+    ):
+        self._allow_tf32 = allow_tf32
         self._console, self._clock, self._limit_s = console, clock, math.inf if limit_s is None else limit_s
         self.tasks: list[TaskProgress] = []
         self._count = self._trials = 0
+        self._has_batches = False
         self._start_s = self._task_start_s = self._shown_s = clock()
         self._live: Live | None = None
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
         """Tuning begins: `trials` a task."""
         self._count, self._trials = len(tasks), trials
+        self._has_batches = len({task.spec.n for task in tasks}) > 1
         self._start_s = self._clock()
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._live_text, transient=True)
@@ -172,7 +209,7 @@ class Progress(session.Progress):
     def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
         """A task begins; `known` records of it are in the log already."""
         self._finish_task()
-        self.tasks.append(TaskProgress(task.names, known, task.spec))
+        self.tasks.append(TaskProgress(task.names, known, task.spec, self._allow_tf32))
         self._task_start_s = self._shown_s = self._clock()
 
     def trial(self, record: TuningRecord) -> None:
@@ -215,7 +252,7 @@ class Progress(session.Progress):
 
     def _line(self) -> str:
         width = len(str(self._count))
-        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials)}"
+        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials, self._has_batches)}"
 
     def _current_line(self) -> str:
         eta_s = self.eta_s()

@@ -13,8 +13,9 @@ from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
+from tvm_sparse.codegen.cuda.kernel_library import library, library_names
 from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline_pass
-from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
 from tvm_sparse.codegen.tir.fma_chains import Deferred
 from tvm_sparse.codegen.tir.fold_weights import fold_weights_pass
 from tvm_sparse.errors import BuildError
@@ -86,6 +87,11 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
     ]
 
 
+def _device_passes(deferred: Deferred) -> list[tvm.transform.Pass]:
+    t = tirx.transform
+    return [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
+
+
 def register() -> None:
     """Register `PIPELINE` with TVM; calling it again changes nothing."""
 
@@ -93,10 +99,29 @@ def register() -> None:
         t, deferred = tirx.transform, Deferred()
         split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
         lower = tvm.transform.Sequential([*folding_passes(deferred), *split])
-        device = [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
+        device = _device_passes(deferred)
         return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(device)
 
     tirx.register_tir_pipeline(PIPELINE, factory)
+
+
+def split(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, tvm.IRModule]:
+    """A scheduled function for CUDA as its host function, which launches kernels, and these as code is made of them.
+
+    Raises
+    ------
+    BuildError
+        It cannot be folded or lowered.
+    """
+    deferred, t = Deferred(), tirx.transform
+    bound = target if target.host is not None else target.with_host(tvm.target.Target("llvm"))
+    module = tvm.IRModule.from_expr(func.with_attr("global_symbol", "main"))
+    with target:
+        first = [t.BindTarget(bound), *folding_passes(deferred), t.SplitHostDevice()]
+        module = tvm.transform.Sequential(first)(module)
+        host, is_kernel = module["main"], t.Filter(lambda each: "tirx.kernel_launch_params" in each.attrs)
+        last = [is_kernel, t.FP8StorageLegalize(), t.BF16StorageLegalize(), *_device_passes(deferred)]
+        return host, tvm.transform.Sequential(last)(module)
 
 
 # What LLVM says of code that its own optimiser broke.
@@ -110,11 +135,20 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     finds that, so that nothing wrong is run.
     """
     register()
+    libraries = [each for name in library_names(module) if (each := library(name, target)) is not None]
+    if libraries and relax_pipeline is not None:
+        others = module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else []
+        module = module.with_attr("external_mods", [*others, *libraries])
     options = {} if relax_pipeline is None else {"relax_pipeline": relax_pipeline}
 
     def attempt(target: tvm.target.Target) -> Any:
         with cuda_compiler(target):
-            return tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+            executable = tvm.compile(module, target, tir_pipeline=PIPELINE, **options)
+        if relax_pipeline is None:
+            # Relax imports them itself.
+            for each in libraries:
+                executable.mod.import_module(each)
+        return executable
 
     try:
         return attempt(target)
@@ -135,8 +169,7 @@ def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
     try:
         return compiled(tvm.IRModule.from_expr(func), target).mod
     except RuntimeError as error:
-        # TVM's message is the whole source, megabytes of it, before what the compiler says.
-        _, marker, complaint = str(error).partition("Compilation error:")
-        if not marker:
+        reason = complaint(error)
+        if not reason:
             raise
-        raise BuildError("CUDA kernel", f"the compiler rejects it: {complaint.strip()[:500]}") from None
+        raise BuildError("CUDA kernel", f"the compiler rejects it: {reason}") from None

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,32 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
+from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.cuda.nvcc import leaves_files
+from tvm_sparse.codegen.kernel_cache import KernelCache
+from tvm_sparse.compiler.batches import joined
+from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.kernel_selection import Decision, all_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
+from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -35,7 +49,10 @@ def compile(
     log: TuningLog | str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     strict_nonfinite: bool = False,
-) -> CompiledModel:
+    allow_tf32: bool = False,
+    batch: int | Sequence[int] | None = None,
+    on_progress: OnProgress | None = None,
+) -> AnyModel:
     """Compile a model with the fastest verified kernels that `log` knows.
 
     Parameters
@@ -49,11 +66,19 @@ def compile(
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
+    allow_tf32
+        On a GPU, let convolutions round their inputs to TF32, 10 bits behind the point, where that is faster, as torch
+        does by default. Otherwise all compute in float32.
+    batch
+        Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
+        (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
+    on_progress
+        Called with a `BuildProgress` now and then while CUDA kernels are built.
 
     Raises
     ------
     ModelError
-        The model cannot be used.
+        The model cannot be used, or not with such a batch.
     UsageError
         The target is unknown, or a package that reads the model is missing.
     LogError
@@ -65,62 +90,107 @@ def compile(
     log = TuningLog(log) if isinstance(log, (str, Path)) else log
     if log is not None:
         log.require_known_schema()
-    prepared = prepare(source, example_inputs, shapes)
-    decisions = decide(prepared.layers, resolved, log)
-    if strict_nonfinite:
-        decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-    return build(prepared, decisions, resolved)
+
+    def compiled(size: int | None) -> CompiledModel:
+        prepared = prepare(source, example_inputs, shapes, size)
+        decisions = decide(prepared.layers, resolved, log, allow_tf32)
+        if strict_nonfinite:
+            decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
+        return build(prepared, decisions, resolved, on_progress)
+
+    return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
 
-def build(prepared: PreparedModel, decisions: Sequence[Decision], target: Target) -> CompiledModel:
+def build(
+    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, on_progress: OnProgress | None = None
+) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     decisions = list(decisions)
+    # Files that compilers leave would overwrite each other's if they ran side by side.
+    is_apart = target.kind.name == "cuda" and not leaves_files()
+    store = KernelStore(KernelCache.of_user(), target) if is_apart else None
+    builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
-        kernels = kernels_of(prepared.layers, decisions, target)
-        executable = _compile(keep_nan(replace_convolutions(prepared.mod, kernels)), target)
-        wrong = verify(prepared.layers, decisions, kernels, executable, target)
+        kernels = kernels_of(prepared.layers, decisions, target, builder)
+        module = keep_nan(replace_convolutions(prepared.mod, kernels))
+        with store.remembered() if store is not None else nullcontext():
+            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, kernels, target)
+        wrong = verify(prepared.layers, decisions, kernels, executable, target, store)
         if not wrong:
             break
-        # A wrong kernel gives way to the log's dense one, and that to the default, which needs no record.
+        # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
-    rows = [decision.to_json() for decision in decisions]
-    return CompiledModel(executable, target, _signature(prepared.mod), rows)
+    rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
+    calls_cudnn = any(is_library(decision.schedule) for decision in decisions)
+    libraries = {CUDNN: library.version() or "9"} if calls_cudnn else {}
+    return CompiledModel(executable, target, _signature(prepared.mod), rows, libraries=libraries)
 
 
-def kernels_of(layers: Sequence[ConvLayer], decisions: list[Decision], target: Target) -> dict[str, Kernel]:
-    """Kernel of each layer. Replaces decisions, in place, which do not fit by dense ones."""
+def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
+    """The row of the decision table; with the names of its kernels where they are not made from the layer's."""
+    names = {"kernels": list(kernel.names)} if isinstance(kernel, BuiltKernel) else {}
+    return {**decision.to_json(), **names}
+
+
+def kernels_of(
+    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, builder: KernelBuilder | None = None
+) -> dict[str, Kernel]:
+    """Kernel of each layer, scheduled, or built by `builder`. Replaces decisions, in place, which do not fit by dense.
+
+    Raises
+    ------
+    TvmSparseError
+        Not even the default dense kernel can be made.
+    """
+    make = builder.build if builder is not None else partial(_scheduled, target=target)
     kernels: dict[str, Kernel] = {}
-    made: dict[tuple[Any, ...], Kernel] = {}
-    with SafeReplay() as replay:
-        for index, layer in enumerate(layers):
-            while layer.name not in kernels:
-                try:
-                    kernels[layer.name] = _kernel(layer, decisions[index], target, made, replay)
-                except TvmSparseError as error:
-                    # Without a record it is the default dense kernel, and nothing is left to fall to.
-                    if decisions[index].record is None:
-                        raise
-                    decisions[index] = to_dense(decisions[index], target, str(error))
+    while len(kernels) < len(layers):
+        missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]
+        made = make([_request(layer, decisions[index]) for index, layer in missing])
+        for (index, layer), kernel in zip(missing, made, strict=True):
+            if isinstance(kernel, Kernel):
+                kernels[layer.name] = kernel
+            elif not can_be_dense(decisions[index], target):
+                raise kernel
+            else:
+                decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
 
 
-def _kernel(
-    layer: ConvLayer, decision: Decision, target: Target, made: dict[tuple[Any, ...], Kernel], replay: SafeReplay
-) -> Kernel:
-    """The kernel of `decision`; layers alike in everything share one of those `made`."""
-    pattern = layer.pattern
-    key = (layer.spec, pattern.value_digest, decision.schedule, json.dumps(decision.chosen, sort_keys=True))
-    if key not in made:
-        space = find_space(decision.schedule, layer.spec, pattern, target)
-        schedule = replay.scheduled(space, layer.spec, pattern, target, decision.chosen)
-        made[key] = kernel_of(space, schedule, layer.weight)
-    return made[key]
+def _request(layer: ConvLayer, decision: Decision) -> KernelRequest:
+    return KernelRequest(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
 
 
-def _compile(module: tvm.IRModule, target: Target) -> Any:
+def _scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:
+    """The kernel of each request, the same object for equal ones, or why it does not fit."""
+    made: dict[tuple[Any, ...], Kernel | TvmSparseError] = {}
+    found = []
+    with SafeReplay() as replay:
+        for each in requests:
+            key = (each.spec, each.pattern.value_digest, each.schedule, json.dumps(each.decisions, sort_keys=True))
+            if key not in made:
+                made[key] = _scheduled_kernel(each, target, replay)
+            found.append(made[key])
+    return found
+
+
+def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay) -> Kernel | TvmSparseError:
+    spec, pattern = request.spec, request.pattern
+    try:
+        space = find_space(request.schedule, spec, pattern, target)
+        return kernel_of(space, replay.scheduled(space, spec, pattern, target, request.decisions), request.weight)
+    except TvmSparseError as error:
+        return error
+
+
+def _compile(module: tvm.IRModule, kernels: Mapping[str, Kernel], target: Target) -> Any:
+    """The executable of `module`, which calls `kernels`."""
+    modules = {each.names: each.module for each in kernels.values() if isinstance(each, BuiltKernel)}
+    if modules:
+        module = module.with_attr("external_mods", list(modules.values()))
     try:
         return lowering.compiled(module, target, _pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:

@@ -1,22 +1,25 @@
 """Choose what computes each convolution of a model: the tuning log's best kernel, or dense.
 
-Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run;
-everything else runs dense, and the reason is kept as a sentence.
+Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
+by quartiles and with cold code where that was timed; everything else runs dense, and the reason is kept as a sentence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.reasons import why_dense, why_sparse
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules import find_space, schedule_names
+from tvm_sparse.schedules import find_space, schedule_names, why_not_here
+from tvm_sparse.scheduling.schedule_names import is_exact
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # A GPU's kernel for more non-zeros may take so many times as long as estimated.
@@ -29,7 +32,8 @@ class Decision:
 
     `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
     `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
-    imported. `dense_record` is the log's best dense kernel, which stands in for one that turns out wrong.
+    imported, or is a library's by default. `dense_record` is the log's best dense kernel, which stands in for one that
+    turns out wrong.
     """
 
     layer: str
@@ -53,27 +57,44 @@ class Decision:
         return {column: getattr(self, column) for column in COLUMNS}
 
 
-def decide(layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> list[Decision]:
-    """One decision for each layer, from the log alone; see `Decision`."""
+def decide(
+    layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+) -> list[Decision]:
+    """One decision for each layer, from the log alone; see `Decision`.
+
+    Kernels that round to TF32 are chosen, and must be beaten, only with `allow_tf32`; those that this machine cannot
+    run are neither.
+    """
     fingerprint = fingerprint_of(target)
-    return [_decide(layer, target, fingerprint, log) for layer in layers]
+
+    def is_allowed(schedule: str) -> bool:
+        return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule.partition(":")[0])
+
+    return [_decide(layer, target, fingerprint, log, is_allowed) for layer in layers]
 
 
-def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: TuningLog | None) -> Decision:
+def _decide(
+    layer: ConvLayer,
+    target: Target,
+    fingerprint: dict[str, str],
+    log: TuningLog | None,
+    is_allowed: Callable[[str], bool],
+) -> Decision:
     pattern = layer.pattern
-    dense = log.dense(layer.spec, fingerprint) if log is not None else None
+    dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
+    schedule = dense.schedule if dense is not None else _default_dense(target)[0]
     dense_time_us = dense.time_us if dense is not None else None
     fallback = Decision(
         layer=layer.name,
         density=pattern.density,
         structure=pattern.structure,
-        schedule=dense.schedule if dense is not None else _default_dense(target),
+        schedule=schedule,
         dense_time_us=dense_time_us,
         time_us=dense_time_us,
         reason="no tuning log was given",
         record=dense,
         dense_record=dense,
-        transferred=_is_unverified(dense),
+        transferred=_is_unverified(schedule, dense, target),
     )
     if log is None:
         return fallback
@@ -81,30 +102,28 @@ def _decide(layer: ConvLayer, target: Target, fingerprint: dict[str, str], log: 
     if match is None:
         ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
         return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
-    return _compare(match, pattern, target, fallback)
+    found = against_baseline(match.record, dense, is_allowed)
+    if found is None:
+        return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
+    return _compare(match, found, pattern, target, fallback)
 
 
-def _compare(match: Match, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
+def _compare(match: Match, found: Comparison, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
     """The matching record's kernel where it beats dense, else `dense`."""
     record = match.record
-    # Both sides from one run: times of different runs do not compare.
-    baseline_us = record.dense_time_us if record.dense_time_us is not None else dense.dense_time_us
-    if baseline_us is None:
-        return replace(dense, reason=f"dense was never timed beside {record.schedule}: run tvm-sparse tune")
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    time_us = record.time_us * _growth(record, pattern, target, more)
-    if time_us >= baseline_us:
-        expected = f" expected with {more:.3g} times the non-zeros" if more > 1 else ""
-        reason = f"dense is faster: {baseline_us:.4g} us against {time_us:.4g} us{expected}"
-        return replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=reason)
+    found = replace(found, own=found.own.times(_growth(record, pattern, target, more)))
+    time_us, baseline_us = found.own.median, found.baseline.median
+    if found.verdict != "faster":
+        return replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=why_dense(found, more))
     return replace(
         dense,
         schedule=record.schedule,
         dense_time_us=baseline_us,
         time_us=time_us,
-        reason=f"{record.schedule} is {baseline_us / time_us:.2f}x faster than dense, {match.note}",
+        reason=why_sparse(record.schedule, found, match.note),
         record=record,
-        transferred=match.how != "values" or _is_unverified(record),
+        transferred=match.how != "values" or _is_unverified(record.schedule, record, target),
     )
 
 
@@ -133,30 +152,42 @@ def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target)
     return space.estimate(schedule)
 
 
-def _default_dense(target: Target) -> str:
+def _default_dense(target: Target) -> list[str]:
+    """Dense schedules that need no record, in the order in which they are tried; the last one serves everything."""
     names = schedule_names(target)
-    dense = [name for name in names if name.startswith("dense")]
+    dense = [name for name in names if name.startswith("dense") and not why_not_here(name)]
     if not dense:
         found = ", ".join(names) or "none"
         raise UsageError(f"target {target.kind.name}", "has no dense schedule", found, "one named dense")
-    return dense[0]
+    return dense
+
+
+def can_be_dense(decision: Decision, target: Target) -> bool:
+    """Whether `to_dense` has something left to turn it into."""
+    return decision.record is not None or decision.schedule in _default_dense(target)[:-1]
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
-    """`decision` turned into the log's dense kernel, or the default one if that is what it was already."""
-    record = decision.dense_record if decision.record is not decision.dense_record else None
+    """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
+    record, defaults = decision.dense_record, _default_dense(target)
+    if decision.record is None and decision.schedule in defaults:
+        record, defaults = None, defaults[defaults.index(decision.schedule) + 1 :]
+    elif decision.record is record:
+        record = None
+    schedule = record.schedule if record is not None else defaults[0]
     return replace(
         decision,
-        schedule=record.schedule if record is not None else _default_dense(target),
+        schedule=schedule,
         time_us=decision.dense_time_us,
         reason=f"dense, because {reason}",
         record=record,
-        transferred=_is_unverified(record),
+        transferred=_is_unverified(schedule, record, target),
     )
 
 
-def _is_unverified(record: TuningRecord | None) -> bool:
-    return record is not None and record.error is None
+def _is_unverified(schedule: str, record: TuningRecord | None, target: Target) -> bool:
+    """Whether nobody has verified it with any weight; of the defaults only a library's may not serve a convolution."""
+    return record.error is None if record is not None else schedule in _default_dense(target)[:-1]
 
 
 def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:

@@ -5,7 +5,7 @@ within the bound of `conv.reference`. The baseline ran the whole network on its 
 layers before; there only agreement can be asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from tvm_sparse.compiler.expose_layers import Places, expose
 from tvm_sparse.compiler.onnx_runtime import Trace
-from tvm_sparse.conv.reference import AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, reference, relative_difference
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.scheduling.schedule_names import is_tf32
 
 OK, WRONG, DIFFERS = "ok", "wrong", "differs"
 
@@ -26,7 +27,7 @@ class LayerCheck:
 
     `error` is ours and `baseline_error` the baseline's, each on its own input, as a fraction of the bound; `difference`
     the largest between the two, as a fraction of the largest value. None where that cannot be said. `verdict` is
-    ``ok``, ``wrong`` (`error` is more than 1) or ``differs`` (`difference` is more than `AGREEMENT`).
+    ``ok``, ``wrong`` (`error` is more than 1) or ``differs`` (`difference` is more than `agreement`).
     """
 
     name: str
@@ -34,12 +35,13 @@ class LayerCheck:
     error: float | None
     baseline_error: float | None
     difference: float | None
+    agreement: float = AGREEMENT
 
     @property
     def verdict(self) -> str:
         if self.error is not None and not self.error <= 1:
             return WRONG
-        return DIFFERS if self.difference is not None and not self.difference <= AGREEMENT else OK
+        return DIFFERS if self.difference is not None and not self.difference <= self.agreement else OK
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; what is infinite is None, with a verdict that says so."""
@@ -74,7 +76,7 @@ class Exposed:
         trace
             What the baseline made of the same inputs.
         """
-        found = []
+        found, agreement = [], agreement_of(schedules)
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
             baseline = trace.layers.get(layer.name) if trace is not None else None
@@ -82,16 +84,26 @@ class Exposed:
             if baseline is not None:
                 baseline_error = _own_error(layer, baseline)
                 difference = relative_difference(tensors[place.result], baseline[2])
-            found.append(LayerCheck(layer.name, schedule, _own_error(layer, ours), baseline_error, difference))
+            error = _own_error(layer, ours, is_tf32(schedule))
+            found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
 
 
 def check_outputs(
-    names: Sequence[str], outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+    names: Sequence[str],
+    outputs: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+    agreement: float = AGREEMENT,
 ) -> list[LayerCheck]:
     """Every output of the model against what it should be."""
     pairs = zip(names, outputs, expected, strict=True)
-    return [LayerCheck(name, None, None, None, relative_difference(found, want)) for name, found, want in pairs]
+    differences = ((name, relative_difference(found, want)) for name, found, want in pairs)
+    return [LayerCheck(name, None, None, None, difference, agreement) for name, difference in differences]
+
+
+def agreement_of(schedules: Iterable[str]) -> float:
+    """By what fraction of the largest value a model whose convolutions these compute may differ from another's."""
+    return TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT
 
 
 def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
@@ -99,7 +111,7 @@ def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
     return next((each for each in checks if each.verdict != OK), None)
 
 
-def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None]) -> float | None:
+def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: bool = False) -> float | None:
     """Error of a layer on what it was given, as a fraction of its bound; None for data that is not finite."""
     spec = layer.spec
     data, residual, result = (_as_maps(each) if layer.is_linear else each for each in tensors)
@@ -107,7 +119,8 @@ def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None]) -> float 
         return None
     if not np.isfinite(data).all() or (residual is not None and not np.isfinite(residual).all()):
         return None
-    return reference(spec, data, layer.weight, layer.bias, residual).worst(result)
+    expected = reference(spec, data, layer.weight, layer.bias, residual)
+    return (expected.in_tf32(layer.weight) if tf32 else expected).worst(result)
 
 
 def _as_maps(array: np.ndarray | None) -> np.ndarray | None:

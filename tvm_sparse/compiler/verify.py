@@ -1,23 +1,36 @@
 """Run kernels that were chosen by another weight's record against the float64 reference, with this weight."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.kernel_store import KernelStore
+from tvm_sparse.compiler.plan_scratch import scratch_of
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.cudnn import packed_function
+from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.schedule_names import is_tf32
 from tvm_sparse.target.compatibility import device_of, why_not_here
+from tvm_sparse.target.cpu import available_cores
+from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import thread_count
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
 VERIFICATION_SEED = 2020
+# References computed side by side, at most: those of a large batch take hundreds of megabytes each.
+REFERENCES = 8
 
 
 def verify(
@@ -26,37 +39,79 @@ def verify(
     kernels: Mapping[str, Kernel],
     executable: Any,
     target: Target,
+    store: KernelStore | None = None,
 ) -> dict[str, str]:
     """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
 
-    What is run is the very function that the model calls.
+    What is run is the very function that the model calls; not again where `store` knows that it was right.
     """
-    transferred = [layer for layer, decision in zip(layers, decisions, strict=True) if decision.transferred]
-    if not transferred:
+    chosen = zip(layers, decisions, strict=True)
+    proofs = {layer.name: _proof(layer, kernels[layer.name], target) for layer, each in chosen if each.transferred}
+    known = {name for name, proof in proofs.items() if store is not None and proof and store.is_proven(proof)}
+    open_ = [layer for layer in layers if layer.name in proofs and layer.name not in known]
+    if not open_:
         return {}
     obstacle = why_not_here(target)
     if obstacle:
-        return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in transferred}
+        return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
+    packed_function.register()
     use_threads(thread_count(target))
+    in_tf32 = {decision.layer for decision in decisions if is_tf32(decision.schedule)}
     library, names = executable.jit(), function_names(layers, kernels)
     wrong: dict[str, str] = {}
-    for layer in transferred:
-        function = library.get_function(names[layer.name], query_imports=True)
-        worst = _worst_error(function, layer, kernels[layer.name], device_of(target))
-        if not worst <= 1:
-            wrong[layer.name] = f"the transferred kernel is wrong by {worst:.3g} times the error bound"
+    side_by_side = min(REFERENCES, available_cores())
+    with ThreadPoolExecutor(side_by_side) as pool:
+        for first in range(0, len(open_), side_by_side):
+            some = open_[first : first + side_by_side]
+            for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
+                function = library.get_function(names[layer.name], query_imports=True)
+                try:
+                    worst = case.worst_error(function, kernels[layer.name], layer.name in in_tf32, device_of(target))
+                except BuildError as error:
+                    # Of a library, which may not compute this convolution.
+                    wrong[layer.name] = str(error)
+                    continue
+                if not worst <= 1:
+                    wrong[layer.name] = f"the transferred kernel is wrong by {worst:.3g} times the error bound"
+                elif store is not None and proofs[layer.name]:
+                    store.keep_proof(proofs[layer.name])
     return wrong
 
 
-def _worst_error(function: Any, layer: ConvLayer, kernel: Kernel, device: Any) -> float:
-    """Largest error of a kernel as a fraction of its bound."""
-    arguments = reference.random_arguments(layer.spec, VERIFICATION_SEED)
-    if layer.bias is not None:
-        arguments["bias"] = layer.bias
-    expected = reference.reference(layer.spec, weight=layer.weight, **arguments)
-    x, *epilogue = arguments.values()
-    # An element that the kernel does not write stays NaN, which is infinitely wrong.
-    y = tvm.runtime.tensor(np.full(layer.spec.output_shape, np.nan, np.float32), device)
-    function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y)
-    device.sync()
-    return expected.worst(y.numpy())
+def _proof(layer: ConvLayer, kernel: Kernel, target: Target) -> dict[str, Any]:
+    """What a kernel was verified with, and where; empty where it is not known what it was built from."""
+    if not isinstance(kernel, BuiltKernel):
+        return {}
+    bias = digest(layer.bias) if layer.bias is not None else ""
+    return {"verified": kernel.key, "on": fingerprint_of(target), "seed": VERIFICATION_SEED, "bias": bias}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Arguments of a layer's kernel and the result; of a large batch only the distinct images (`images`)."""
+
+    layer: ConvLayer
+    arguments: dict[str, np.ndarray]
+    images: np.ndarray
+    expected: reference.Reference
+
+    @classmethod
+    def of(cls, layer: ConvLayer) -> "_Case":
+        images = reference.repetition(layer.spec.n, VERIFICATION_SEED)
+        distinct = replace(layer.spec, n=int(images.max()) + 1)
+        arguments = reference.random_arguments(distinct, VERIFICATION_SEED)
+        if layer.bias is not None:
+            arguments["bias"] = layer.bias
+        return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
+
+    def worst_error(self, function: Any, kernel: Kernel, tf32: bool, device: Any) -> float:
+        """Largest error of a kernel as a fraction of its bound."""
+        x, *epilogue = (array if name == "bias" else array[self.images] for name, array in self.arguments.items())
+        # An element that the kernel does not write stays NaN, which is infinitely wrong.
+        y = tvm.runtime.tensor(np.full(self.layer.spec.output_shape, np.nan, np.float32), device)
+        arrays = scratch_of(kernel.func) if device.type == "cuda" else []
+        scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
+        function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
+        device.sync()
+        expected = self.expected.in_tf32(self.layer.weight) if tf32 else self.expected
+        return expected.worst(y.numpy(), self.images)

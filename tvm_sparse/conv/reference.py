@@ -1,7 +1,7 @@
 """The float64 reference convolution and the error bound every kernel must meet."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from tvm_sparse.errors import VerificationError
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
 FLOAT32_ROUNDOFF = 2.0**-24
+# Largest relative error of a float32 number as TF32, which has 10 bits behind the point: cut off, as a tensor core cuts
+# them off; rounding to nearest halves it, to TF32's unit roundoff 2**-11.
+TF32_CUT = 2.0**-10
 # Images of a large batch that differ, where a kernel is verified on all of it.
 DISTINCT_IMAGES = 8
 # Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
@@ -21,6 +24,8 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Two float32 compilations of one network may differ by this fraction of a tensor's largest value: rounding grows from
 # layer to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound.
 AGREEMENT = 1e-3
+# The same for a network some of whose convolutions compute in TF32, whose inputs are off by up to `TF32_CUT` each.
+TF32_AGREEMENT = 1e-2
 
 
 def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, ...]], Array] = np.zeros) -> Array:
@@ -54,13 +59,41 @@ class Reference:
     value: np.ndarray
     bound: np.ndarray
 
-    def worst(self, y: np.ndarray) -> float:
-        """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity."""
+    def worst(self, y: np.ndarray, images: np.ndarray | None = None) -> float:
+        """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity.
+
+        Where a batch repeats images, this is the reference of the distinct ones, and `images` (N,) says which of them
+        each image of `y` repeats.
+        """
+        if images is not None:
+            return self._worst_of_repeated(y, images)
         error = np.abs(y.astype(np.float64) - self.value)
         # A bound of 0 (no non-zero weight, no epilogue) admits only the exact value, an infinite one anything.
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((error == 0) | np.isinf(self.bound), 0.0, error / self.bound)
         return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def in_tf32(self, weight: np.ndarray) -> "Reference":
+        """The same with the bound of a kernel that rounds input and `weight` to TF32 and accumulates in float32.
+
+        That bound is ``((1 + t)**2 - 1 + 2 * (nnz_k + 2) * u * (1 + t)**2) * (conv(|x|, |w|) + |bias| + |residual|)``
+        with t = `TF32_CUT`: each product is exact and lies within a factor of ``(1 + t)**2`` of the one that was meant;
+        tensor cores add up without rounding to nearest, which doubles the error of a sum (Fasi et al., Numerical
+        behavior of NVIDIA tensor cores, 2021).
+        """
+        exact = (nonzeros_of(weight) + 2) * FLOAT32_ROUNDOFF
+        growth = (1 + TF32_CUT) ** 2
+        return replace(self, bound=self.bound * ((growth - 1 + 2 * exact * growth) / exact))
+
+    def _worst_of_repeated(self, y: np.ndarray, images: np.ndarray) -> float:
+        """An image has the same error as another that it repeats where it has the same result: found much sooner."""
+        outs: dict[int, np.ndarray] = {}
+        worst = 0.0
+        for image, out in zip(images.tolist(), y, strict=True):
+            like = outs.setdefault(image, out)
+            if like is out or not np.array_equal(out, like):
+                worst = max(worst, Reference(self.value[image], self.bound[image]).worst(out))
+        return worst
 
     def check(self, where: str, y: np.ndarray) -> float:
         """`worst(y)`, or VerificationError where it exceeds 1."""
@@ -97,10 +130,15 @@ def reference(
         magnitude += np.abs(residual.astype(np.float64))
     if spec.relu:
         value = np.maximum(value, 0)
-    nnz = (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
+    nnz = nonzeros_of(weight)
     bound = (nnz + 2) * FLOAT32_ROUNDOFF * magnitude + nnz * FLOAT32_UNDERFLOW
     # The bound itself stays clear of the largest number's rounding.
     return Reference(value, np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound))
+
+
+def nonzeros_of(weight: np.ndarray) -> np.ndarray:
+    """Of each filter of a weight (K, C / groups, R, S), as float64 (1, K, 1, 1)."""
+    return (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
 
 
 def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:

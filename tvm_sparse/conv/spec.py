@@ -100,12 +100,23 @@ class ConvSpec:
     @property
     def out_h(self) -> int:
         """Height of the output."""
-        return (self.padded_shape[2] - self.dilation[0] * (self.r - 1) - 1) // self.stride[0] + 1
+        return _outputs(self.padded_shape[2], self.r, self.stride[0], self.dilation[0])
 
     @property
     def out_w(self) -> int:
         """Width of the output."""
-        return (self.padded_shape[3] - self.dilation[1] * (self.s - 1) - 1) // self.stride[1] + 1
+        return _outputs(self.padded_shape[3], self.s, self.stride[1], self.dilation[1])
+
+    @property
+    def symmetric_padding(self) -> tuple[int, int] | None:
+        """Padding (height, width) that gives the same outputs where both sides get it; None: there is none.
+
+        At the bottom and right that may be more or less than `padding` has, as long as no output reads the difference.
+        """
+        top, left = self.padding[:2]
+        out_h = _outputs(self.h + 2 * top, self.r, self.stride[0], self.dilation[0])
+        out_w = _outputs(self.w + 2 * left, self.s, self.stride[1], self.dilation[1])
+        return (top, left) if (out_h, out_w) == (self.out_h, self.out_w) else None
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
@@ -174,6 +185,11 @@ class ConvSpec:
             return cls(**values)
         except TypeError as error:
             raise ModelError("convolution", str(error), data, "the fields of ConvSpec") from None
+
+
+def _outputs(size: int, kernel: int, stride: int, dilation: int) -> int:
+    """Along one axis, of an input of `size` with its padding."""
+    return (size - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def check_weight(layer: str, weight: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import tvm
 
 from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.batch import require_batch, with_batch
 from tvm_sparse.frontend.onnx_model import load_onnx
 from tvm_sparse.frontend.relax_import import export_module, import_onnx, import_program
 from tvm_sparse.frontend.torch_export import load_exported_program
@@ -67,7 +68,10 @@ class ModelSource:
         return weights
 
     def relax_module(
-        self, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
+        self,
+        example_inputs: Any = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        batch: int | None = None,
     ) -> tvm.IRModule:
         """A Relax module with one function ``main(inputs...)``, every shape known.
 
@@ -77,16 +81,25 @@ class ModelSource:
             For a torch module only: the tensor, or tuple of tensors, it is called with.
         shapes
             For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
+        batch
+            The first dimension of every input, in the place of what the example, the shape or the file says. The model
+            of an ONNX file is changed.
 
         Raises
         ------
         ModelError
-            The model has an operator TVM does not know, is in training mode, or leaves a shape open.
+            The model has an operator TVM does not know, is in training mode, leaves a shape open, or has no such batch.
         """
         if self._is_onnx:
-            return import_onnx(self._where, self._model, shapes or {})
-        program = export_module(self._model, example_inputs) if self._is_module else self._model
-        return import_program(self._where, program)
+            module = import_onnx(self._where, self._model, shapes or {}, batch)
+        elif self._is_module:
+            inputs = example_inputs if batch is None else with_batch(example_inputs, batch)
+            module = import_program(self._where, export_module(self._model, inputs))
+        else:
+            module = import_program(self._where, self._model)
+        if batch is not None:
+            require_batch(self._where, module, batch)
+        return module
 
 
 def _model_path(source: Any) -> Path:

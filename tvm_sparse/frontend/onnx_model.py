@@ -56,8 +56,10 @@ def _undecodable(message: Any) -> Iterator[bytes]:
                 yield from _undecodable(each)
 
 
-def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> None:
     """Write `shapes` into the inputs of an `onnx.ModelProto`; every dimension is then a number.
+
+    With `batch` it becomes the first dimension of each input, whatever the file and `shapes` say.
 
     Raises
     ------
@@ -78,6 +80,8 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> N
         dims = value.type.tensor_type.shape.dim
         found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
         given = list(shapes.get(name, found))
+        if batch is not None and found and given:
+            found[0] = given[0] = batch
         if not all(isinstance(size, int) and size > 0 for size in given):
             hint = f"give it as shapes={{{name!r}: (1, ...)}}"
             raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)

@@ -25,13 +25,16 @@ class PreparedModel:
 
 
 def prepare(
-    source: Any, example_inputs: Any = None, shapes: Mapping[str, Sequence[int]] | None = None
+    source: Any,
+    example_inputs: Any = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
 ) -> PreparedModel:
     """Open a model and fold what can be folded; see `ModelSource` for arguments and errors."""
     opened = ModelSource(source)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
-    module = opened.relax_module(example_inputs, shapes)
+    module = opened.relax_module(example_inputs, shapes, batch)
     # Constants, so that pruning masks are in the weights.
     module = fold_constants(module)
     # Names, while weights still are the layers' own.

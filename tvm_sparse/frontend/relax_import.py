@@ -53,21 +53,26 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
     """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    for node in program.graph.nodes:
-        position = _TRAINING_ARGUMENT.get(str(node.target))
-        if position is not None and node.args[position]:
-            hint = "call model.eval() before torch.export.export"
-            raise ModelError(where, f"{node.name} was exported in training mode", hint=hint)
+    require_evaluation(where, program)
     with _frontend(where):
         module = from_exported_program(program, unwrap_unit_return_tuple=True)
     return _checked(where, module)
 
 
-def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+def require_evaluation(where: str, program: Any) -> None:
+    """Raise ModelError where an operator of a `torch.export.ExportedProgram` behaves as in training."""
+    for node in program.graph.nodes:
+        position = _TRAINING_ARGUMENT.get(str(node.target))
+        if position is not None and node.args[position]:
+            hint = "call model.eval() before torch.export.export"
+            raise ModelError(where, f"{node.name} was exported in training mode", hint=hint)
+
+
+def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
     """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    fix_shapes(where, model, shapes)
+    fix_shapes(where, model, shapes, batch)
     make_padding_explicit(model, check_shapes(where, model))
     with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)

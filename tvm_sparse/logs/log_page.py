@@ -3,6 +3,7 @@
 A shared log has its page beside it, so that a change of the log shows in a review, packed or not.
 """
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,11 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 
 COLUMNS = ("convolution", "density", "schedule", "decisions", "us", "baseline", "its us", "ratio")
+WARM = "medians, in us, with warm code."
+COLD = (
+    "medians, in us: with warm code, and last with cold code, as in a model (docs/clock.md), by which the ratio goes."
+)
+COLD_COLUMNS = ("cold us", "its cold us")
 
 
 def page_path(log: Path) -> Path:
@@ -24,34 +30,50 @@ def page(log: TuningLog) -> str:
     machines: dict[tuple[str, ...], list[TuningRecord]] = defaultdict(list)
     for record in log.records:
         machines[machine(record)].append(record)
-    made = "Made by `tvm-sparse logs page`: sparse kernels, each beside its baseline; medians, in us, with warm code."
+    is_cold = any(record.is_cold for record in log.records)
+    times = COLD if is_cold else WARM
+    made = f"Made by `tvm-sparse logs page`: sparse kernels, each beside its baseline; {times}"
     lines = [f"# {log.path.name}", "", made, ""]
     for (kind, arch, threads, tvm), records in sorted(machines.items()):
-        lines += [f"## {kind} {arch}, {threads} thread{'s' * (threads != '1')}, TVM {tvm}", "", *_table(records), ""]
+        lines += [
+            f"## {kind} {arch}, {threads} thread{'s' * (threads != '1')}, TVM {tvm}",
+            "",
+            *_table(records, is_cold),
+            "",
+        ]
     return "\n".join(lines)
 
 
-def _table(records: Sequence[TuningRecord]) -> list[str]:
-    rows = sorted(_row(record) for record in records if record.status == "ok" and not record.is_dense)
+def _table(records: Sequence[TuningRecord], is_cold: bool) -> list[str]:
+    head = COLUMNS + COLD_COLUMNS * is_cold
+    found = (record for record in records if record.status == "ok" and not record.is_dense)
+    rows = sorted(_row(record) + _cold_cells(record) * is_cold for record in found)
     failed = Counter(record.status for record in records if record.status != "ok")
     counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
     more = [f"Not shown: {counts}."] if failed else []
-    return ["| " + " | ".join(row) + " |" for row in (COLUMNS, ["---"] * len(COLUMNS), *rows)] + more
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)] + more
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:
     decisions = ", ".join(f"{name} {_text(value)}" for name, value in record.decisions.items())
-    baseline_us = record.dense_time_us
     return (
         record.spec.key,
         f"{record.pattern.density:.3g}",
         record.schedule,
         decisions if record.trace is None else "MetaSchedule's trace",
-        f"{record.time_us:.4g}",
+        _median(record.times_us),
         record.baseline,
-        "" if baseline_us is None else f"{baseline_us:.4g}",
+        _median(record.dense_times_us),
         "" if record.speedup is None else f"{record.speedup:.2f}x",
     )
+
+
+def _cold_cells(record: TuningRecord) -> tuple[str, ...]:
+    return _median(record.cold_times_us), _median(record.dense_cold_times_us)
+
+
+def _median(times_us: Sequence[float] | None) -> str:
+    return f"{statistics.median(times_us):.4g}" if times_us else ""
 
 
 def _text(value: object) -> str:

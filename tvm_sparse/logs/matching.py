@@ -30,6 +30,13 @@ def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
     return f"made for structure {record.pattern.structure}, this weight is {pattern.structure}"
 
 
+def no_trial(record: TuningRecord, pattern: SparsityPattern) -> str:
+    """Why a record of this machine that is no trial of a weight of this pattern is none."""
+    if record.is_dense or record.pattern.value_digest == pattern.value_digest:
+        return "timed with warm code only, so it is timed again"
+    return "made for other weights"
+
+
 def counted(spec: ConvSpec, reasons: Iterable[str]) -> list[str]:
     """One sentence for each reason, with how many records it concerns; empty reasons do not count."""
     counts = Counter(reasons)

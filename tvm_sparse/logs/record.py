@@ -16,7 +16,9 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import record_codec
 from tvm_sparse.logs.record_codec import SCHEMA
+from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import Status
+from tvm_sparse.scheduling.schedule_names import is_tf32
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
@@ -55,7 +57,10 @@ class TuningRecord:
     baseline, dense_times_us
         Name of the dense kernel it competes with, and its run times in the same run; empty where there was none.
     cold_times_us, dense_cold_times_us
-        Run times of both with cold code, as in a model; None: not measured.
+        Run times of both with cold code, as in a model (docs/clock.md); None: not measured. They count where they are
+        there, of the baseline too if there is one.
+    library_times_us, library_cold_times_us
+        Run times of further dense kernels in the same run, a library's, by schedule: what TF32 would take among them.
     error
         Largest error as a fraction of its bound (`Reference.worst`), 1 or less if ``ok``; None: not verified,
         or not finite.
@@ -81,6 +86,8 @@ class TuningRecord:
     dense_times_us: tuple[float, ...] = ()
     cold_times_us: tuple[float, ...] | None = None
     dense_cold_times_us: tuple[float, ...] | None = None
+    library_times_us: dict[str, Any] = field(default_factory=dict, metadata={"optional": True})
+    library_cold_times_us: dict[str, Any] = field(default_factory=dict, metadata={"optional": True})
     baseline: str = ""
     error: float | None = None
     target: dict[str, Any]
@@ -112,6 +119,10 @@ class TuningRecord:
             for time_us in getattr(self, name) or ():
                 if not 0 < time_us <= sys.float_info.max:
                     _wrong(name, time_us, "finite times above 0")
+        for name in ("library_times_us", "library_cold_times_us"):
+            for schedule, times_us in getattr(self, name).items():
+                if not _are_times(times_us):
+                    _wrong(f"{name} of {reprlib.repr(schedule)}", reprlib.repr(times_us), "finite times above 0")
         if self.status == "ok" and not self.times_us:
             _wrong("times_us", "no time", "one or more where status is ok")
         if bool(self.dense_times_us) != bool(self.baseline):
@@ -123,14 +134,39 @@ class TuningRecord:
         return self.trace if self.trace is not None else self.decisions or None
 
     @property
+    def is_cold(self) -> bool:
+        """Whether the times that count were taken with cold code."""
+        return bool(self.cold_times_us) and (bool(self.dense_cold_times_us) or not self.dense_times_us)
+
+    @property
+    def counting_times_us(self) -> tuple[float, ...]:
+        """The run times that count: with cold code, as in a model, where they were measured, else warm."""
+        return (self.is_cold and self.cold_times_us) or self.times_us
+
+    @property
+    def counting_dense_times_us(self) -> tuple[float, ...]:
+        """Run times of the dense kernel of the same run, as `counting_times_us`; empty: not measured."""
+        return (self.is_cold and self.dense_cold_times_us) or self.dense_times_us
+
+    @property
+    def counting_library_times_us(self) -> dict[str, Any]:
+        """Run times of the library's kernels in the same run, by schedule, as `counting_times_us`."""
+        return self.library_cold_times_us if self.is_cold else self.library_times_us
+
+    @property
     def time_us(self) -> float:
-        """Median run time in microseconds; infinite for a candidate that never ran."""
+        """Median of `counting_times_us`, microseconds; infinite for a candidate that never ran."""
+        return statistics.median(self.counting_times_us) if self.times_us else math.inf
+
+    @property
+    def warm_time_us(self) -> float:
+        """Median run time with warm code, microseconds; infinite for a candidate that never ran."""
         return statistics.median(self.times_us) if self.times_us else math.inf
 
     @property
     def dense_time_us(self) -> float | None:
-        """Median run time of the dense kernel of the same run in microseconds; None: not measured."""
-        return statistics.median(self.dense_times_us) if self.dense_times_us else None
+        """Median of `counting_dense_times_us`, microseconds; None: not measured."""
+        return statistics.median(self.counting_dense_times_us) if self.dense_times_us else None
 
     @property
     def speedup(self) -> float | None:
@@ -142,14 +178,21 @@ class TuningRecord:
         """Whether the kernel ignores the zeros."""
         return self.schedule.startswith("dense")
 
+    @property
+    def is_tf32(self) -> bool:
+        """Whether the kernel may round its inputs to TF32."""
+        return is_tf32(self.schedule)
+
     def is_trial_of(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> bool:
         """Whether it was made of this convolution, for this weight, on this machine.
 
-        Dense kernels count whatever weight they ran with: their time does not depend on its values.
+        Dense kernels count whatever weight they ran with: their time does not depend on its values. Where times with
+        cold code are taken, a trial without them does not count.
         """
+        lacks_cold = self.status == "ok" and not self.is_cold and is_timed_cold(fingerprint["kind"], pattern.nnz)
         same_weight = self.is_dense or self.pattern.value_digest == pattern.value_digest
         same_machine = all(self.fingerprint[name] == fingerprint[name] for name in FINGERPRINT_KEYS)
-        return self.spec == spec and same_weight and same_machine
+        return self.spec == spec and same_weight and same_machine and not lacks_cold
 
     def to_line(self) -> str:
         """One line of ASCII JSON with sorted keys and a checksum, without a newline; tuples in `trace` become lists.
@@ -159,7 +202,9 @@ class TuningRecord:
         LogError
             `trace`, `decisions`, `target` or `fingerprint` hold something that is not plain, finite JSON.
         """
+        optional = record_codec.optional_fields(TuningRecord)
         values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = {name: value for name, value in values.items() if name not in optional or value != optional[name]()}
         return record_codec.to_line(WHERE, {**values, "spec": self.spec.to_json(), "pattern": self.pattern.to_json()})
 
     @classmethod
@@ -178,6 +223,15 @@ class TuningRecord:
 
 def _wrong(name: str, found: object, allowed: str) -> NoReturn:
     raise LogError(WHERE, f"{name} is not usable", found, allowed)
+
+
+def _are_times(value: Any) -> bool:
+    """Whether `value` is one or more run times."""
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(type(each) in (int, float) and 0 < each <= sys.float_info.max for each in value)
+    )
 
 
 def _check_pattern(spec: ConvSpec, pattern: SparsityPattern) -> None:

@@ -8,7 +8,7 @@ import math
 import reprlib
 import types
 import zlib
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -103,11 +103,21 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+@cache
+def optional_fields(cls: Any) -> dict[str, Any]:
+    """Field -> what makes the value of those that a line lacks where they have that value.
+
+    They are newer than their schema, whose older lines stay as they are.
+    """
+    return {each.name: each.default_factory for each in fields(cls) if each.metadata.get("optional")}
+
+
 def decode(where: str, data: Any, cls: Any) -> Any:
     """A dataclass from its JSON object, which must hold exactly its fields."""
     if not isinstance(data, dict):
         raise LogError(where, "is not a JSON object", reprlib.repr(data))
     hints = hints_of(cls)
+    data = {**{name: make() for name, make in optional_fields(cls).items()}, **data}
     for problem, names in (("missing", hints.keys() - data.keys()), ("unknown", data.keys() - hints.keys())):
         if names:
             raise LogError(where, f"{problem} field {reprlib.repr(sorted(names))}", allowed=f"schema {SCHEMA}")

@@ -1,9 +1,11 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +14,13 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.log_file import Rejected
-from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch
+from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch, no_trial
+from tvm_sparse.logs.ranking import fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.scheduling.schedule_names import TF32, is_exact
+
+# Batches whose decisions a search at another one tries first.
+NEAREST_BATCHES = 2
 
 
 @dataclass(frozen=True)
@@ -109,28 +116,41 @@ class TuningLog:
         """The best verified record of a sparse kernel for this weight on this machine.
 
         First those with the same values, then those with the same zeros, then those with the same structure
-        and the nearest density; among equals the fastest. Without `own`, those with the same values do not count.
+        and the nearest density; among equals the fastest, see `ranking`. Without `own`, those that count as trials of
+        this weight are left out.
         """
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
-        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
         if not own:
-            usable = [record for record in usable if record.pattern.value_digest != pattern.value_digest]
-        elif same_values:
-            return Match(_best(same_values), "values", "tuned for these weights")
+            usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
+        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+        if same_values:
+            return Match(fastest(same_values), "values", "tuned for these weights")
         same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
         if same_mask:
-            return Match(_best(same_mask), "mask", "tuned for other values with the same zeros")
+            return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
         alike = [record for record in usable if record.pattern.structure == pattern.structure]
         if not alike:
             return None
         least = min(distance(record.pattern, pattern) for record in alike)
-        nearest = _best([record for record in alike if distance(record.pattern, pattern) == least])
+        nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
         return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
-    def dense(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
-        """The fastest verified dense record of this convolution on this machine."""
-        dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
-        return _best(dense) if dense else None
+    def dense(
+        self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
+    ) -> TuningRecord | None:
+        """The fastest verified dense record of this convolution on this machine whose schedule is allowed."""
+        usable = self._usable(spec, fingerprint)
+        dense = [record for record in usable if record.is_dense and is_allowed(record.schedule)]
+        return fastest(dense) if dense else None
+
+    def of_other_batches(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]
+    ) -> list[TuningRecord]:
+        """The best records of sparse kernels for this layer at the nearest other batches, the nearest first."""
+        others = [each for each in self._by_spec if each.n != spec.n and replace(each, n=spec.n) == spec]
+        others.sort(key=lambda each: (abs(math.log(each.n / spec.n)), each.n))
+        matches = (self.lookup(each, pattern, fingerprint) for each in others)
+        return [match.record for match in islice(filter(None, matches), NEAREST_BATCHES)]
 
     def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""
@@ -140,8 +160,8 @@ class TuningLog:
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
         records = self._by_spec.get(spec, ())
-        others = (record for record in records if not record.is_trial_of(spec, pattern, fingerprint))
-        return counted(spec, (mismatch(record, fingerprint) or "made for other weights" for record in others))
+        others = [record for record in records if not record.is_trial_of(spec, pattern, fingerprint)]
+        return counted(spec, (mismatch(record, fingerprint) or no_trial(record, pattern) for record in others))
 
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         """What need not be tried again for this weight on this machine, failures included."""
@@ -149,12 +169,17 @@ class TuningLog:
         return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
 
     def best(self) -> list[TuningRecord]:
-        """The fastest verified record, dense ones included, of each weight on each machine."""
-        return _fastest(self._lines.values(), 1, lambda record: "")
+        """The fastest verified record in float32, dense ones included, of each weight on each machine."""
+        return _fastest((record for record in self._lines.values() if not record.is_tf32), 1, lambda record: "")
 
     def distill(self, keep: int = 1) -> list[TuningRecord]:
-        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped."""
-        return _fastest(self._lines.values(), keep, lambda record: record.schedule.partition(":")[0])
+        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped.
+
+        Those in TF32 are a schedule of their own.
+        """
+        return _fastest(
+            self._lines.values(), keep, lambda record: record.schedule.partition(":")[0] + TF32 * record.is_tf32
+        )
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""
@@ -210,19 +235,8 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     groups: dict[Any, list[TuningRecord]] = defaultdict(list)
     for record in filter(_is_ok, records):
         groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
-    return [
-        record
-        for _, group in sorted(groups.items())
-        for record in sorted(group, key=lambda record: (record.time_us, record.to_line()))[:keep]
-    ]
+    return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
 
 
 def _is_ok(record: TuningRecord) -> bool:
     return record.status == "ok"
-
-
-def _best(records: Sequence[TuningRecord]) -> TuningRecord:
-    """The fastest; of equals the first as text, so that the order of lines and files changes nothing."""
-    time_us = min(record.time_us for record in records)
-    fastest = [record for record in records if record.time_us == time_us]
-    return min(fastest, key=TuningRecord.to_line) if len(fastest) > 1 else fastest[0]

@@ -24,7 +24,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Verified kernels are run, not timed.
-OPTIONS = MeasureOptions(repeats=1, min_repeat_ms=0.01)
+OPTIONS = MeasureOptions(repeats=1, min_repeat_ms=0.01, cold=False)
 # Weights by the convolution and their value digest.
 Weights = Mapping[tuple[ConvSpec, str], np.ndarray]
 

@@ -8,13 +8,13 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tvm_sparse.errors import UsageError
 from tvm_sparse.target.gpu_driver import gpu_id
+from tvm_sparse.target.user_folders import make_private
 
 
 def name(kind: str) -> str:
@@ -44,10 +44,7 @@ def _held(device: str, operation: int) -> Iterator[None]:
 def _folder() -> Path:
     """Where this user's locks are; UsageError where somebody else could put files, or links to files, there."""
     folder = Path(tempfile.gettempdir()) / f"tvm-sparse-locks-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not make_private(folder):
         hint = "remove it, or set TMPDIR to a folder of your own"
         raise UsageError(str(folder), "the folder for locks is not this user's alone", hint=hint)
     return folder

@@ -6,36 +6,53 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.reference import Reference
-from tvm_sparse.measure.cuda_graph_timer import GraphTimer
-
-# Calls in one CUDA graph, at most: a replay of more takes longer to record than it gains.
-MAX_GRAPH_CALLS = 200
+from tvm_sparse.measure.call_row import Sharing, cold_row, load
+from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Check ``library`` against the reference in ``arrays``, then time it in turns with ``baseline`` (may be None).
 
-    The output is filled with NaN first, so an element that the kernel does not write cannot pass.
+    And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
+    ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
+    write cannot pass. ``tf32`` says which bound it must meet.
     """
+    # Not before the worker has kept TVM from importing torch.
+    from tvm_sparse.cudnn import packed_function
+
+    packed_function.register()
     inputs = inputs_of(request["arrays"], request["kind"])
     kernel = _Loaded(request["library"], inputs)
-    error = kernel.error()
+    error = kernel.error(request.get("tf32", False))
     if not error <= 1:
         return {"error": error, "times_us": [], "dense_times_us": []}
-    contenders = [kernel, _Loaded(request["baseline"], inputs)] if request["baseline"] else [kernel]
-    for contender in contenders:
-        contender.calibrate(request["min_repeat_ms"])
-    times: list[list[float]] = [[] for _ in contenders]
-    for _ in range(request["repeats"]):
-        for taken, contender in zip(times, contenders, strict=True):
-            taken.append(contender.time_us())
-    for contender in contenders:
-        contender.close()
-    return {"error": error, "times_us": times[0], "dense_times_us": times[1] if request["baseline"] else []}
+    contenders = {"": kernel}
+    if request["baseline"]:
+        contenders["dense_"] = _Loaded(request["baseline"], inputs)
+    contenders |= {f"{name} ": _Loaded(path, inputs) for name, path in request.get("others", {}).items()}
+    for contender in contenders.values():
+        # TVM's pool of scratch memory grows to what the largest needs before any graph is recorded, which works on with
+        # the addresses of then.
+        contender.call()
+    clocks: dict[str, Clock] = {}
+    for prefix, contender in contenders.items():
+        clocks[f"{prefix}times_us"] = warm = contender.warm_clock(request["min_repeat_ms"])
+        if request.get("cold"):
+            clocks[f"{prefix}cold_times_us"] = contender.cold_clock(
+                warm.time_us(), request["min_repeat_ms"], request["model_bytes"]
+            )
+    times = in_turns(clocks, request["repeats"])
+    for clock in clocks.values():
+        clock.close()
+    return {"error": error, "dense_times_us": [], **times}
 
 
 def constants_path(library: str) -> str:
-    """Where the arrays made from the weight lie beside a kernel's library."""
+    """Where the arrays made from the weight lie beside a kernel's library.
+
+    Their names begin with which layers share its code, those of one ``shape`` or all of a ``model``; where there are no
+    arrays the code holds the weight, and none do.
+    """
     return f"{library}.npz"
 
 
@@ -52,24 +69,21 @@ class _Inputs:
         with np.load(path, allow_pickle=False) as arrays:
             self.images = arrays["images"]
             self.expected = Reference(arrays["value"], arrays["bound"])
+            self._weight = arrays.get("weight")
             names = [name for name in ("x", "bias", "residual") if name in arrays]
             values = [arrays[name] if name == "bias" else arrays[name][self.images] for name in names]
         poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, np.float32)
         self.tensors = [tvm.runtime.tensor(value, self.device) for value in values]
         self.poisoned = tvm.runtime.tensor(poisoned, self.device)
 
-    def worst(self, y: np.ndarray) -> float:
-        """Largest error of an output as a fraction of its bound.
+    @functools.cached_property
+    def expected_tf32(self) -> Reference:
+        """For kernels that compute in TF32, whose bound is another."""
+        return self.expected.in_tf32(self._weight)
 
-        An image that repeats another has the same error where it has the same result, which is found much sooner.
-        """
-        outs: dict[int, np.ndarray] = {}
-        worst = 0.0
-        for image, out in zip(self.images.tolist(), y, strict=True):
-            like = outs.setdefault(image, out)
-            if like is out or not np.array_equal(out, like):
-                worst = max(worst, Reference(self.expected.value[image], self.expected.bound[image]).worst(out))
-        return worst
+    def worst(self, y: np.ndarray, tf32: bool = False) -> float:
+        """Largest error of an output as a fraction of its bound, which is another for kernels that compute in TF32."""
+        return (self.expected_tf32 if tf32 else self.expected).worst(y, self.images)
 
 
 @functools.lru_cache(maxsize=1)
@@ -84,42 +98,33 @@ class _Loaded:
     def __init__(self, library: str, inputs: _Inputs):
         import tvm
 
-        self.inputs, self.device = inputs, inputs.device
-        self.module = tvm.runtime.load_module(library)
+        self.library, self.inputs, self.device = library, inputs, inputs.device
+        self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
-            made = [tvm.runtime.tensor(constants[name], self.device) for name in constants]
-        x, *epilogue = inputs.tensors
+            names = list(constants)
+            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in names]
+        self.sharing = Sharing(names[0].partition("_")[0]) if names else Sharing.NONE
         self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
         inputs.poisoned.copyto(self.y)
-        self.arguments = [x, *made, *epilogue, self.y]
-        self.timer: GraphTimer | None = None
-        self.number = 1
+        self.tensors = [*inputs.tensors, self.y]
+        self.arguments = [self.tensors[0], *self.constants, *self.tensors[1:]]
 
     def call(self) -> None:
         """Call the kernel once."""
         self.module["main"](*self.arguments)
 
-    def error(self) -> float:
+    def error(self, tf32: bool = False) -> float:
         """Largest error as a fraction of its bound."""
         self.call()
         self.device.sync()
-        return self.inputs.worst(self.y.numpy())
+        return self.inputs.worst(self.y.numpy(), tf32)
 
-    def calibrate(self, min_repeat_ms: float) -> None:
-        """Choose how many calls one measurement holds, so that it lasts at least `min_repeat_ms`."""
-        self.time_us()
-        self.number = max(1, round(min_repeat_ms * 1000 / max(self.time_us(), 0.1)))
-        if self.device.type == "cuda":
-            self.timer = GraphTimer(self.device, self.call, min(self.number, MAX_GRAPH_CALLS))
+    def warm_clock(self, min_repeat_ms: float) -> Clock:
+        """Times it by repeating it."""
+        return warm_clock(self.module, self.arguments, min_repeat_ms)
 
-    def time_us(self) -> float:
-        """Mean time of one call."""
-        if self.timer is not None:
-            return self.timer.time_us()
-        timer = self.module.time_evaluator("main", self.device, number=self.number, repeat=1)
-        return float(timer(*self.arguments).mean) * 1e6
-
-    def close(self) -> None:
-        """Free the graph; memory is freed with the object."""
-        if self.timer is not None:
-            self.timer.close()
+    def cold_clock(self, warm_us: float, min_repeat_ms: float, model_bytes: int) -> Clock:
+        """Times it as a model calls it; a row lasts about as long as a measurement."""
+        arguments = (self.library, self.sharing, self.constants, self.tensors)
+        row = cold_row(*arguments, warm_us, min_repeat_ms * 1e3, model_bytes)
+        return cold_clock(row, self.device, min_repeat_ms)

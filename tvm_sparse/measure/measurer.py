@@ -19,11 +19,14 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure import device_lock, memory
+from tvm_sparse.measure.call_row import is_timed_cold
+from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
+from tvm_sparse.scheduling.schedule_names import is_tf32
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -32,30 +35,40 @@ ARGUMENT_SEED = 2020
 
 
 class Measurer:
-    """Builds and runs candidates for one convolution and weight; a context manager that ends its workers."""
+    """Builds and runs candidates for one convolution and weight; a context manager.
 
-    def __init__(self, spec: ConvSpec, weight: np.ndarray, target: Target, options: MeasureOptions | None = None):
+    Its workers are hired from `crew` and given back; without one they end with it.
+    """
+
+    def __init__(
+        self,
+        spec: ConvSpec,
+        weight: np.ndarray,
+        target: Target,
+        options: MeasureOptions | None = None,
+        crew: Crew | None = None,
+    ):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._baseline: str | None = None
+        self._others: dict[str, str] = {}
         self._folder = Workspace()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
-        variables = {
-            "TVM_NUM_THREADS": str(thread_count(target)),
-            # What compilers leave behind when they are killed goes with the folder.
-            "TMPDIR": self._folder.name,
-        }
+        self.crew, self._owns_crew = crew or Crew(), crew is None
+        self._variables = variables = {"TVM_NUM_THREADS": str(thread_count(target))}
+        non_zeros = int(np.count_nonzero(weight))
+        self._is_timed_cold = self.options.cold and is_timed_cold(target.kind.name, non_zeros)
         builders = self.options.builders
         if target.kind.name == "cuda":
-            is_large = np.count_nonzero(weight) >= LARGE_NON_ZEROS
+            is_large = non_zeros >= LARGE_NON_ZEROS
             builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
             variables[COMPILERS] = str(self.options.builders // builders)
         memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
         self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [Worker(variables, memory_bytes) for _ in range(builders)]
+        self._workers = [self.crew.hire(variables, memory_bytes) for _ in range(builders)]
         for worker in self._workers:
             self._builders.put(worker)
-        self._runner = Worker(variables, memory_bytes)
+        self._runner = self.crew.hire(variables, memory_bytes)
         self._device = device_lock.name(target.kind.name)
         self._count = 0
 
@@ -64,7 +77,9 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         for worker in (*self._workers, self._runner):
-            worker.stop()
+            self.crew.give_back(self._variables, worker)
+        if self._owns_crew:
+            self.crew.__exit__()
         self._folder.cleanup()
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:
@@ -79,8 +94,8 @@ class Measurer:
                 failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
                 if self._device == "cpu":
                     failures = list(failures)
-                for failure, (_, library) in zip(failures, jobs, strict=True):
-                    yield failure or self._run(library)
+                for failure, (candidate, library) in zip(failures, jobs, strict=True):
+                    yield failure or self._run(library, is_tf32(candidate.schedule))
                     # The files of a whole search would fill a small disk.
                     for path in (library, constants_path(library)):
                         Path(path).unlink(missing_ok=True)
@@ -92,13 +107,21 @@ class Measurer:
                         worker.kill()
                 raise
 
-    def set_baseline(self, candidate: Candidate) -> None:
-        """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails."""
+    def set_baseline(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> None:
+        """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails.
+
+        `others` are timed in the same run, one of a schedule.
+        """
+        self._baseline = self._again(candidate)
+        self._others = {each.schedule: self._again(each) for each in others}
+
+    def _again(self, candidate: Candidate) -> str:
+        """A library that stays, of a dense kernel that was built before."""
         library = self._new_library()
         failure = self._build(candidate, library)
         if failure:
             raise BuildError(f"convolution {self.spec.key}", f"the dense kernel does not build again: {failure.cause}")
-        self._baseline = library
+        return library
 
     def _build(self, candidate: Candidate, library: str) -> Outcome | None:
         """Build one candidate; an outcome only where that failed."""
@@ -119,15 +142,19 @@ class Measurer:
             self._builders.put(worker)
         return _failure(answer, "build_failed")
 
-    def _run(self, library: str) -> Outcome:
+    def _run(self, library: str, tf32: bool) -> Outcome:
         request = {
             "action": "run",
             "kind": self.target.kind.name,
             "arrays": self._arrays,
             "library": library,
+            "tf32": tf32,
             "baseline": self._baseline,
+            "others": self._others,
             "repeats": self.options.repeats,
             "min_repeat_ms": self.options.min_repeat_ms,
+            "cold": self._is_timed_cold,
+            "model_bytes": self.options.model_bytes,
         }
         with device_lock.alone(self._device):
             answer = self._runner.ask(request, self.options.run_timeout_s)
@@ -141,7 +168,13 @@ class Measurer:
             self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
-        return Outcome("ok", "", _rounded(answer["times_us"]), _rounded(answer["dense_times_us"]), error)
+        names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
+        own, dense, own_cold, dense_cold = (_rounded(answer.get(name)) for name in names)
+        others, others_cold = (
+            {name: list(times) for name in self._others if (times := _rounded(answer.get(f"{name} {kind}")))}
+            for kind in ("times_us", "cold_times_us")
+        )
+        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold, others, others_cold)
 
     def _new_library(self) -> str:
         self._count += 1
@@ -156,9 +189,9 @@ class Measurer:
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
 
 
-def _rounded(times_us: Sequence[float]) -> tuple[float, ...]:
+def _rounded(times_us: Sequence[float] | None) -> tuple[float, ...] | None:
     """Five digits: more would be noise, and half of a compressed log."""
-    return tuple(float(f"{each:.5g}") for each in times_us)
+    return None if times_us is None else tuple(float(f"{each:.5g}") for each in times_us)
 
 
 def _failure(answer: dict[str, Any], status: Status) -> Outcome | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tvm_sparse.measure.call_row import MODEL_BYTES
 from tvm_sparse.target.cpu import available_cores
 
 Status = Literal["ok", "build_failed", "run_failed", "timeout", "wrong", "rejected"]
@@ -15,7 +16,8 @@ class MeasureOptions:
     Each of `repeats` measurements lasts at least `min_repeat_ms`; a build may take `build_timeout_s`, a run
     `run_timeout_s`. Each of the `builders` processes that build side by side, compilers included, and the one that runs
     may take `memory_bytes`; None: an equal share of this machine's memory. Layers whose CUDA kernels are compiled in
-    parts have fewer builders, and as many compilers in all.
+    parts have fewer builders, and as many compilers in all. `cold`: times with cold code are taken too, where
+    `call_row.is_timed_cold`; `model_bytes` is what lies between two calls of a kernel there.
     """
 
     repeats: int = 5
@@ -24,6 +26,8 @@ class MeasureOptions:
     run_timeout_s: float = 60.0
     memory_bytes: int | None = None
     builders: int = field(default_factory=available_cores)
+    cold: bool = True
+    model_bytes: int = MODEL_BYTES
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a candidate: status and cause as in a tuning record, times in us, error in bounds."""
+    """What became of a candidate: status and cause as in a tuning record, times in us, error in bounds.
+
+    Times with cold code are None where they were not taken. `library_times_us` and `library_cold_times_us` are those of
+    further dense kernels, by schedule.
+    """
 
     status: Status
     cause: str = ""
     times_us: tuple[float, ...] = ()
     dense_times_us: tuple[float, ...] = ()
     error: float | None = None
+    cold_times_us: tuple[float, ...] | None = None
+    dense_cold_times_us: tuple[float, ...] | None = None
+    library_times_us: dict[str, list[float]] = field(default_factory=dict)
+    library_cold_times_us: dict[str, list[float]] = field(default_factory=dict)

@@ -18,31 +18,31 @@ class Worker:
     command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.measure.worker_main")
 
     def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf, command: Sequence[str] | None = None):
-        self._variables, self._memory_bytes = variables, memory_bytes
+        self._variables, self.memory_bytes = variables, memory_bytes
         if command is not None:
             self.command = command
         self._channel: Channel | None = None
-        self._is_killed = False
+        self.is_killed = False
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where the process gave none.
 
         A process that has grown is replaced, so that a limit on memory meets who uses it.
         """
-        if self._is_killed:
+        if self.is_killed:
             return {"failure": "interrupted"}
         channel = self._channel
-        if channel is None or not channel.is_alive() or channel.memory_bytes() > self._memory_bytes / 2:
+        if channel is None or not channel.is_alive() or channel.memory_bytes() > self.memory_bytes / 2:
             self.stop()
             channel = self._start()
-        answer = channel.ask(request, timeout_s, self._memory_bytes)
+        answer = channel.ask(request, timeout_s, self.memory_bytes)
         if channel.is_broken:
             self.stop()
         return answer
 
     def kill(self) -> None:
         """End this worker, from any thread: who waits for an answer, or asks again, gets a failure."""
-        self._is_killed = True
+        self.is_killed = True
         if self._channel is not None:
             self._channel.kill()
 

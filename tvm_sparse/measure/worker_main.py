@@ -33,6 +33,7 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
 
     from tvm_sparse.codegen import lowering
     from tvm_sparse.schedules import make_kernel
+    from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 
     spec = ConvSpec.from_json(request["spec"])
     with np.load(request["arrays"], allow_pickle=False) as arrays:
@@ -40,8 +41,33 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     target = Target(request["target"])
     kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
     lowering.build(kernel.func, target).export_library(request["library"])
-    np.savez(constants_path(request["library"]), *kernel.constants)
+    sharing = "model" if KERNEL_LIBRARY in kernel.func.attrs else "shape"
+    named = {f"{sharing}_{number}": constant for number, constant in enumerate(kernel.constants)}
+    np.savez(constants_path(request["library"]), **named)  # type: ignore[arg-type]
     return {}
+
+
+def lower(request: dict[str, Any]) -> dict[str, Any]:
+    """Write the CUDA source of a kernel, given as for `build` but with its ``weight``'s file, to the file ``source``.
+
+    The answer is its ``launches``, None where it has none that can be told, and its ``constants``: ``none``, the
+    ``weight``, or ``made`` from that by its space.
+    """
+    from tvm.target import Target
+
+    from tvm_sparse.codegen.cuda.kernel_source import KernelSource
+    from tvm_sparse.schedules import make_kernel
+
+    spec, target = ConvSpec.from_json(request["spec"]), Target(request["target"])
+    weight = np.load(request["weight"], allow_pickle=False)
+    kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
+    found = KernelSource.of(kernel.func, target)
+    if found is None:
+        return {"launches": None}
+    Path(request["source"]).write_text(found.source)
+    is_weight = len(kernel.constants) == 1 and kernel.constants[0] is weight
+    constants = "weight" if is_weight else "made" if kernel.constants else "none"
+    return {"launches": found.launches.to_json(), "constants": constants}
 
 
 def replay(request: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +83,7 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
 
 
 # What a request may ask for; tests and scripts serve others.
-ACTIONS: dict[str, Action] = {"build": build, "run": run, "replay": replay}
+ACTIONS: dict[str, Action] = {"build": build, "lower": lower, "run": run, "replay": replay}
 
 
 def serve(actions: Mapping[str, Action]) -> None:
@@ -75,16 +101,21 @@ def serve(actions: Mapping[str, Action]) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]
     for line in sys.stdin:
         request = json.loads(line)
-        try:
-            # A worker's first request is to say that it has started.
-            answer = {} if request["action"] == "warm" else actions[request["action"]](request)
-        except TvmSparseError as error:
-            answer = {"failure": str(error)}
-        except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
-            # Compilers and TVM put the reason at the end.
-            answer = {"failure": f"{type(error).__name__}: {str(error).strip()[-1500:]}"}
+        # A worker's first request is to say that it has started.
+        answer = {} if request["action"] == "warm" else answered(actions[request["action"]], request)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
+    """What `action` answers; ``{"failure": cause}`` where it fails, with ``is_told`` where the cause is a sentence."""
+    try:
+        return action(request)
+    except TvmSparseError as error:
+        return {"failure": str(error), "is_told": True}
+    except (RuntimeError, ValueError, TypeError, MemoryError, OSError) as error:
+        # Compilers and TVM put the reason at the end.
+        return {"failure": f"{type(error).__name__}: {str(error).strip()[-1500:]}"}
 
 
 def _die_with(parent: int) -> None:

@@ -1,7 +1,9 @@
-"""A compiled model as a directory: a library, named after its SHA-256, and ``manifest.json``.
+"""A compiled model as a directory: libraries, named after their SHA-256, and ``manifest.json``.
 
-A new artifact is written beside its place and moved there whole. An older one is replaced by putting the new library
-beside the old one, then the new manifest in place of the old: at every moment, also after a kill, the directory is the
+There is one library, or for a `BatchedModel` one for each batch size.
+
+A new artifact is written beside its place and moved there whole. An older one is replaced by putting the new libraries
+beside the old ones, then the new manifest in place of the old: at every moment, also after a kill, the directory is the
 old artifact or the new one. The manifest holds the SHA-256 of every other file, checked before any of it is loaded;
 that finds damage, not malice. A library is code, so load artifacts only from those you trust.
 """
@@ -18,13 +20,15 @@ from tvm.target import Target
 
 from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
 from tvm_sparse.runtime import manifest
+from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import require
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
 
 
-def save(model: CompiledModel, directory: str | Path) -> Path:
+def save(model: AnyModel, directory: str | Path) -> Path:
     """Write `model` to `directory`, in the place of an older artifact of that name; returns the directory.
 
     Raises
@@ -35,7 +39,8 @@ def save(model: CompiledModel, directory: str | Path) -> Path:
         The library cannot be linked.
     """
     directory = Path(directory)
-    if not isinstance(model.executable, tvm.runtime.Executable):
+    models = model.models if isinstance(model, BatchedModel) else {0: model}
+    if not all(isinstance(each.executable, tvm.runtime.Executable) for each in models.values()):
         raise ArtifactError(str(directory), "the model was loaded from an artifact", hint="copy that directory instead")
     if directory.exists() and not _is_replaceable(directory):
         raise ArtifactError(
@@ -45,8 +50,9 @@ def save(model: CompiledModel, directory: str | Path) -> Path:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         stage.mkdir()
-        _export(model, stage)
-        text = json.dumps(_manifest(model, stage), indent=1, allow_nan=False)
+        names = {str(batch): _export(each, stage) for batch, each in models.items()}
+        batches = names if isinstance(model, BatchedModel) else {}
+        text = json.dumps(_manifest(model, batches, stage), indent=1, allow_nan=False)
         _write(stage / manifest.NAME, text.encode())
         _publish(stage, directory)
     except OSError as error:
@@ -58,28 +64,31 @@ def save(model: CompiledModel, directory: str | Path) -> Path:
     return directory
 
 
-def load(directory: str | Path) -> CompiledModel:
+def load(directory: str | Path, cuda_graph: bool = True) -> AnyModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
+
+    `cuda_graph`: see `CompiledModel`.
 
     Raises
     ------
     ArtifactError
-        There is no artifact, it is damaged, another version wrote it, or it was built for another machine.
+        There is no artifact, it is damaged, another version wrote it, it was built for another machine, or a library
+        that it calls is not here.
     """
     directory = Path(directory)
     while True:
         before = manifest.identity(directory)
         try:
-            return _load(directory, manifest.read(directory))
+            return _load(directory, manifest.read(directory), cuda_graph)
         except ArtifactError:
             # Another process may have replaced the artifact since its manifest was read.
             if manifest.identity(directory) == before:
                 raise
 
 
-def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
+def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyModel:
     manifest.check_versions(directory, content)
-    library = manifest.checked_library(directory, content["files"])
+    manifest.check_libraries(directory, content)
     try:
         target = Target(content["target"])
         signature = Signature.from_json(content["signature"])
@@ -88,16 +97,32 @@ def _load(directory: Path, content: dict[str, Any]) -> CompiledModel:
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
+    decisions, libraries = content["decisions"], content.get("libraries", {})
+    require(str(directory), libraries)
+
+    def model(name: str, own: Signature, rows: list[dict[str, Any]]) -> CompiledModel:
+        return CompiledModel(_library(directory, name), target, own, rows, cuda_graph, libraries)
+
+    if not content["batches"]:
+        (name,) = content["files"]
+        return model(name, signature, decisions)
+    models = {}
+    for size, name in content["batches"].items():
+        rows = [{k: v for k, v in row.items() if k != "batch"} for row in decisions if row.get("batch") == int(size)]
+        models[int(size)] = model(name, signature.at_batch(int(size)), rows)
+    return BatchedModel(models)
+
+
+def _library(directory: Path, name: str) -> tvm.runtime.Module:
     try:
-        module = tvm.runtime.load_module(str(library.resolve()))
+        return tvm.runtime.load_module(str((directory / name).resolve()))
     except (RuntimeError, ValueError) as error:
         hint = "compile the model here, onto a file system that allows execution"
         raise ArtifactError(str(directory), f"cannot be loaded ({last_line(error)})", hint=hint) from error
-    return CompiledModel(module, target, signature, content["decisions"])
 
 
-def _export(model: CompiledModel, stage: Path) -> None:
-    """Write the library of `model` into `stage`, named after its content."""
+def _export(model: CompiledModel, stage: Path) -> str:
+    """Write the library of `model` into `stage`, named after its content; returns the name."""
     path = stage / "model.so"
     try:
         model.executable.export_library(str(path))
@@ -106,17 +131,19 @@ def _export(model: CompiledModel, stage: Path) -> None:
         raise BuildError("model.so", f"cannot be linked ({first_line(error)})", hint=hint) from error
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    path.rename(stage / f"model-{manifest.sha256(path)[:16]}.so")
+    return path.rename(stage / f"model-{manifest.sha256(path)[:16]}.so").name
 
 
-def _manifest(model: CompiledModel, stage: Path) -> dict[str, Any]:
+def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str, Any]:
     content = {
         "schema": manifest.SCHEMA,
         "versions": manifest.versions(),
         "system": manifest.system(),
         "target": target_json(model.target),
         "signature": model.signature.to_json(),
+        "batches": batches,
         "decisions": model.report(),
+        "libraries": model.libraries,
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}

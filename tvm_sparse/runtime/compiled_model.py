@@ -4,30 +4,40 @@ TVM checks shapes itself, but ends the process on a misaligned tensor; so every 
 time, and what TVM cannot take as it is gets copied.
 """
 
+import os
+import threading
 import warnings
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.target import Target
 
 from tvm_sparse.errors import BuildError, InputError
+from tvm_sparse.runtime.cpu_runner import CpuRunner
+from tvm_sparse.runtime.gpu_failures import as_sentences
+from tvm_sparse.runtime.gpu_runner import GpuRunner
+from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.signature import Signature, TensorSpec
-from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, library_of
-from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, Torch, library_of
 from tvm_sparse.target.compatibility import device_of, why_not_here
-from tvm_sparse.target.resolve import thread_count
 
+# Environment variable that, set to 0, turns CUDA graphs off in all models that are made or loaded from then on.
+CUDA_GRAPH = "TVM_SPARSE_CUDA_GRAPH"
 COLUMNS = ("layer", "density", "structure", "schedule", "dense_time_us", "time_us", "reason")
 
 
 class CompiledModel:
-    """A model ready to run. Call it with one tensor for each input; not from two threads at once.
+    """A model ready to run. Call it with one tensor for each input, from any thread; calls of one model take turns.
 
     On a CPU each call runs with as many threads as `target` has ``num-cores``, or as there are cores where these are
     fewer, whatever ``TVM_NUM_THREADS`` says and other models in the process use; see `use_threads`.
+
+    On a GPU a call is put on the caller's stream, torch's current one or else TVM's, and returns before it has run. The
+    first call launches the kernels one by one and records them in a CUDA graph, which later calls launch; see
+    `GpuRunner` for when inputs are copied. The workspace is allocated by the first call and kept. A stream that is
+    being captured, as by ``torch.cuda.graph``, gets the kernels themselves; the model must have been called once
+    before, and be kept as long as what was captured.
 
     Parameters
     ----------
@@ -39,6 +49,11 @@ class CompiledModel:
         Its inputs and outputs.
     decisions
         One JSON object for each convolution, with `COLUMNS` as keys.
+    cuda_graph
+        Whether to record and launch CUDA graphs; never where the environment variable `CUDA_GRAPH` is 0. May be changed
+        later, by setting the attribute.
+    libraries
+        Libraries that it calls, name -> version that it was made with.
     """
 
     def __init__(
@@ -47,13 +62,19 @@ class CompiledModel:
         target: Target,
         signature: Signature,
         decisions: Sequence[dict[str, Any]],
+        cuda_graph: bool = True,
+        libraries: Mapping[str, str] | None = None,
     ):
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
+        self.libraries = dict(libraries or {})
+        provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
-        self._threads = thread_count(target)
-        self._has_warned = False
+        self.cuda_graph = cuda_graph and os.environ.get(CUDA_GRAPH) != "0"
+        self._lock = threading.Lock()
+        self._runner: CpuRunner | GpuRunner | None = None
+        self._has_warned: set[str] = set()
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the model.
@@ -67,14 +88,15 @@ class CompiledModel:
 
         Returns
         -------
-        The outputs, of the type of the first input; a list where there are several.
+        The outputs, of the type of the first input; a list where there are several. They are the caller's own: no later
+        call writes to them.
 
         Raises
         ------
         InputError
             The number of inputs, or the type, shape, element type or device of one, is wrong.
         BuildError
-            This machine cannot run code for `target`.
+            This machine cannot run code for `target`, or the GPU is out of memory or lost to this process.
         """
         specs = self.signature.inputs
         if len(inputs) != len(specs):
@@ -85,20 +107,30 @@ class CompiledModel:
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
-        main = self._main
-        use_threads(self._threads)
-        result = main(*arguments)
-        give_back = libraries[0].give_back
-        return give_back(result) if self.signature.single else [give_back(tensor) for tensor in result]
+        runner = self._runner or self._make_runner()
+        if isinstance(runner, CpuRunner):
+            outputs = runner(arguments)
+        else:
+            current = next((library for library in libraries if isinstance(library, Torch)), libraries[0])
+            outputs = runner(arguments, libraries[0], current.stream(self.device), self.cuda_graph)
+            if runner.obstacle:
+                slower = "so its kernels are launched one by one, which takes longer"
+                self._warn("graph", f"the model cannot be recorded as a CUDA graph ({runner.obstacle}), {slower}", 3)
+        results = [libraries[0].give_back(output) for output in outputs]
+        return results[0] if self.signature.single else results
 
-    @cached_property
-    def _main(self) -> Any:
-        obstacle = why_not_here(self.target)
-        if obstacle:
-            raise BuildError(
-                "model", f"this machine cannot run it: {obstacle}", hint="save it and load it where it fits"
-            )
-        return relax.VirtualMachine(self.executable, self.device)["main"]
+    def _make_runner(self) -> CpuRunner | GpuRunner:
+        with self._lock:
+            if self._runner is None:
+                obstacle = why_not_here(self.target)
+                if obstacle:
+                    hint = "save it and load it where it fits"
+                    raise BuildError("model", f"this machine cannot run it: {obstacle}", hint=hint)
+                if self.device.type == "cpu":
+                    self._runner = CpuRunner(self.executable, self.target)
+                else:
+                    self._runner = GpuRunner(self.executable, self.device, self.signature)
+            return self._runner
 
     def _argument(self, library: Library, value: Any, spec: TensorSpec) -> Any:
         layout = library.layout(value)
@@ -114,14 +146,23 @@ class CompiledModel:
             raise InputError(f"input {spec.name}", "wrong shape", layout.shape, str(spec.shape))
         if layout.is_contiguous and layout.is_aligned:
             return library.borrow(value)
-        if not isinstance(library, NumPy) and not self._has_warned:
-            self._has_warned = True
-            problem = f"is not contiguous and aligned to {ALIGNMENT} bytes, so it is copied each time"
-            warnings.warn(f"input {spec.name} {problem}", stacklevel=3)
-        return library.aligned_copy(value)
+        if not isinstance(library, NumPy):
+            wrong = f"is not contiguous and aligned to {ALIGNMENT} bytes"
+            self._warn("input", f"input {spec.name} {wrong}, so it is copied each time", 4)
+        with as_sentences():
+            return library.aligned_copy(value)
+
+    def _warn(self, subject: str, message: str, stacklevel: int) -> None:
+        """Warn once of each subject; `stacklevel` 3 is the caller of this method's caller."""
+        if subject not in self._has_warned:
+            self._has_warned.add(subject)
+            warnings.warn(message, stacklevel=stacklevel)
 
     def report(self) -> list[dict[str, Any]]:
-        """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds."""
+        """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds.
+
+        On a GPU the key ``kernels`` has the names under which a profiler shows the layer's kernels.
+        """
         return [dict(decision) for decision in self.decisions]
 
     def report_text(self) -> str:

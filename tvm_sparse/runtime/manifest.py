@@ -1,4 +1,8 @@
-"""The manifest of an artifact: what it says, and whether it and the library that it lists are as they were saved."""
+"""The manifest of an artifact: what it says, and whether it and the libraries that it lists are as they were saved.
+
+`batches` maps the batch sizes of a `BatchedModel` to their libraries; then the signature is that of the largest batch,
+and each decision says which batch it is of. It is empty for any other model.
+"""
 
 import hashlib
 import json
@@ -11,7 +15,7 @@ from typing import Any
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.version import __version__
 
-SCHEMA = 2
+SCHEMA = 3
 NAME = "manifest.json"
 LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
 _FIELDS = {
@@ -20,6 +24,7 @@ _FIELDS = {
     "system": str,
     "target": dict,
     "signature": dict,
+    "batches": dict,
     "decisions": list,
     "files": dict,
     "digest": str,
@@ -78,6 +83,9 @@ def read(directory: Path) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise damaged(directory, f"{NAME} has no usable field {name!r}")
+    # Younger than the schema.
+    if not isinstance(manifest.get("libraries", {}), dict):
+        raise damaged(directory, f"{NAME} has no usable field 'libraries'")
     if manifest["digest"] != digest(manifest):
         raise damaged(directory, f"{NAME} was changed after it was saved")
     return manifest
@@ -93,19 +101,19 @@ def check_versions(directory: Path, content: dict[str, Any]) -> None:
         raise ArtifactError(str(directory), "was built for another system", content["system"], system())
 
 
-def checked_library(directory: Path, files: dict[str, str]) -> Path:
-    """The artifact's library, which is the one that was saved."""
-    if len(files) != 1 or not all(LIBRARY.fullmatch(name) for name in files):
-        raise damaged(directory, f"{NAME} must list one library model-*.so and nothing else")
-    ((name, expected),) = files.items()
-    path = directory / name
-    try:
-        found = sha256(path)
-    except OSError as error:
-        raise damaged(directory, f"{name} is missing ({error.strerror})") from None
-    if found != expected:
-        raise damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
-    return path
+def check_libraries(directory: Path, content: dict[str, Any]) -> None:
+    """Raise ArtifactError unless the libraries are those that were saved, and there is one, or one for each batch."""
+    files, batches = content["files"], content["batches"]
+    expected = sorted(batches.values()) if batches else (list(files) or [""])[:1]
+    if sorted(files) != expected or not all(map(LIBRARY.fullmatch, files)) or not all(map(str.isdecimal, batches)):
+        raise damaged(directory, f"{NAME} must list one library model-*.so, or one for each batch, and nothing else")
+    for name, digest_of_file in files.items():
+        try:
+            found = sha256(directory / name)
+        except OSError as error:
+            raise damaged(directory, f"{name} is missing ({error.strerror})") from None
+        if found != digest_of_file:
+            raise damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
 
 
 def damaged(directory: Path, problem: str) -> ArtifactError:

@@ -1,7 +1,11 @@
 """What goes into a compiled model and what comes out: names, shapes and element types."""
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import tvm_ffi
 
 
 @dataclass(frozen=True)
@@ -12,6 +16,11 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
 
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of all elements."""
+        return math.prod(self.shape) * tvm_ffi.dtype(self.dtype).itemsize
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -20,6 +29,14 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     single: bool
+
+    def at_batch(self, batch: int) -> "Signature":
+        """The same with `batch` as the first dimension of every input and output."""
+
+        def resized(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+            return tuple(replace(spec, shape=(batch, *spec.shape[1:])) for spec in specs)
+
+        return Signature(resized(self.inputs), resized(self.outputs), self.single)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` reads them back."""

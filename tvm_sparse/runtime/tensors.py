@@ -4,6 +4,7 @@ Everything here takes constant time, but for `aligned_copy`.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,7 +32,12 @@ class Layout(NamedTuple):
 
 
 class Library(Protocol):
-    """One tensor library."""
+    """One tensor library.
+
+    With `allocates_in_graphs`, what `empty` returns while a CUDA graph is recorded lives as long as that graph.
+    """
+
+    allocates_in_graphs: bool
 
     def layout(self, value: Any) -> Layout:
         """Describe `value`."""
@@ -45,9 +51,29 @@ class Library(Protocol):
     def give_back(self, result: Any) -> Any:
         """A result of TVM in the library's own type, without a copy."""
 
+    def stream(self, device: Any) -> int:
+        """The CUDA stream that the caller's work goes to."""
+
+    def empty(self, shape: Sequence[int], dtype: str, device: Any) -> Any:
+        """New memory on `device`; work on `stream` may write to it at once."""
+
+
+class _OfTvm:
+    """Where TVM's own stream and memory are used."""
+
+    allocates_in_graphs = False
+
+    def stream(self, device: Any) -> int:
+        return tvm_ffi.get_raw_stream(device) or 0
+
+    def empty(self, shape: Sequence[int], dtype: str, device: Any) -> Any:
+        return tvm.runtime.empty(shape, dtype, device)
+
 
 class Torch:
     """`torch.Tensor`. TVM takes it as it is, runs on torch's current stream and returns torch tensors."""
+
+    allocates_in_graphs = True
 
     def layout(self, value: Any) -> Layout:
         obstacle, address = _torch_memory(value)
@@ -70,6 +96,13 @@ class Torch:
         torch = sys.modules["torch"]
         return result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
 
+    def stream(self, device: Any) -> int:
+        return sys.modules["torch"].cuda.current_stream(device.index).cuda_stream
+
+    def empty(self, shape: Sequence[int], dtype: str, device: Any) -> Any:
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=f"{device.type}:{device.index}")
+
 
 def _torch_memory(value: Any) -> tuple[str, int]:
     """Why the elements of a torch tensor do not lie in memory, and where they begin."""
@@ -85,7 +118,7 @@ def _torch_memory(value: Any) -> tuple[str, int]:
     return "" if address or not value.numel() else "it has no memory of its own", address
 
 
-class NumPy:
+class NumPy(_OfTvm):
     """`numpy.ndarray`. NumPy promises no alignment, so small arrays are mostly copied."""
 
     def layout(self, value: np.ndarray) -> Layout:
@@ -106,7 +139,7 @@ class NumPy:
         return np.from_dlpack(result)
 
 
-class DLPack:
+class DLPack(_OfTvm):
     """Any other type with ``__dlpack__``; results are of its type where it follows the array API, else TVM's."""
 
     def __init__(self, value: Any):
@@ -123,7 +156,11 @@ class DLPack:
         if not tensor.is_contiguous():
             # Reads strides, which TVM's own copy does not; only the CPU's memory can be read like this.
             return NumPy().aligned_copy(np.from_dlpack(value))
-        return tvm.runtime.empty(tuple(tensor.shape), str(tensor.dtype), tensor.device).copyfrom(tensor)
+        # TVM copies on the default stream, which waits for no other.
+        tensor.device.sync(self.stream(tensor.device))
+        copy = tvm.runtime.empty(tuple(tensor.shape), str(tensor.dtype), tensor.device).copyfrom(tensor)
+        tensor.device.sync()
+        return copy
 
     def borrow(self, value: Any) -> Any:
         return tvm_ffi.from_dlpack(value)

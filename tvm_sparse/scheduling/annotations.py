@@ -24,6 +24,9 @@ DEPENDENT_LAUNCH = "tvm_sparse.dependent_launch"
 # divide the input channels between them (`cluster_reduction`).
 SPLIT_K = "tvm_sparse.split_k"
 
+# Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
+KERNEL_LIBRARY = "tvm_sparse.kernel_library"
+
 
 class Order(IntEnum):
     """In which order a thread block goes through its k-tiles.

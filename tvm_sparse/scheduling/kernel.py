@@ -10,7 +10,7 @@ from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 
 from tvm_sparse.scheduling.annotations import WEIGHT_ATTRIBUTE, WEIGHT_CALL
-from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
+from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space, WrittenSpace
 
 
 def bind_weight(func: tirx.PrimFunc, parameter: int, weight: np.ndarray) -> tirx.PrimFunc:
@@ -67,9 +67,13 @@ def kernel_of(space: Space, schedule: Schedule, weight: np.ndarray) -> Kernel:
     """The kernel that `schedule`, one of `space`, makes of `weight`."""
     if isinstance(space, GeneratedSpace):
         space.finish(schedule)
-    func = schedule.mod["main"]
+    if isinstance(space, WrittenSpace):
+        decisions = space.decisions_of(schedule)
+        func, constants = space.written(decisions), space.packed(weight, decisions)
+    else:
+        func, constants = schedule.mod["main"], space.constants(weight)
     if space.fold:
         func = bind_weight(func, 1, weight)
     # Scheduled: DLight leaves it alone. Opaque (kind 8): Relax does not fuse it with its neighbours.
     func = func.with_attr("tirx.is_scheduled", True).with_attr("op_pattern", 8)
-    return Kernel(func, space.constants(weight))
+    return Kernel(func, constants)

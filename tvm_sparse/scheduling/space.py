@@ -197,7 +197,7 @@ class HandMadeSpace(Space):
         self.apply(sch, choose)
         return choose.choices
 
-    def decisions_of(self, sch: Schedule) -> Decisions:
+    def decisions_of(self, sch: Schedule) -> dict[str, Any]:
         return {
             name: choice.to_json(value)
             for (name, choice), value in zip(self.choices.items(), sampled(sch), strict=True)
@@ -205,6 +205,26 @@ class HandMadeSpace(Space):
 
     def starts(self) -> list[Decisions]:
         return [self.decisions_of(self.scheduled())]
+
+
+class WrittenSpace(HandMadeSpace):
+    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes.
+
+    Its `apply` does nothing but `decide`.
+    """
+
+    def decide(self, sch: Schedule, choose: Choose, name: str, candidates: Iterable[int], default: int) -> None:
+        """Ask for a decision, and note it in the schedule: MetaSchedule drops samples that nothing depends on."""
+        value = choose.one_of(name, candidates, default)
+        sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
+
+    @abstractmethod
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
+
+    @abstractmethod
+    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        """The arrays that the kernel takes in the place of the weight."""
 
 
 class GeneratedSpace(Space):

@@ -105,9 +105,9 @@ def symmetric_padding(spec: ConvSpec, x: Tensor) -> tuple[Tensor, tuple[int, int
 
     Torch pads both sides alike; any other padding is written into a copy, as torch users do it.
     """
-    top, left, bottom, right = spec.padding
-    if top == bottom and left == right:
-        return x, (top, left)
+    if spec.symmetric_padding is not None:
+        return x, spec.symmetric_padding
     import torch
 
+    top, left, bottom, right = spec.padding
     return torch.nn.functional.pad(x, (left, right, top, bottom)), (0, 0)

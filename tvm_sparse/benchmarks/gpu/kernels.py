@@ -19,6 +19,7 @@ from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.benchmarks.results import OURS
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
@@ -150,6 +151,7 @@ def _load(library: str, detail: str, spec: ConvSpec, weight: np.ndarray, device:
     import torch
     import tvm
 
+    packed_function.register()
     function = tvm.runtime.load_module(library)["main"]
     with np.load(constants_path(library), allow_pickle=False) as made:
         arrays = [torch.from_numpy(made[name]).to(device, copy=True) for name in made]

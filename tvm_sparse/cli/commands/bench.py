@@ -8,7 +8,7 @@ from rich.console import Console
 from tvm.target import Target
 
 from tvm_sparse.benchmarks import timing
-from tvm_sparse.cli import common
+from tvm_sparse.cli import build_progress, common
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
@@ -40,12 +40,15 @@ def _contenders(
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log)
-    ours = build(prepared, decisions, target)
-    dense = build(prepared, all_dense(decisions, target, "this is the baseline"), target)
+    decisions = decide(prepared.layers, target, log, arguments.allow_tf32)
+    with build_progress.shown(console) as on_progress:
+        ours = build(prepared, decisions, target, on_progress)
+    with build_progress.shown(console) as on_progress:
+        dense = build(prepared, all_dense(decisions, target, "this is the baseline"), target, on_progress)
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)
-    common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected)
+    schedules = [row["schedule"] for row in (*ours.report(), *dense.report())]
+    common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected, schedules)
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
     baseline = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
     if baseline is not None:

@@ -10,12 +10,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import build_progress, common, tables
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, check_outputs, first_divergence
+from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
-from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -30,8 +29,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target = resolve_target(arguments.target)
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log)
-    compiled = build(prepared, decisions, target)
+    decisions = decide(prepared.layers, target, log, arguments.allow_tf32)
+    with build_progress.shown(console) as on_progress:
+        compiled = build(prepared, decisions, target, on_progress)
     exposed = Exposed.of(prepared)
     exposed_model = build(exposed.prepared, decisions, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "model": str(arguments.model),
         "target": target_json(target),
         "baseline": baseline_name,
-        "agreement": AGREEMENT,
+        "agreement": agreement_of(row["schedule"] for row in compiled.report()),
         "inputs": rows,
         "notes": [note] if note else [],
     }
@@ -99,11 +99,12 @@ def _check(
 ) -> dict[str, Any]:
     trace = baseline(inputs) if baseline is not None else None
     tensors = common.outputs_of(exposed_model, inputs)
-    layers = exposed.check_layers(tensors, [row["schedule"] for row in exposed_model.report()], trace)
+    schedules = [row["schedule"] for row in exposed_model.report()]
+    layers = exposed.check_layers(tensors, schedules, trace)
     names = [spec.name for spec in compiled.signature.outputs]
     # Without a baseline, the model that is used is still held against the one whose layers were checked.
     expected = trace.outputs if trace is not None else tensors[: len(names)]
-    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected)
+    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, agreement_of(schedules))
     first = first_divergence([*layers, *outputs])
     return {
         "layers": [each.to_json() for each in layers],

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import build_progress, common, tables
 from tvm_sparse.compiler import build_model
 from tvm_sparse.runtime import artifact
 
@@ -16,8 +16,16 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_read(arguments, console)
     if log is None:
         console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
-    shapes = dict(arguments.input_shape)
-    compiled = build_model.compile(arguments.model, None, arguments.target, log, shapes, arguments.strict_nonfinite)
+    options = {
+        "log": log,
+        "shapes": dict(arguments.input_shape),
+        "strict_nonfinite": arguments.strict_nonfinite,
+        "allow_tf32": arguments.allow_tf32,
+        "batch": arguments.batch,
+    }
+    with build_progress.shown(console) as on_progress:
+        target = arguments.target
+        compiled = build_model.compile(arguments.model, None, target, on_progress=on_progress, **options)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.cli import tables
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "compilers": {name: shutil.which(name) for name in ("gcc", "clang", "nvcc")},
         "linker": _linker(),
         "gpu": {field: gpu_property(field) for field in ("name", "compute_cap", "driver_version")},
+        "cudnn": _self_check("cudnn"),
         "self_check": _self_check("ffi"),
     }
     # Where saving JSON ends the process, nothing else can be asked of TVM.
@@ -101,7 +103,14 @@ def _gpu_abilities(document: Mapping[str, Any], is_sound: bool, why: str) -> lis
             "nvcc on PATH, or: pip install 'tvm-sparse[cuda]'",
         ),
         _ability("run on a GPU", is_sound and "device" in state and gpu is not None, reason, install),
+        _cudnn_ability(document["cudnn"]),
     ]
+
+
+def _cudnn_ability(found: str) -> dict[str, Any]:
+    """`found` is a version, ``none`` or how the check ended."""
+    reason = f"it does not load ({found})" if found != "none" else library.NOT_FOUND
+    return _ability("compute dense layers by cuDNN, and compare with it", found[:1].isdigit(), reason, library.INSTALL)
 
 
 def _ability(what: str, works: bool, why_not: str, install: str) -> dict[str, Any]:

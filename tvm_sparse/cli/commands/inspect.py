@@ -16,6 +16,7 @@ from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import spaces_of
@@ -23,17 +24,26 @@ from tvm_sparse.target.resolve import resolve_target, target_json
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """The document: one object a layer."""
-    target = resolve_target(arguments.target)
-    layers = common.prepared(arguments).layers
-    return document(str(arguments.model), layers, target, common.log_to_read(arguments, console))
+    """The document: one object a layer; with ``--batch`` one document a batch."""
+    target, log, model = resolve_target(arguments.target), common.log_to_read(arguments, console), str(arguments.model)
+
+    def layers_of(name: str, batch: int | None) -> dict[str, Any]:
+        return document(name, common.prepared(arguments, batch).layers, target, log, arguments.allow_tf32)
+
+    if not arguments.batch:
+        return layers_of(model, None)
+    sizes = batch_sizes(arguments.batch)
+    batches = [{"batch": batch, **layers_of(f"{model}, batch {batch}", batch)} for batch in sizes]
+    return {"model": model, "target": target_json(target), "batches": batches}
 
 
-def document(model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None) -> dict[str, Any]:
+def document(
+    model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log), strict=True):
+    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
@@ -104,9 +114,10 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 def show(document: dict[str, Any], console: Console) -> None:
     """What there is, and what would be chosen."""
-    show_layers(document, console)
-    console.print()
-    console.print(tables.decisions([{**row, "schedule": row["chosen"]} for row in document["layers"]]))
+    for each in document.get("batches", [document]):
+        show_layers(each, console)
+        console.print()
+        console.print(tables.decisions([{**row, "schedule": row["chosen"]} for row in each["layers"]]))
 
 
 def show_layers(document: dict[str, Any], console: Console) -> None:

@@ -124,6 +124,7 @@ def _row(record: TuningRecord) -> dict[str, Any]:
         "density": record.pattern.density,
         "schedule": record.schedule,
         "time_us": record.time_us if record.times_us else None,
+        "warm_time_us": record.warm_time_us if record.times_us else None,
         "dense_time_us": record.dense_time_us,
         "speedup": record.speedup,
         "machine": " ".join(str(record.fingerprint[key]) for key in ("kind", "arch", "threads")),

@@ -15,9 +15,10 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Progress, duration
 from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.schedules import schedule_names, spaces_of, why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -32,10 +33,14 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
     log = common.log_to_write(arguments, console)
-    tasks = session.select(session.tasks_of(common.prepared(arguments).layers), arguments.layers)
+    batches = batch_sizes(arguments.batch) if arguments.batch else [None]
+    tasks = [task for batch in batches for task in session.tasks_of(common.prepared(arguments, batch).layers)]
+    tasks = session.select(tasks, arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
-    progress = Progress(console, limit_s=arguments.seconds)
+    if target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
+        console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
+    progress = Progress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     session.tune_tasks(tasks, target, log, _options(arguments), progress)
     rows = [task.to_json() for task in progress.tasks]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
@@ -95,8 +100,8 @@ def show(document: dict[str, Any], console: Console) -> None:
         _show_plan(document, console)
         return
     rows = [{**row, "failures": sum(row["failures"].values())} for row in document["tasks"]]
-    columns = {
-        "layers": "layers",
+    columns = {"layers": "layers"} | ({"batch": "batch"} if len({row["batch"] for row in rows}) > 1 else {})
+    columns |= {
         "trials": "trials",
         "new_trials": "new",
         "failures": "failed",

@@ -27,7 +27,7 @@ __forceinline__ __device__ void {name}() {{
 }}
 """
 # TVM's runtime launches kernels with this tag (its spelling) by ``cuLaunchKernelEx``; the other tag has to be the last.
-_LAUNCHED_EARLY, _DYNAMIC = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
+LAUNCHED_EARLY, LAUNCHED_WITH_SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 _LAUNCH = "tirx.kernel_launch_params"
 
 
@@ -43,7 +43,7 @@ def dependent_launch_pass() -> tvm.transform.Pass:
         if _LAUNCH not in func.attrs or not gpu_info(func.attrs["target"]).has_dependent_launch:
             return func
         tags = [str(tag) for tag in func.attrs[_LAUNCH]]
-        tags.insert(len(tags) - (tags[-1] == _DYNAMIC), _LAUNCHED_EARLY)
+        tags.insert(len(tags) - (tags[-1] == LAUNCHED_WITH_SHARED), LAUNCHED_EARLY)
         return func.with_body(SeqStmt([_call(WAIT, "wait"), func.body])).with_attr(_LAUNCH, tags)
 
     return function_pass("DependentLaunch", wait_first)

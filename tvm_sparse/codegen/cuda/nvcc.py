@@ -1,19 +1,21 @@
 """CUDA source to machine code: TVM's compiler with our settings, large kernels as several sources side by side.
 
-TVM is told by environment variables and by global functions that it calls with the CUDA source of a module. Both belong
-to the process, so builds in several threads share them: the first sets them, the last restores them.
+TVM is told by environment variables and by global functions that it calls with the CUDA source of a module
+(`compile_hooks`). Both belong to the process, so builds in several threads share them: the first sets them, the last
+restores them.
 """
 
+import importlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,20 @@ import tvm_ffi
 from tvm.support import nvcc
 from tvm.target import Target
 
+from tvm_sparse.codegen.cuda.compile_hooks import Shared, hooks, instead
 from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, split
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import compiler_count
 
-# TVM's global functions for the CUDA source of a module: first the one edits it, then the other compiles it.
-_EDIT, _COMPILE = "tvm_callback_cuda_postproc", "tvm_callback_cuda_compile"
+# Settings of TVM and nvcc that change what a source is compiled to.
+_OPTIONS = (
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "TVM_CUDA_NVRTC_EXTRA_OPTS",
+    "TVM_CUDA_PTXAS_REG_LEVEL",
+    "TVM_CUDA_PTXAS_EXTRA_OPTS",
+    "TVM_KERNEL_DEBUG",
+)
 # NVRTC's options for IEEE arithmetic, which undo those of ``--use_fast_math``.
 _IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
 _ARRAY = re.compile(r"\balignas\(\d+\) (?:float|int) (?P<name>\w+)\[(?P<length>\d+)\];")
@@ -51,79 +61,67 @@ def cuda_compiler(target: Target) -> Iterator[None]:
         stack.enter_context(target)
         if target.kind.name == "cuda":
             stack.enter_context(_SETTINGS)
+            stack.enter_context(_HOOKS)
         yield
 
 
-class _Shared(AbstractContextManager[None]):
-    """A context that several threads may be in at a time: the first to come enters it, the last to go leaves it."""
+def is_compiled_here() -> bool:
+    """Whether TVM has CUDA source compiled; without its CUDA runtime, modules hold source for another machine."""
+    return tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None
 
-    def __init__(self, make: Callable[[], ExitStack]):
-        self._make, self._lock, self._users = make, threading.Lock(), 0
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._users == 0:
-                self._context = self._make()
-            self._users += 1
+def toolchain() -> dict[str, str]:
+    """What decides, beside source and target, what CUDA source becomes here: compiler, its version, its settings."""
+    if not is_compiled_here():
+        return {"compiler": "none"}
+    version = _nvcc_version(shutil.which("nvcc") or "") if _mode() == "nvcc" else _nvrtc_version()
+    return {"compiler": _mode(), "version": version, **{k: os.environ[k] for k in _OPTIONS if k in os.environ}}
 
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._context.close()
+
+def _mode() -> str:
+    return os.environ.get("TVM_CUDA_COMPILE_MODE") or ("nvcc" if shutil.which("nvcc") else "nvrtc")
+
+
+@lru_cache(maxsize=1)
+def _nvcc_version(path: str) -> str:
+    if not path:
+        return ""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _nvrtc_version() -> str:
+    _, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    return f"{major}.{minor}"
 
 
 def _settings() -> ExitStack:
     """Sets what TVM reads, until it is closed."""
-    mode = os.environ.get("TVM_CUDA_COMPILE_MODE") or ("nvcc" if shutil.which("nvcc") else "nvrtc")
+    mode = _mode()
     bindings = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
-    # Without TVM's CUDA runtime the code is not compiled here at all.
-    if mode == "nvrtc" and not bindings and tvm_ffi.get_global_func("device_api.cuda", allow_missing=True):
+    if mode == "nvrtc" and not bindings and is_compiled_here():
         raise BuildError("target cuda", "no CUDA compiler", hint="put nvcc on PATH or pip install 'tvm-sparse[cuda]'")
     settings = {
         "TVM_CUDA_COMPILE_MODE": mode,
         "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
         "TVM_CUDA_NVRTC_EXTRA_OPTS": f"{os.environ.get('TVM_CUDA_NVRTC_EXTRA_OPTS', '')} {_IEEE}".strip(),
     }
-    whole = tvm_ffi.get_global_func(_COMPILE, allow_missing=True)
     with ExitStack() as stack:
         # Last what was set before, first the removal of what was not.
         stack.callback(os.environ.update, {name: os.environ[name] for name in settings if name in os.environ})
         for name in settings:
             stack.callback(os.environ.pop, name, None)
         os.environ.update(settings)
-        _register(stack, _EDIT, as_scalars)
-        if whole is not None:
-            _register(stack, _COMPILE, lambda source: _compile(source, whole))
         return stack.pop_all()
 
 
-_SETTINGS = _Shared(_settings)
+_SETTINGS = Shared(_settings)
 
 
-def _register(stack: ExitStack, name: str, function: Callable[..., Any]) -> None:
-    """`function` as TVM's global function `name` until `stack` is closed."""
-    before = tvm_ffi.get_global_func(name, allow_missing=True)
-    tvm_ffi.register_global_func(name, function, override=True)
-    if before is None:
-        stack.callback(tvm_ffi.registry.remove_global_func, name)
-    else:
-        stack.callback(tvm_ffi.register_global_func, name, before, override=True)
-
-
-@contextmanager
-def source_only() -> Iterator[None]:
-    """Have TVM make CUDA source as it would be compiled, and compile nothing."""
-    with ExitStack() as stack:
-        _register(stack, _EDIT, as_scalars)
-        _register(stack, _COMPILE, lambda _source: b"")
-        yield
-
-
-def as_scalars(source: str, _target: Target | None = None) -> str:
+def as_scalars(source: str) -> str:
     """`source` with the arrays of threads that are accessed at constant indices only as that many variables.
 
-    nvcc's front end takes time quadratic in the accesses to a local array. In the form of `_EDIT`.
+    nvcc's front end takes time quadratic in the accesses to a local array.
     """
     arrays = {match["name"] for match in _ARRAY.finditer(source) if int(match["length"]) <= _MAX_LENGTH}
     for name in sorted(arrays):
@@ -140,14 +138,52 @@ def _scalars(declaration: re.Match[str]) -> str:
     return f"{kind} {', '.join(f'{name}_at_{index}' for index in range(int(length)))};"
 
 
-def _compile(source: str, whole: Callable[[str], Any]) -> Any:
-    """The machine code of a module: that of `whole`, or of its translation units where it is large and nvcc compiles.
+def compiled(source: str, whole: Callable[[str], Any]) -> Any:
+    """The machine code of a module: that of `whole`, or of its translation units where it has some."""
+    units = _units(source)
+    return _compile_units(units, Target.current()) if units else whole(source)
 
-    With TVM_KERNEL_DUMP the compiler leaves files in one folder, where translation units would overwrite each other's.
+
+def _units(source: str) -> list[TranslationUnit]:
+    """The translation units that are compiled by themselves; none where the source is compiled as a whole.
+
+    Files that they leave in one folder would overwrite each other.
     """
-    can_link = os.environ.get("TVM_CUDA_COMPILE_MODE") == "nvcc" and "TVM_KERNEL_DUMP" not in os.environ
+    can_link = _mode() == "nvcc" and not leaves_files()
     units = split(source) if can_link else []
-    return _compile_units(units, Target.current()) if len(units) > 1 else whole(source)
+    return units if len(units) > 1 else []
+
+
+def leaves_files() -> bool:
+    """Whether the compiler is asked to leave what it reads and writes in a folder, under one name."""
+    return "TVM_KERNEL_DUMP" in os.environ
+
+
+# Compiles one part of a source.
+Step = Callable[[], bytes]
+# What all parts became -> the module.
+Last = Callable[[list[bytes]], bytes]
+
+
+def steps(source: str, target: Target) -> tuple[list[Step], Last]:
+    """How to compile a CUDA source in parts, each by one compiler, in any thread and order, within `cuda_compiler`.
+
+    A step raises RuntimeError where the compiler rejects its part (`complaint`).
+    """
+    units = _units(source)
+    if units:
+        return [partial(_compile_unit, unit, target) for unit in units], partial(_link, target=target)
+    return [partial(_compile_whole, source, target)], lambda parts: parts[0]
+
+
+def _compile_whole(source: str, target: Target) -> bytes:
+    with target:
+        return bytes(tvm_ffi.get_global_func("tvm_callback_cuda_compile")(source))
+
+
+def complaint(error: BaseException) -> str:
+    """What a compiler says, which TVM puts behind the whole source, megabytes of it; "" where it says nothing."""
+    return str(error).partition("Compilation error:")[2].strip()[:500]
 
 
 def _compile_units(units: list[TranslationUnit], target: Target) -> bytes:
@@ -188,3 +224,20 @@ def _link(objects: list[bytes], target: Target) -> bytes:
         if done.returncode:
             raise RuntimeError(f"Compilation error:\n{done.stdout}{done.stderr}")
         return linked.read_bytes()
+
+
+_HOOKS = hooks(as_scalars, compiled)
+
+
+@contextmanager
+def source_only() -> Iterator[None]:
+    """Have TVM make CUDA source as it would be compiled, and compile nothing; needs no compiler."""
+    with _HOOKS, instead(compile_=lambda _source, _whole: b""):
+        yield
+
+
+@contextmanager
+def prebuilt(source: str, code: bytes) -> Iterator[None]:
+    """Have TVM take `source` and its machine code `code` for whatever CUDA source it makes; needs no compiler."""
+    with _HOOKS, instead(lambda _source: source, lambda _source, _whole: code):
+        yield

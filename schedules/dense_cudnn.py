@@ -1,0 +1,137 @@
+"""Dense convolution for CUDA by NVIDIA's cuDNN, with bias, residual and ReLU: the baseline that a user has today.
+
+Nothing is compiled: the kernel is a call of `cudnn.packed_function`. There are two variants. ``fp32`` computes in
+float32 throughout; ``tf32`` may round inputs to TF32 for the tensor cores, which torch allows by default.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.script.ir_builder import IRBuilder
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.conv2d import conv2d
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import library
+from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
+from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
+from tvm_sparse.scheduling.csr import new_buffer, whole
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32
+from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
+from tvm_sparse.target.gpu import gpu_info
+
+NAME = CUDNN
+TARGET = "cuda"
+FP32 = "fp32"
+# What people call the variants.
+TITLES = {f"{NAME}:{FP32}": "cuDNN float32", f"{NAME}:{TF32}": "cuDNN TF32"}
+_FLOAT_BYTES = 4
+
+
+class Layout(IntEnum):
+    """In which cuDNN computes."""
+
+    NCHW = 0
+    NHWC = 1
+
+
+class Algorithm(IntEnum):
+    """As cuDNN numbers them."""
+
+    IMPLICIT_GEMM = ALGORITHMS["implicit_gemm"]
+    IMPLICIT_PRECOMP_GEMM = ALGORITHMS[PRECOMP]
+
+
+class Epilogue(IntEnum):
+    """Whether the convolution's own call adds bias and residual and applies the ReLU."""
+
+    FUSED = 0
+    APART = 1
+
+
+def why_not_here() -> str:
+    """Why this machine cannot run it, as a sentence; empty if it has cuDNN."""
+    return "" if library.find() is not None else f"{library.NOT_FOUND}: {library.INSTALL}"
+
+
+def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
+    """Both variants, ``fp32`` first.
+
+    Raises
+    ------
+    NotApplicable
+        cuDNN is not on this machine.
+    """
+    if why_not_here():
+        raise NotApplicable(why_not_here())
+    found: list[Space] = [CudnnSpace(spec, FP32)]
+    # Tensor cores have TF32 from compute capability 8.0 on (CUDA programming guide).
+    if gpu_info(target).compute_capability >= 80:
+        found.append(CudnnSpace(spec, TF32))
+    return found
+
+
+class CudnnSpace(WrittenSpace):
+    """The space of one precision; all that is worth measuring is in `starts`."""
+
+    def __init__(self, spec: ConvSpec, precision: str):
+        super().__init__(NAME, precision, conv2d(spec), fold=False)
+        self.spec = spec
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
+        self.decide(sch, choose, "layout", Layout, Layout.NCHW)
+        self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
+
+    def starts(self) -> list[Decisions]:
+        found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
+        spec = self.spec
+        if self.variant != TF32 and (spec.relu or not (spec.bias or spec.residual)):
+            # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
+            found.append(("nchw", "implicit_gemm", "fused"))
+        if spec.bias or spec.residual or spec.relu:
+            # For convolutions of which cuDNN fuses no epilogue.
+            found.append(("nchw", PRECOMP, "apart"))
+        return [dict(zip(("layout", "algorithm", "epilogue"), each, strict=True)) for each in found]
+
+    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        plan = self._plan(decisions)
+        laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
+        # A fused epilogue always adds a bias.
+        no_bias = "bias" in plan.arguments and not self.spec.bias
+        return (laid_out, np.zeros(self.spec.k, np.float32)) if no_bias else (laid_out,)
+
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        spec, plan = self.spec, self._plan(decisions)
+        k, c, r, s = spec.weight_shape
+        shapes = {
+            "x": spec.input_shape,
+            "weight": (k, c, r, s) if plan.layout == "nchw" else (k, r, s, c),
+            "bias": (spec.k,),
+            "residual": spec.output_shape,
+            "y": spec.output_shape,
+        }
+        with IRBuilder() as builder, T.prim_func(s_tir=True):
+            T.func_name("main")
+            arrays = {
+                name: T.arg(name, T.buffer(shapes[name], spec.dtype, layout=None))
+                for name in plan.arguments
+                if name != "scratch"
+            }
+            with T.sblock("root"):
+                # TVM's memory, so that a model plans it with its own.
+                arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
+                T.reads(*(whole(arrays[name]) for name in plan.arguments if name not in ("scratch", "y")))
+                T.writes(whole(arrays["y"]))
+                T.evaluate(T.call_packed(FUNCTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
+        return builder.get().with_attr("tirx.noalias", True)
+
+    def _plan(self, decisions: Mapping[str, Any]) -> Plan:
+        return Plan(self.spec, tf32=self.variant == TF32, **decisions)

@@ -1,0 +1,207 @@
+"""What is kept of built kernels: found again, never half, never more than its limit, and never somebody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tvm_sparse.codegen import kernel_cache
+from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache, content_key
+from tvm_sparse.errors import UsageError
+from tvm_sparse.target.user_folders import HOME, cache_folder
+
+KEYS = [content_key({"number": number}) for number in range(8)]
+WRITER = """
+import sys
+from pathlib import Path
+from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+cache = KernelCache(Path(sys.argv[1]), 1 << 40)
+print("ready", flush=True)
+while True:
+    for number in range(8):
+        cache.write(content_key({"number": number}), bytes([number]) * 3_000_000)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> KernelCache:
+    """An empty one, practically without limit."""
+    return KernelCache(tmp_path, 1 << 40)
+
+
+def files(folder: Path) -> list[Path]:
+    """Its files, the oldest first."""
+    return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+def test_what_is_written_is_read(cache: KernelCache) -> None:
+    """Also by another process, also nothing, also in the place of something else."""
+    assert cache.read(KEYS[0]) is None
+    for content in (b"code", b"", b"other code" * 1000):
+        cache.write(KEYS[0], content)
+        assert cache.read(KEYS[0]) == content
+        assert KernelCache(cache.folder, 1).read(KEYS[0]) == content
+    assert len(files(cache.folder)) == 1
+    assert files(cache.folder)[0].stat().st_mode & 0o077 == 0
+
+
+def test_keys_depend_on_the_content_and_on_what_makes_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the values, not on their order; on versions and on our own code."""
+    key = content_key({"a": 1, "b": [2, "x"]})
+    assert key == content_key({"b": [2, "x"], "a": 1})
+    assert len({key, content_key({"a": 2, "b": [2, "x"]}), content_key({"a": 1, "b": ["x", 2]})}) == 3
+    versions = kernel_cache._versions()
+    assert set(versions) == {"tvm-sparse", "code", "apache-tvm", "apache-tvm-ffi"}
+    for name in versions:
+        monkeypatch.setattr(kernel_cache, "_versions", lambda name=name: {**versions, name: "other"})
+        assert content_key({"a": 1, "b": [2, "x"]}) != key
+
+
+def test_a_change_of_our_code_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any package that decides what a kernel becomes; they are all there."""
+    root = Path(kernel_cache.__file__).parents[1]
+    assert all(list((root / package).rglob("*.py")) for package in kernel_cache._DECIDING)
+    (tmp_path / "codegen").mkdir()
+    monkeypatch.setattr(kernel_cache, "__file__", str(tmp_path / "codegen" / "kernel_cache.py"))
+    codes = set()
+    for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", "1")):
+        (tmp_path / "codegen" / name).write_text(text)
+        codes.add(kernel_cache._versions.__wrapped__()["code"])
+    assert len(codes) == 3
+
+
+DAMAGES = {
+    "cut": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "digest": lambda data: data[:30] + bytes([data[30] ^ 1]) + data[31:],
+    "content": lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:],
+    "longer": lambda data: data + b"!",
+    "nonsense": lambda data: b"nonsense",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_counts_as_none(cache: KernelCache, damage: object) -> None:
+    """It is removed; writing it again works."""
+    cache.write(KEYS[0], b"some code")
+    path = cache.folder / KEYS[0]
+    path.write_bytes(damage(path.read_bytes()))
+    assert cache.read(KEYS[0]) is None
+    assert not path.exists()
+    cache.write(KEYS[0], b"some code")
+    assert cache.read(KEYS[0]) == b"some code"
+
+
+def test_the_files_used_longest_ago_go_first(tmp_path: Path) -> None:
+    """Reading is using."""
+    cache = KernelCache(tmp_path, 350)
+    for number, key in enumerate(KEYS[:3]):
+        cache.write(key, bytes(40))
+        os.utime(tmp_path / key, (number, number))
+    assert cache.read(KEYS[0]) is not None
+    for key in KEYS[3:5]:
+        cache.write(key, bytes(40))
+    kept = {key for key in KEYS if (tmp_path / key).exists()}
+    assert KEYS[0] in kept and KEYS[1] not in kept and KEYS[4] in kept
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= 350
+
+
+def test_what_killed_writers_leave_is_removed_in_time(tmp_path: Path) -> None:
+    """Not while they may still be writing."""
+    old, new = tmp_path / ".0123456789abcdef-old", tmp_path / ".0123456789abcdef-new"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    KernelCache(tmp_path, 1 << 20).write(KEYS[0], b"code")
+    assert not old.exists() and new.exists()
+
+
+def test_two_writers_and_a_kill_leave_no_half(tmp_path: Path) -> None:
+    """Whatever is found is whole, while two processes write the same files and after both are killed."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdout.readline() == b"ready\n"
+    cache, found = KernelCache(tmp_path, 1 << 40), 0
+    end_s = time.monotonic() + 3
+    while time.monotonic() < end_s:
+        for number, key in enumerate(KEYS):
+            content = cache.read(key)
+            assert content is None or content == bytes([number]) * 3_000_000
+            found += content is not None
+    for writer in writers:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+    assert found > 20
+    for number, key in enumerate(KEYS):
+        assert cache.read(key) == bytes([number]) * 3_000_000
+
+
+def test_a_link_or_a_stranger_s_file_is_not_read(cache: KernelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code comes from nobody else."""
+    cache.write(KEYS[0], b"code")
+    (cache.folder / KEYS[1]).symlink_to(cache.folder / KEYS[0])
+    with pytest.warns(UserWarning, match="built kernels cannot be kept"):
+        assert cache.read(KEYS[1]) is None
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert cache.read(KEYS[0]) is None
+
+
+def test_where_the_user_s_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$TVM_SPARSE_HOME, $XDG_CACHE_HOME, the home folder, in this order; relative ones are ignored."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(HOME, str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "own"
+    found = KernelCache.of_user()
+    assert found.folder == tmp_path / "own" / "kernels" and found.folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(HOME, "relative")
+    assert cache_folder() == tmp_path / "xdg" / "tvm-sparse"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "tvm-sparse"
+
+
+def test_the_limit_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 is off, and touches nothing; nonsense is named."""
+    monkeypatch.setenv(HOME, str(tmp_path))
+    monkeypatch.setenv(LIMIT, "3")
+    assert KernelCache.of_user().limit_bytes == 3 << 20
+    monkeypatch.setenv(HOME, str(tmp_path / "other"))
+    monkeypatch.setenv(LIMIT, "0")
+    assert KernelCache.of_user() is None and not (tmp_path / "other").exists()
+    monkeypatch.setenv(LIMIT, "much")
+    with pytest.raises(UsageError, match=r"TVM_SPARSE_CACHE_MIB: not a number of MiB, found much; allowed: 0 or more"):
+        KernelCache.of_user()
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could put code there."""
+    monkeypatch.setenv(HOME, str(tmp_path))
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels").chmod(0o777)
+    with pytest.raises(
+        UsageError, match=r"not this user's alone; remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
+    ):
+        KernelCache.of_user()
+
+
+def test_without_a_place_nothing_is_kept_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning says so: of the folder that cannot be made, and of the file that cannot be written."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(HOME, str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"built kernels cannot be kept: .*set TVM_SPARSE_CACHE_MIB=0"):
+        assert KernelCache.of_user() is None
+    cache = KernelCache(tmp_path / "removed", 1000)
+    with pytest.warns(UserWarning, match="built kernels cannot be kept"):
+        cache.write(KEYS[0], b"code")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.read(KEYS[0]) is None

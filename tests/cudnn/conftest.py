@@ -1,0 +1,45 @@
+"""A cuDNN that computes on the host in the place of NVIDIA's, also for the schedule, which then serves the host."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from fake_cudnn import FakeCudnn, compiled
+
+from tvm_sparse import schedules
+from tvm_sparse.cudnn import library, packed_function
+from tvm_sparse.schedules import dense_cudnn
+
+
+@pytest.fixture(scope="session")
+def fake_folder(tmp_path_factory):
+    """A folder that CUDNN_PATH may name."""
+    folder = tmp_path_factory.mktemp("cudnn")
+    compiled(folder / "lib")
+    return folder
+
+
+@pytest.fixture
+def fake(fake_folder, monkeypatch):
+    """The loaded library, which is the one that is found and that compiled code calls."""
+    found = FakeCudnn(fake_folder / "lib" / library.NAME)
+    found.reset()
+    monkeypatch.setattr(library, "find", lambda: found.library.path)
+    monkeypatch.setattr(library, "load", lambda: found.library)
+    packed_function.register.cache_clear()
+    packed_function.register()
+    yield found
+    found.reset()
+    packed_function.register.cache_clear()
+
+
+@pytest.fixture
+def on_host(fake, monkeypatch):
+    """Lets the schedule serve targets of the host, where the library computes, and be the first to, as on a GPU."""
+    monkeypatch.setattr(dense_cudnn, "TARGET", "llvm")
+    monkeypatch.setattr(
+        schedules, "SCHEDULES", (dense_cudnn, *(each for each in schedules.SCHEDULES if each is not dense_cudnn))
+    )
+    monkeypatch.setattr(dense_cudnn, "gpu_info", lambda _: SimpleNamespace(compute_capability=90))
+    return fake

@@ -1,0 +1,55 @@
+"""Real networks under `torch.compile`: whole, without a graph left to eager, and as eager computes them."""
+
+import pytest
+import torch
+from vision import pruned
+
+from tvm_sparse.dynamo.backend import backend
+
+IMAGE = 64
+MODELS = (
+    "alexnet",
+    "efficientnet_b0",
+    "googlenet",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "regnet_y_400mf",
+    "resnet18",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "vgg11",
+)
+# On a GPU those that the issue names, too.
+LARGE_MODELS = ("resnet50", "vgg16", "densenet121", "inception_v3")
+
+
+def check(name, device, image=IMAGE):
+    """What is compiled agrees with eager, on inputs that eager can tell apart."""
+    model, compiled = pruned(name, image).to(device), []
+    fast = torch.compile(model, backend=backend, options={"on_compiled": compiled.append})
+    x, z = torch.randn(2, 1, 3, image, image, device=device, generator=torch.Generator(device).manual_seed(1))
+    with torch.no_grad():
+        found, want, other = fast(x), model(x), model(z)
+    assert (found - want).abs().max() < 1e-3 * (want - other).abs().max()
+    (only,) = compiled
+    convolutions = sum(isinstance(module, torch.nn.Conv2d) for module in model.modules())
+    # Auxiliary classifiers have convolutions that are for training only.
+    assert 0 < len(only.report()) <= convolutions
+    assert not [row for row in only.report() if not row["layer"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:torch.compile. no tuning log was given", "ignore:input .* is not contiguous")
+def test_on_the_cpu(name):
+    check(name, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *LARGE_MODELS])
+@pytest.mark.filterwarnings("ignore:torch.compile. no tuning log was given", "ignore:input .* is not contiguous")
+def test_on_a_gpu(name, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    check(name, "cuda", 96 if name == "inception_v3" else IMAGE)

@@ -1,0 +1,90 @@
+"""Run the kernels of codegen/cuda/sparse_data.cu on the CPU: compiled as C++, with their primitives as plain code."""
+
+import ctypes
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.scheduling.cuda.data_geometry import Geometry, geometry
+from tvm_sparse.scheduling.cuda.data_tiling import WARP, Tiling
+
+# The emulator's clusters lie along z, the kernels' along x.
+PRIMITIVES = f"""
+#include <math.h>
+#define TVM_SPARSE_DATA_PRIMITIVES
+static struct {{ int x; }} blockDim;
+struct Blocks {{ int x, y, z; }};
+#define __umulhi(a, b) (unsigned)(((unsigned long)(unsigned)(a) * (unsigned)(b)) >> 32)
+static float BITS_AS_FLOAT(int bits) {{ float value; memcpy(&value, &bits, 4); return value; }}
+template <int BYTES> static void copy(void* to, const void* from, bool inside) {{
+  if (((long)to | (inside ? (long)from : 0)) % BYTES) abort();
+  if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
+}}
+static void commit_copies() {{}}
+static void wait_for_copies() {{}}
+static void wait_for_kernel() {{}}
+static void launch_next() {{}}
+static void cluster_arrive() {{ tvm_sparse_cluster_arrive(); }}
+static void cluster_wait() {{ tvm_sparse_cluster_wait(); }}
+static unsigned remote_address(const void* pointer, int other) {{
+  return (const unsigned char*)pointer - (const unsigned char*)shared_memory + (other - rank) * {SHARED};
+}}
+static void remote_store(unsigned address, float value) {{
+  if (address + 4 > sizeof shared_memory) abort();
+  *(float*)((unsigned char*)shared_memory + address) = value;
+}}
+#define SHARED_MEMORY float* shared = (float*)shared_memory[rank]
+#define KERNEL static void
+static Blocks blocks() {{ return {{blockIdx.z, blockIdx.x, blockIdx.y}}; }}
+#define blockIdx blocks()
+"""
+LAUNCH = """
+#undef blockIdx
+static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_; static int stride_;
+static const int* g_;
+typedef void (*Kernel)();
+#define BODY(P, STEP) static void body_##P##_##STEP() { Geometry g; memcpy(&g, g_, sizeof g); \\
+    convolution<P, STEP>(g, stride_, x_, weights_, bias_, residual_, y_); finished[current] = true; __syncthreads(); }
+#define BODIES(P) BODY(P, 1) BODY(P, 2)
+BODIES(1) BODIES(2) BODIES(3) BODIES(4) BODIES(5) BODIES(6) BODIES(7) BODIES(8)
+#define ENTRY(P) body_##P##_1, body_##P##_2
+static Kernel kernels[] = {ENTRY(1), ENTRY(2), ENTRY(3), ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(7), ENTRY(8)};
+extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
+                       int stride, const int* g, int fields, int kernel, int k, int tiles, int parts, int threads) {
+  if (fields * sizeof(int) != sizeof(Geometry)) abort();
+  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, stride_ = stride, g_ = g;
+  blockDim.x = threads;
+  int grid[] = {k, tiles, parts}, block[] = {threads, 1, 1};
+  run_grid(kernels[kernel], grid, block, parts);
+}
+"""
+
+
+@cache
+def _library(folder: Path) -> ctypes.CDLL:
+    path = folder / "sparse_data.cc"
+    path.write_text(PRELUDE + PRIMITIVES + kernel_library.source("sparse_data") + LAUNCH)
+    library = path.with_suffix(".so")
+    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    """The output of a tiling's kernel; elements that it does not write are NaN."""
+    spec, (parts, k, tiles) = tiling.spec, tiling.grid
+    threads = WARP * tiling.warps
+    assert threads <= MAX_THREADS and parts <= MAX_CLUSTER and tiling.shared_bytes(weights.shape[1]) <= SHARED
+    y = np.full(spec.output_shape, np.nan, np.float32)
+    fields = np.array(geometry(tiling), np.int32)
+    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
+    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
+    kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
+    numbers = (weights.shape[1], len(Geometry._fields), kernel, k, tiles, parts, threads)
+    _library(folder).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
+    return y

@@ -1,0 +1,202 @@
+/* cuDNN's functions that tvm_sparse.cudnn calls, on memory of the host, for tests without a GPU.
+ *
+ * Work is done at once. Calls are noted with their numbers. What cuDNN refuses is refused as far as it is known, the
+ * workspace that a convolution asks for is overwritten with NaN, and tests can make a function fail. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
+enum { PRECOMP = 1, RELU = 1, IDENTITY = 5, FMA_MATH = 3 };
+typedef struct { int is_set, shape[4], strides[4]; } Tensor;
+typedef struct { int is_set, nhwc, shape[4]; } Filters;
+typedef struct { int padding[2], stride[2], dilation[2], mode, math, groups; } Convolution;
+typedef struct { int mode, propagates_nan; } Activation;
+typedef struct { void* stream; int in_use; } Handle;
+
+static char notes[1 << 16], failing[64], last_error[256];
+static int fail_status, created;
+static size_t wanted_bytes;
+
+const char* fake_notes(void) { return notes; }
+int fake_created(void) { return created; }
+void fake_reset(void) { notes[0] = failing[0] = last_error[0] = 0; fail_status = 0; wanted_bytes = 0; }
+void fake_fail(const char* name, int status) { snprintf(failing, sizeof failing, "%s", name); fail_status = status; }
+void fake_want_workspace(size_t bytes) { wanted_bytes = bytes; }
+
+static void note(const char* format, const char* name, const void* stream) {
+  size_t end = strlen(notes);
+  snprintf(notes + end, sizeof notes - end, format, name, (unsigned long)stream);
+}
+static int refuse(int status, const char* why) {
+  snprintf(last_error, sizeof last_error, "%s", why);
+  return status;
+}
+#define BEGIN(handle) \
+  note("%s %lu\n", __func__ + 5, (handle)->stream); \
+  if (!strcmp(failing, __func__)) return refuse(fail_status, "as the test\n wanted"); \
+  if (__sync_fetch_and_add(&(handle)->in_use, 1)) return refuse(BAD_PARAM, "two threads use the handle")
+#define END(handle) return __sync_fetch_and_sub(&(handle)->in_use, 1), 0
+#define NEW(type) *(void**)made = calloc(1, sizeof(type)); ++created; return 0
+
+size_t cudnnGetVersion(void) { return 91900; }
+const char* cudnnGetErrorString(int status) {
+  return status == NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED" : status == BAD_PARAM ? "CUDNN_STATUS_BAD_PARAM" : "OTHER";
+}
+void cudnnGetLastErrorString(char* text, size_t size) { snprintf(text, size, "%s", last_error); }
+int cudnnCreate(void** made) {
+  if (!strcmp(failing, __func__)) return refuse(fail_status, "");
+  NEW(Handle);
+}
+int cudnnSetStream(Handle* handle, void* stream) { handle->stream = stream; return 0; }
+int cudnnCreateTensorDescriptor(void** made) { NEW(Tensor); }
+int cudnnCreateFilterDescriptor(void** made) { NEW(Filters); }
+int cudnnCreateConvolutionDescriptor(void** made) { NEW(Convolution); }
+int cudnnCreateActivationDescriptor(void** made) { NEW(Activation); }
+
+int cudnnSetTensor4dDescriptorEx(Tensor* t, int type, int n, int c, int h, int w, int sn, int sc, int sh, int sw) {
+  if (type || n < 1 || c < 1 || h < 1 || w < 1) return refuse(BAD_PARAM, "tensor");
+  *t = (Tensor){1, {n, c, h, w}, {sn, sc, sh, sw}};
+  return 0;
+}
+int cudnnSetFilter4dDescriptor(Filters* f, int type, int format, int k, int c, int r, int s) {
+  if (type || format < 0 || format > 1) return refuse(BAD_PARAM, "filters");
+  *f = (Filters){1, format, {k, c, r, s}};
+  return 0;
+}
+int cudnnSetConvolution2dDescriptor(Convolution* v, int ph, int pw, int sh, int sw, int dh, int dw, int mode, int type) {
+  if (mode != 1 || type) return refuse(BAD_PARAM, "convolution");
+  *v = (Convolution){{ph, pw}, {sh, sw}, {dh, dw}, mode, 0, 1};
+  return 0;
+}
+int cudnnSetConvolutionMathType(Convolution* v, int math) { v->math = math; return 0; }
+int cudnnSetConvolutionGroupCount(Convolution* v, int groups) { v->groups = groups; return 0; }
+int cudnnSetActivationDescriptor(Activation* a, int mode, int nan_option, double coefficient) {
+  if (coefficient != 0) return refuse(BAD_PARAM, "activation");
+  *a = (Activation){mode, nan_option};
+  return 0;
+}
+
+static long at(const Tensor* t, int n, int c, int h, int w) {
+  const int* s = t->strides;
+  return (long)n * s[0] + (long)c * s[1] + (long)h * s[2] + (long)w * s[3];
+}
+#define EACH(t) \
+  for (int n = 0; n < (t)->shape[0]; ++n) for (int c = 0; c < (t)->shape[1]; ++c) \
+    for (int h = 0; h < (t)->shape[2]; ++h) for (int w = 0; w < (t)->shape[3]; ++w)
+
+int cudnnSetTensor(Handle* handle, const Tensor* t, float* y, const float* value) {
+  BEGIN(handle);
+  EACH(t) y[at(t, n, c, h, w)] = *value;
+  END(handle);
+}
+int cudnnTransformTensor(
+    Handle* handle, const float* alpha, const Tensor* from, const float* x, const float* beta, const Tensor* to, float* y) {
+  BEGIN(handle);
+  if (memcmp(from->shape, to->shape, sizeof from->shape)) return refuse(BAD_PARAM, "shapes differ");
+  if (*alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "no plain copy");
+  EACH(to) y[at(to, n, c, h, w)] = x[at(from, n, c, h, w)];
+  END(handle);
+}
+int cudnnAddTensor(
+    Handle* handle, const float* alpha, const Tensor* a, const float* x, const float* beta, const Tensor* t, float* y) {
+  BEGIN(handle);
+  const int* s = a->shape;
+  for (int i = 0; i < 4; ++i) if (s[i] != 1 && s[i] != t->shape[i]) return refuse(BAD_PARAM, "does not broadcast");
+  EACH(t) {
+    float* out = y + at(t, n, c, h, w);
+    *out = *alpha * x[at(a, n % s[0], c % s[1], h % s[2], w % s[3])] + *beta * *out;
+  }
+  END(handle);
+}
+static float relu(float value) { return value < 0 ? 0 : value; }
+int cudnnActivationForward(Handle* handle, const Activation* a, const float* alpha, const Tensor* from, const float* x,
+                           const float* beta, const Tensor* to, float* y) {
+  BEGIN(handle);
+  if (a->mode != RELU || !a->propagates_nan || *alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "activation");
+  EACH(to) y[at(to, n, c, h, w)] = relu(x[at(from, n, c, h, w)]);
+  END(handle);
+}
+
+int cudnnGetConvolutionForwardWorkspaceSize(
+    Handle* handle, const Tensor* x, const Filters* f, const Convolution* v, const Tensor* y, int algorithm, size_t* size) {
+  note("%s%.0lu\n", "GetConvolutionForwardWorkspaceSize", 0);
+  int padded_channels = x->shape[1] == f->shape[1] * v->groups, filters = y->shape[1] == f->shape[0];
+  if (!padded_channels || !filters || x->shape[0] != y->shape[0]) return refuse(BAD_PARAM, "channels");
+  for (int i = 0; i < 2; ++i) {
+    int reach = x->shape[2 + i] + 2 * v->padding[i] - v->dilation[i] * (f->shape[2 + i] - 1) - 1;
+    if (reach < 0 || reach / v->stride[i] + 1 != y->shape[2 + i]) return refuse(BAD_PARAM, "output size");
+  }
+  *size = wanted_bytes ? wanted_bytes : algorithm ? 4096 : 0;
+  return 0;
+}
+/* A float with the 10 bits behind the point that TF32 has, by truncation. */
+static float tf32(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  bits &= 0xffffe000u;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+static int convolve(const Tensor* x, const float* px, const Filters* f, const float* pw, const Convolution* v,
+                    int algorithm, float* workspace, size_t bytes, const Tensor* y, float* py) {
+  size_t needed = wanted_bytes ? wanted_bytes : algorithm ? 4096 : 0;
+  if (bytes < needed || (needed && !workspace)) return refuse(BAD_PARAM, "workspace");
+  memset(workspace, 0xff, bytes);
+  /* Both must be dense in the layout of the filters. */
+  const Tensor* tensors[] = {x, y};
+  for (int i = 0; i < 2; ++i) {
+    const int* s = tensors[i]->shape;
+    int nchw[] = {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}, nhwc[] = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
+    if (memcmp(tensors[i]->strides, f->nhwc ? nhwc : nchw, sizeof nchw)) return refuse(NOT_SUPPORTED, "layouts differ");
+  }
+  if (v->math != FMA_MATH && algorithm != PRECOMP) return refuse(NOT_SUPPORTED, "no tensor cores");
+  const int* g = f->shape;
+  EACH(y) {
+    double sum = 0;
+    int first = c / (g[0] / v->groups) * g[1];
+    for (int i = 0; i < g[1]; ++i) for (int r = 0; r < g[2]; ++r) for (int s = 0; s < g[3]; ++s) {
+      int row = h * v->stride[0] + r * v->dilation[0] - v->padding[0];
+      int column = w * v->stride[1] + s * v->dilation[1] - v->padding[1];
+      if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3]) continue;
+      long place = f->nhwc ? ((c * g[2] + r) * (long)g[3] + s) * g[1] + i : ((c * g[1] + i) * (long)g[2] + r) * g[3] + s;
+      float a = px[at(x, n, first + i, row, column)], b = pw[place];
+      sum += v->math == FMA_MATH ? (double)a * b : (double)tf32(a) * tf32(b);
+    }
+    py[at(y, n, c, h, w)] = (float)sum;
+  }
+  return 0;
+}
+int cudnnConvolutionForward(Handle* handle, const float* alpha, const Tensor* x, const float* px, const Filters* f,
+                            const float* pw, const Convolution* v, int algorithm, void* workspace, size_t bytes,
+                            const float* beta, const Tensor* y, float* py) {
+  BEGIN(handle);
+  if (*alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "scaled");
+  int status = convolve(x, px, f, pw, v, algorithm, workspace, bytes, y, py);
+  __sync_fetch_and_sub(&handle->in_use, 1);
+  return status;
+}
+int cudnnConvolutionBiasActivationForward(
+    Handle* handle, const float* alpha, const Tensor* x, const float* px, const Filters* f, const float* pw,
+    const Convolution* v, int algorithm, void* workspace, size_t bytes, const float* alpha2, const Tensor* z,
+    const float* pz, const Tensor* b, const float* pb, const Activation* a, const Tensor* y, float* py) {
+  BEGIN(handle);
+  int status = 0;
+  if (a->mode == IDENTITY && algorithm != PRECOMP) status = refuse(NOT_SUPPORTED, "identity needs precomp");
+  if (a->mode == RELU && !a->propagates_nan) status = refuse(BAD_PARAM, "loses NaN");
+  if (*alpha != 1 || memcmp(z, y, sizeof *z)) status = refuse(BAD_PARAM, "z and y differ");
+  if (b->shape[1] != y->shape[1] || !pb) status = refuse(BAD_PARAM, "bias");
+  /* An output of its own shows where the residual was overwritten. */
+  long elements = (long)y->shape[0] * y->shape[1] * y->shape[2] * y->shape[3];
+  float* out = malloc(elements * sizeof(float));
+  if (!status) status = convolve(x, px, f, pw, v, algorithm, workspace, bytes, y, out);
+  if (!status) EACH(y) {
+    long i = at(y, n, c, h, w);
+    float value = out[i] + pb[at(b, 0, c, 0, 0)] + (*alpha2 != 0 ? *alpha2 * pz[i] : 0);
+    py[i] = a->mode == RELU ? relu(value) : value;
+  }
+  free(out);
+  __sync_fetch_and_sub(&handle->in_use, 1);
+  return status;
+}

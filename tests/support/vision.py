@@ -1,0 +1,70 @@
+"""torchvision's models with pruned weights, whose activations keep an order of 1 at any depth."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+DENSITY = 0.1
+
+
+def torchvision_models():
+    """The module `torchvision.models`; skips the test where there is no torchvision.
+
+    PyPI has torchvision for torch with CUDA only. Its operators do not load into torch without, and its import fails
+    where they are not declared; its models use none of them.
+    """
+    found = importlib.util.find_spec("torchvision")
+    if found is None:
+        pytest.skip("needs torchvision: pip install 'tvm-sparse[test]'")
+    if not hasattr(torch.ops.torchvision, "nms"):
+        try:
+            torch.ops.load_library(Path(found.origin).with_name("_C.so"))
+        except OSError:
+            for name in ("nms", "qnms"):
+                declaration = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                torch.library.define(f"torchvision::{name}", declaration)
+    import torchvision.models
+
+    return torchvision.models
+
+
+def pruned(name, image, seed=0):
+    """The model `name` of torchvision for images of that height and width, in evaluation mode on the CPU.
+
+    The weights of each convolution but the first and depthwise ones are pruned by magnitude to `DENSITY`; batch norms
+    have the statistics that random images lead to.
+    """
+    torch.manual_seed(seed)
+    options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    model = getattr(torchvision_models(), name)(weights=None, **options)
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    with torch.no_grad():
+        for convolution in convolutions[1:]:
+            if convolution.groups == 1:
+                prune(convolution.weight)
+        _set_statistics(model, torch.randn(8, 3, image, image))
+    return model.eval()
+
+
+def prune(weight, density=DENSITY):
+    """Set the smallest entries to zero, in place, and scale the others so that outputs stay as large."""
+    with torch.no_grad():
+        least = weight.abs().flatten().kthvalue(max(1, round(weight.numel() * (1 - density)))).values
+        kept = weight.abs() > least
+        scale = weight.norm() / (weight * kept).norm()
+        weight.copy_(torch.where(kept, weight * scale, 0))
+
+
+def _set_statistics(model, images):
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        # The plain mean over all batches, of which there is one.
+        norm.momentum = None
+    model.train()(images)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum

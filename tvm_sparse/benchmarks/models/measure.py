@@ -1,0 +1,150 @@
+"""One row: a network at a batch and a density, ours and torch's ways, compared with float64 and timed in turns."""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tvm_sparse.benchmarks.gpu.model_profile import profile, spans_us
+from tvm_sparse.benchmarks.models import torch_models
+from tvm_sparse.compiler.build_model import compile as compile_model
+from tvm_sparse.errors import VerificationError
+from tvm_sparse.runtime.batched_model import AnyModel
+
+ROUNDS, MIN_ROUND_MS = 12, 20.0
+# Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
+# a dozen layers in TF32 do not reach it.
+MAX_RELATIVE_ERROR = {"float32": 1e-4, "tf32": 3e-2}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times of one call in microseconds, medians over rounds; of torch the better of both layouts.
+
+    `sum_of_log_us` adds up what the decisions' records say, `kernels_in_model_us` what the profiler says of the model's
+    kernels. `max_relative_error` is ours, from float64, as a share of the largest output. `ours_exact`: no TF32.
+    """
+
+    model: str
+    batch: int
+    density: float
+    ours_us: float
+    torch_fp32_us: float
+    torch_tf32_us: float
+    torch_fp16_us: float
+    torch_compile_tf32_us: float | None
+    torch_eager_tf32_us: float
+    compile_s: float
+    cached_compile_s: float
+    sum_of_log_us: float | None
+    kernels_in_model_us: float
+    max_relative_error: float
+    ours_exact: bool
+    memory_bytes: int
+    layers: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def measure(
+    name: str, batch: int, density: float, log: Path | None, options: Mapping[str, Any], with_compile: bool
+) -> Row:
+    """The row of one network; `options` are `tvm_sparse.compile`'s.
+
+    Raises
+    ------
+    VerificationError
+        Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
+    """
+    module = torch_models.network(name, density)
+    x = torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    times_s = []
+    for _ in range(2):
+        start = time.perf_counter()
+        compiled = compile_model(module, x, target="cuda", log=log, **options)
+        times_s.append(time.perf_counter() - start)
+    module, x = module.cuda(), x.cuda()
+    error = _error(compiled(x), torch_models.reference(module, x))
+    allowed = MAX_RELATIVE_ERROR["tf32" if options.get("allow_tf32") else "float32"]
+    if not error <= allowed:
+        raise VerificationError(f"{name}, batch {batch}", "differs from float64", error, f"at most {allowed}")
+    before = torch.cuda.mem_get_info()[0]
+    calls = {"ours": lambda: compiled(x), **torch_models.contenders(module, x, with_compile)}
+    medians = {each: statistics.median(values) for each, values in in_turns(calls).items()}
+
+    def best(kind: str) -> float | None:
+        return min((us for each, us in medians.items() if each.rpartition(" ")[0] == kind), default=None)
+
+    kernels = kernel_times_us(calls["ours"])
+    logged = [row["time_us"] for row in compiled.report()]
+    return Row(
+        model=name,
+        batch=batch,
+        density=density,
+        ours_us=medians["ours"],
+        torch_fp32_us=best("fp32") or 0.0,
+        torch_tf32_us=best("tf32") or 0.0,
+        torch_fp16_us=best("fp16") or 0.0,
+        torch_compile_tf32_us=best("compile tf32"),
+        torch_eager_tf32_us=best("eager tf32") or 0.0,
+        compile_s=times_s[0],
+        cached_compile_s=times_s[1],
+        sum_of_log_us=None if None in logged else sum(logged),
+        kernels_in_model_us=sum(each["us"] for each in kernels),
+        max_relative_error=error,
+        ours_exact=not options.get("allow_tf32", False),
+        memory_bytes=before - torch.cuda.mem_get_info()[0],
+        layers=[*_decisions(compiled), *kernels],
+    )
+
+
+def _decisions(compiled: AnyModel) -> list[dict[str, Any]]:
+    return [{key: row[key] for key in ("layer", "schedule", "time_us", "reason")} for row in compiled.report()]
+
+
+def _error(found: Any, expected: Any) -> float:
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Microseconds a call in each round; each round calls every contender as often as fills `MIN_ROUND_MS`."""
+    numbers = {}
+    for name, call in calls.items():
+        _time_us(call, 3)
+        numbers[name] = max(3, round(MIN_ROUND_MS * 1e3 / _time_us(call, 5)))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            # The first call after another contender's finds its data and code displaced, the GPU's clock changed.
+            _time_us(call, 1)
+            found[name].append(_time_us(call, numbers[name]))
+    return found
+
+
+def _time_us(call: Callable[[], Any], number: int) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(number):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / number
+
+
+def kernel_times_us(call: Callable[[], Any], calls: int = 10) -> list[dict[str, Any]]:
+    """Kernels of one call by the profiler: name, times it ran, microseconds of all of these together.
+
+    A kernel that starts early counts from the end of the one that it waits for.
+    """
+    totals: dict[str, list[float]] = defaultdict(list)
+    for name, us in spans_us(profile(call, calls, as_graph=False)):
+        totals[name].append(us)
+    rows = [{"kernel": name, "number": len(us) / calls, "us": sum(us) / calls} for name, us in totals.items()]
+    return sorted(rows, key=lambda row: -row["us"])

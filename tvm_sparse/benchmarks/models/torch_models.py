@@ -1,0 +1,114 @@
+"""Pruned torchvision networks, and the ways in which torch runs them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# torch's own settings for convolutions and products: exact float32, or the tensor cores' TF32 (the default of
+# convolutions).
+FP32, TF32 = False, True
+WARM_UP_CALLS = 3
+
+
+def network(name: str, density: float, seed: int = 0) -> Any:
+    """A torchvision network in evaluation mode with batch norm folded and its convolutions pruned by magnitude.
+
+    The first convolution and depthwise ones stay dense; of a linear layer other than the last, which makes the classes,
+    the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth.
+    """
+    import torchvision
+    from torch.fx.experimental.optimization import fuse
+
+    torch.manual_seed(seed)
+    extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+    module = torchvision.models.get_model(name, weights=None, **extra)
+    folded = fuse(module.eval())
+    for each in folded.modules():
+        if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
+            _draw(each.weight, density if _is_pruned(folded, each) else 1.0)
+    return folded
+
+
+def _is_pruned(module: Any, layer: Any) -> bool:
+    layers = [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+    ends = (layers[0], layers[-1])
+    return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
+
+
+def _draw(weight: Any, density: float) -> None:
+    """Normal values, the largest of them kept, and a scale that keeps the energy of what passes a ReLU (He, 2015)."""
+    with torch.no_grad():
+        weight.normal_()
+        magnitude = weight.abs().flatten()
+        dropped = magnitude.numel() - max(1, round(density * magnitude.numel()))
+        if dropped:
+            weight[weight.abs() <= magnitude.kthvalue(dropped).values] = 0
+        weight *= (2 * weight.shape[0] / weight.square().sum()).sqrt()
+
+
+def reference(module: Any, x: Any) -> Any:
+    """The output in float64."""
+    with torch.no_grad():
+        return copy.deepcopy(module).double()(x.double())
+
+
+def contenders(module: Any, x: Any, with_compile: bool) -> dict[str, Callable[[], Any]]:
+    """Name -> call without arguments that returns the output: torch's precisions in both layouts, as CUDA graphs.
+
+    Names end in the layout: ``fp32 nchw``, ``tf32 nhwc``, ``fp16 nhwc``; ``compile tf32 nhwc`` is
+    ``torch.compile(mode="max-autotune")``, which makes graphs of its own, and ``eager tf32 nhwc`` makes none.
+    """
+    made: dict[str, Callable[[], Any]] = {}
+    for layout, memory_format in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
+        for name, dtype, allowed in (
+            ("fp32", torch.float32, FP32),
+            ("tf32", torch.float32, TF32),
+            ("fp16", torch.half, TF32),
+        ):
+            own = copy.deepcopy(module).to(dtype=dtype, memory_format=memory_format)
+            inputs = x.to(dtype=dtype, memory_format=memory_format)
+            made[f"{name} {layout}"] = _graph(own, inputs, allowed)
+            if name == "tf32":
+                made[f"eager tf32 {layout}"] = _eager(own, inputs)
+                if with_compile and layout == "nhwc":
+                    compiled = torch.compile(own, mode="max-autotune")
+                    made[f"compile tf32 {layout}"] = _eager(compiled, inputs)
+    return made
+
+
+def _allow(tf32: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def _eager(module: Any, x: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        _allow(TF32)
+        with torch.no_grad():
+            return module(x)
+
+    for _ in range(WARM_UP_CALLS):
+        call()
+    return call
+
+
+def _graph(module: Any, x: Any, tf32: bool) -> Callable[[], Any]:
+    """Replays of a graph, recorded after cuDNN has chosen its algorithms by timing them."""
+    _allow(tf32)
+    torch.backends.cudnn.benchmark = True
+    with torch.no_grad():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_CALLS):
+                module(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = module(x)
+
+    def call() -> Any:
+        graph.replay()
+        return output
+
+    return call

@@ -1,0 +1,251 @@
+// Convolutions whose non-zero weights are data: one kernel for every shape, weight and tile of `data_cuda`.
+//
+// A thread block computes `filters` output channels of a tile of pixels. It copies its weights to shared memory, which
+// needs nothing of the kernel before it, waits for that kernel, and copies its part of the input beside them. Then a
+// warp takes one filter after the other. Its lanes have neighbouring pixels, 32 of them P times. For each pair of
+// non-zeros all lanes read two (value, offset) by one 16-byte load, and for each non-zero P inputs at `offset` from
+// their pixels. A tile lies in shared memory so that a lane's neighbour reads the next float, across the ends of rows
+// too: what a lane computes between rows is not stored. So reads have no bank conflicts, and the P inputs of a lane
+// differ by a constant that is part of the instruction.
+//
+// Blocks that share the input channels (`parts`) are a cluster: each sends a filter's partial sums to the block that
+// adds them up.
+//
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/data_geometry.py, in that order; a
+// divisor d comes with 2^32 / d + 1 as d_m, with which a division is a multiplication.
+
+#define FIELDS(X)                                                                                                 \
+  /* Tiles and blocks; `pitch` is from one row of a tile's pixels to the next, `quads` are 4 pixels of a filter. */ \
+  X(rows) X(columns) X(filters) X(parts) X(pixel_groups) X(pixel_groups_m) X(filters_at_once)                     \
+  X(pitch) X(pitch_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(quads) X(quads_m) X(k_tiles) X(k_tiles_m) \
+  /* Output: its size, elements of a map and of an image. */                                                      \
+  X(out_h) X(out_w) X(out_map) X(out_image)                                                                       \
+  /* Input: its size, elements of a channel, of an image, of a part's channels, of a group's. */                  \
+  X(in_h) X(in_w) X(channel) X(image) X(part_elements) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(pad_w) \
+  /* Staging: vectors of so many floats, in all, of a channel, of a row; rows of a plane, planes. */              \
+  X(mode) X(vector) X(vectors) X(per_channel) X(per_channel_m) X(per_row) X(per_row_m)                            \
+  X(plane_rows) X(plane_rows_m) X(planes_w) X(planes_w_m) X(plane) X(plane_m)                                     \
+  /* In shared memory: floats of a row, of a channel, before a row, of all; rows that begin with zeros. */        \
+  X(row_pitch) X(channel_pitch) X(lead) X(input_floats) X(zero_rows)                                              \
+  /* Where pairs begin among a block's weights, in 16 bytes; what follows the sum. */                             \
+  X(first_pair) X(has_bias) X(has_residual) X(relu)
+
+#define DECLARED(name) int name;
+#define PARAMETER(name) , int name
+#define PASSED(name) name,
+struct Geometry {
+  FIELDS(DECLARED)
+};
+
+enum { PLANES, ROWS, RUN };
+
+// The other files of a build may define these in their own way (tests run the kernels on a CPU).
+#ifndef TVM_SPARSE_DATA_PRIMITIVES
+__device__ __forceinline__ unsigned shared_address(const void* pointer) { return __cvta_generic_to_shared(pointer); }
+// An asynchronous copy of BYTES to shared memory; zeros where not `inside`.
+template <int BYTES>
+__device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
+  int bytes = inside ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
+                 "n"(BYTES)
+                 : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Programmatic dependent launch: the kernel before this one is complete; the next one may start.
+__device__ __forceinline__ void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// The address of `pointer`'s counterpart in another block of the cluster, and a store to such an address.
+__device__ __forceinline__ unsigned remote_address(const void* pointer, int rank) {
+  unsigned remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(pointer)), "r"(rank));
+  return remote;
+}
+__device__ __forceinline__ void remote_store(unsigned address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+#define SHARED_MEMORY extern __shared__ __align__(16) float shared[]
+#define KERNEL extern "C" __global__ void __launch_bounds__(1024, 1)
+#define BITS_AS_FLOAT __int_as_float
+#endif
+
+__device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
+
+// Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
+// before. With a row stride, rows whose outputs follow each other lie together, as planes.
+template <int V>
+__device__ __forceinline__ void stage_rows(const Geometry& g, const float* x, float* input, int y0, int x0, int thread,
+                                           int threads) {
+  for (int i = thread; i < g.vectors; i += threads) {
+    int c = divide(i, g.per_channel, g.per_channel_m), rest = i - c * g.per_channel;
+    int row = divide(rest, g.per_row, g.per_row_m), column = (rest - row * g.per_row) * V;
+    int plane = divide(row, g.plane_rows, g.plane_rows_m);
+    int in_y = (y0 + row - plane * g.plane_rows) * g.stride_h + plane - g.pad_h, in_x = x0 + column;
+    bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w;
+    copy<4 * V>(input + c * g.channel_pitch + row * g.row_pitch + g.lead + column,
+                x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside);
+  }
+}
+
+// One float at a time: with strides, each residue of row and column is a plane, in which an output's neighbour reads
+// the next float.
+__device__ __forceinline__ void stage_planes(const Geometry& g, const float* x, float* input, int y0, int x0,
+                                             int thread, int threads) {
+  for (int i = thread; i < g.vectors; i += threads) {
+    int c = divide(i, g.per_channel, g.per_channel_m), rest = i - c * g.per_channel;
+    int plane = divide(rest, g.plane, g.plane_m), place = rest - plane * g.plane;
+    int row = divide(place, g.pitch, g.pitch_m), column = place - row * g.pitch;
+    int plane_y = divide(plane, g.planes_w, g.planes_w_m), plane_x = plane - plane_y * g.planes_w;
+    int in_y = (y0 + row) * g.stride_h + plane_y - g.pad_h, in_x = (x0 + column) * g.stride_w + plane_x - g.pad_w;
+    bool inside = (unsigned)in_y < (unsigned)g.in_h && (unsigned)in_x < (unsigned)g.in_w;
+    copy<4>(input + c * g.channel_pitch + rest, x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside);
+  }
+}
+
+__device__ __forceinline__ void stage(const Geometry& g, const float* x, float* input, int y0, int x0, int thread,
+                                      int threads) {
+  if (g.mode == PLANES)
+    stage_planes(g, x, input, y0, x0, thread, threads);
+  else if (g.mode == RUN)
+    for (int i = thread; i < g.vectors; i += threads) copy<16>(input + i * 4, x + i * 4, true);
+  else if (g.vector == 4)
+    stage_rows<4>(g, x, input, y0, x0, thread, threads);
+  else if (g.vector == 2)
+    stage_rows<2>(g, x, input, y0, x0, thread, threads);
+  else
+    stage_rows<1>(g, x, input, y0, x0, thread, threads);
+}
+
+// Element of a map that the pixel at `place` of a tile is, or -1 where it is none.
+__device__ __forceinline__ int output_at(const Geometry& g, int place, int y0, int x0) {
+  int row = divide(place, g.pitch, g.pitch_m), column = place - row * g.pitch;
+  bool inside = row < g.rows && column < g.columns && y0 + row < g.out_h && x0 + column < g.out_w;
+  return inside ? (y0 + row) * g.out_w + x0 + column : -1;
+}
+
+// A block's weights: where each filter's pairs begin (filters + 1), its output channel, then the pairs.
+template <int P, int STEP>
+__device__ __forceinline__ void convolution(const Geometry& g, int stride, const float* __restrict__ x,
+                                            const int4* __restrict__ weights, const float* __restrict__ bias,
+                                            const float* __restrict__ residual, float* __restrict__ y) {
+  SHARED_MEMORY;
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
+  int over_x = divide(blockIdx.z, g.tiles_x, g.tiles_x_m), n = divide(over_x, g.tiles_y, g.tiles_y_m);
+  const int y0 = (over_x - n * g.tiles_y) * g.rows, x0 = (blockIdx.z - over_x * g.tiles_x) * g.columns;
+  const int places = g.pixel_groups * P * 32;
+  int4* own = (int4*)shared;
+  float *input = shared + stride * 4, *sums = input + g.input_floats;
+  if (g.parts > 1) cluster_arrive();
+  const int4* from = weights + (size_t)(blockIdx.y * g.parts + part) * stride;
+  for (int i = thread; i < stride; i += threads) copy<16>(own + i, from + i, true);
+  for (int i = thread; i < g.zero_rows; i += threads)
+    for (int j = 0; j < g.lead; j++)
+      if (i * g.row_pitch + j < g.input_floats) input[i * g.row_pitch + j] = 0.f;
+  wait_for_kernel();
+  launch_next();
+  const int group = divide(blockIdx.y, g.k_tiles, g.k_tiles_m);
+  stage(g, x + (size_t)n * g.image + group * g.group_elements + part * g.part_elements, input, y0, x0, thread, threads);
+  commit_copies();
+  const int filter = divide(warp, g.pixel_groups, g.pixel_groups_m), first = (warp - filter * g.pixel_groups) * P * 32 + lane;
+  int outputs[P];
+#pragma unroll
+  for (int p = 0; p < P; p++) outputs[p] = output_at(g, first + p * 32, y0, x0);
+  y += (size_t)n * g.out_image;
+  residual += (size_t)n * g.out_image;
+  wait_for_copies();
+  __syncthreads();
+  const int *begins = (const int*)own, *channels = begins + g.filters + 1;
+  const int4* pairs = own + g.first_pair;
+  const char* mine = (const char*)(input + first * STEP);
+  if (g.parts > 1) cluster_wait();
+  const int shift = g.parts == 8 ? 3 : g.parts == 4 ? 2 : g.parts == 2 ? 1 : 0;
+  for (int f = filter; f < g.filters; f += g.filters_at_once) {
+    float acc[P], added[P];
+    const int channel = channels[f], map = channel * g.out_map;
+    const float own_bias = g.parts == 1 && g.has_bias ? bias[channel] : 0.f;
+#pragma unroll
+    for (int p = 0; p < P; p++) acc[p] = added[p] = 0.f;
+    if (g.parts == 1 && g.has_residual)
+#pragma unroll
+      for (int p = 0; p < P; p++)
+        if (outputs[p] >= 0) added[p] = residual[map + outputs[p]];
+    int4 pair = pairs[begins[f]];
+#pragma unroll 2
+    for (int i = begins[f], end = begins[f + 1]; i < end; i++) {
+      int4 next = pairs[i + 1];
+      const char *at0 = mine + pair.y, *at1 = mine + pair.w;
+      float in0[P], in1[P];
+#pragma unroll
+      for (int p = 0; p < P; p++) in0[p] = *(const float*)(at0 + p * 128 * STEP);
+#pragma unroll
+      for (int p = 0; p < P; p++) in1[p] = *(const float*)(at1 + p * 128 * STEP);
+#pragma unroll
+      for (int p = 0; p < P; p++) acc[p] = fmaf(BITS_AS_FLOAT(pair.x), in0[p], acc[p]);
+#pragma unroll
+      for (int p = 0; p < P; p++) acc[p] = fmaf(BITS_AS_FLOAT(pair.z), in1[p], acc[p]);
+      pair = next;
+    }
+    if (g.parts == 1) {
+#pragma unroll
+      for (int p = 0; p < P; p++) {
+        float value = acc[p] + own_bias + added[p];
+        if (outputs[p] >= 0) y[map + outputs[p]] = g.relu ? fmaxf(value, 0.f) : value;
+      }
+    } else {
+      const int slot = part * (g.filters >> shift) + (f >> shift);
+      unsigned to = remote_address(sums + slot * places + first, f & (g.parts - 1));
+#pragma unroll
+      for (int p = 0; p < P; p++) remote_store(to + p * 128, acc[p]);
+    }
+  }
+  if (g.parts == 1) return;
+  // Four pixels a thread of the filters that are this block's to add up; what memory holds of them is read ahead.
+  cluster_arrive();
+  const int all = (g.filters >> shift) * places / 4;
+  int outputs4[4], map = 0;
+  float added4[4];
+  auto read_ahead = [&](int i) {
+    const int own_filter = divide(i, g.quads, g.quads_m), place = i * 4 - own_filter * places;
+    const int channel = channels[(own_filter << shift) + part];
+    const float own_bias = g.has_bias ? bias[channel] : 0.f;
+    map = channel * g.out_map;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      outputs4[j] = output_at(g, place + j, y0, x0);
+      added4[j] = own_bias + (g.has_residual && outputs4[j] >= 0 ? residual[map + outputs4[j]] : 0.f);
+    }
+  };
+  int i = thread;
+  if (i < all) read_ahead(i);
+  cluster_wait();
+  while (i < all) {
+    float sum[4] = {0.f, 0.f, 0.f, 0.f};
+    for (int p = 0; p < g.parts; p++) {
+      const float4 next = ((const float4*)sums)[p * all + i];
+      sum[0] += next.x, sum[1] += next.y, sum[2] += next.z, sum[3] += next.w;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const float value = sum[j] + added4[j];
+      if (outputs4[j] >= 0) y[map + outputs4[j]] = g.relu ? fmaxf(value, 0.f) : value;
+    }
+    i += threads;
+    if (i < all) read_ahead(i);
+  }
+}
+
+// A kernel for each number of pixels a lane and step between them.
+#define CONVOLUTION(P, STEP)                                                                                \
+  KERNEL tvm_sparse_data_##P##_##STEP(const float* x, const int4* weights, const float* bias,              \
+                                      const float* residual, float* y, int stride FIELDS(PARAMETER)) {     \
+    const Geometry g = {FIELDS(PASSED)};                                                                    \
+    convolution<P, STEP>(g, stride, x, weights, bias, residual, y);                                         \
+  }
+#define BOTH_STEPS(P) CONVOLUTION(P, 1) CONVOLUTION(P, 2)
+BOTH_STEPS(1) BOTH_STEPS(2) BOTH_STEPS(3) BOTH_STEPS(4) BOTH_STEPS(5) BOTH_STEPS(6) BOTH_STEPS(7) BOTH_STEPS(8)

@@ -1,0 +1,157 @@
+"""What building kernels has made, on disk, under a key that says what it was made from.
+
+A file holds its content's SHA-256 and the content, which is data to whoever reads it. It is written beside its place
+and moved there whole, so readers and writers in several processes meet no half of one; a damaged file counts as none.
+Where the folder takes more than its limit the files that were not used for longest go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.errors import UsageError
+from tvm_sparse.target.user_folders import cache_folder, make_private
+from tvm_sparse.version import __version__
+
+# Environment variable: what the folder may take, in MiB; 0: nothing is kept, and nothing read.
+LIMIT = "TVM_SPARSE_CACHE_MIB"
+DEFAULT_LIMIT_MIB = 4096
+# Begins each file; another format has another one.
+_MAGIC = b"tvm-sparse kernel cache 1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+# A file beside its place that is older, in seconds, was left there by a writer that was killed.
+_ABANDONED_S = 3600.0
+# Packages whose code decides what a kernel becomes.
+_DECIDING = ("target", "conv", "scheduling", "schedules", "codegen")
+
+
+def content_key(parts: Mapping[str, Any]) -> str:
+    """The key of what is made from `parts`, JSON values, by this version of tvm-sparse and TVM: 64 hex digits."""
+    text = json.dumps({**parts, "versions": _versions()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    """Versions of what makes kernels; of tvm-sparse the code too, which may change without its number."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(path for package in _DECIDING for path in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    return {"tvm-sparse": __version__, "code": digest.hexdigest(), **versions}
+
+
+class KernelCache:
+    """The files in `folder`, which together take `limit_bytes` at most, about."""
+
+    def __init__(self, folder: Path, limit_bytes: int):
+        self.folder, self.limit_bytes = folder, limit_bytes
+        # What was written since files were last counted; the first write counts them.
+        self._uncounted = limit_bytes
+
+    @classmethod
+    def of_user(cls) -> KernelCache | None:
+        """This user's; None, with a warning, where it cannot be used, and without one where its limit is 0.
+
+        Raises
+        ------
+        UsageError
+            The limit is no number, or somebody else could put files into the folder.
+        """
+        limit = _limit_bytes()
+        if not limit:
+            return None
+        try:
+            folder = cache_folder() / "kernels"
+            is_private = make_private(folder)
+        except (OSError, RuntimeError) as error:
+            _warn(error)
+            return None
+        if not is_private:
+            hint = "remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
+            raise UsageError(str(folder), "the folder of built kernels is not this user's alone", hint=hint)
+        return cls(folder, limit)
+
+    def read(self, key: str) -> bytes | None:
+        """The content under `key`; None where there is none."""
+        path = self.folder / key
+        try:
+            # Not through a link, which could lead out of the folder.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                found = os.fstat(file.fileno())
+                data = file.read() if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else b""
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _warn(error)
+            return None
+        start = len(_MAGIC) + _DIGEST_BYTES
+        content = data[start:]
+        if data[:start] != _MAGIC + hashlib.sha256(content).digest():
+            path.unlink(missing_ok=True)
+            return None
+        return content
+
+    def write(self, key: str, content: bytes) -> None:
+        """Keep `content` under `key`; where that fails, as on a full disk, a warning says so."""
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{key[:16]}-", dir=self.folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_MAGIC + hashlib.sha256(content).digest())
+                    file.write(content)
+                Path(name).replace(self.folder / key)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+            self._uncounted += len(content)
+            # Counting costs more than a small write.
+            if self._uncounted > self.limit_bytes // 16:
+                self._trim()
+        except OSError as error:
+            _warn(error)
+
+    def _trim(self) -> None:
+        """Remove what writers left behind, and the files used longest ago where all take more than they may."""
+        self._uncounted = 0
+        files: list[tuple[float, int, str]] = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                # Another process may remove it meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    if not entry.name.startswith("."):
+                        files.append((found.st_mtime, found.st_size, entry.path))
+                    elif time.time() - found.st_mtime > _ABANDONED_S:
+                        Path(entry.path).unlink()
+        excess = sum(size for _, size, _ in files) - self.limit_bytes
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                break
+            Path(path).unlink(missing_ok=True)
+            excess -= size
+
+
+def _limit_bytes() -> int:
+    setting = os.environ.get(LIMIT, str(DEFAULT_LIMIT_MIB))
+    if not setting.isdecimal():
+        raise UsageError(f"environment variable {LIMIT}", "not a number of MiB", setting, "0 or more")
+    return int(setting) << 20
+
+
+def _warn(error: Exception) -> None:
+    """Python shows a warning once for each text."""
+    warnings.warn(f"built kernels cannot be kept: {error}; set {LIMIT}=0 to keep none", stacklevel=2)

@@ -1,0 +1,58 @@
+"""One model out of those compiled for several batch sizes, after a check that samples do not depend on each other."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tvm
+
+from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.errors import ModelError
+from tvm_sparse.runtime.batched_model import BatchedModel
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.target.compatibility import why_not_here
+
+# The samples of the check are drawn from this seed.
+SEED = 2020
+
+
+def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
+    """`models`, by batch size, as one.
+
+    Raises
+    ------
+    ModelError
+        What comes out for a sample depends on the batch that it is in. Checked where this machine runs the code.
+    """
+    found = BatchedModel(models)
+    if why_not_here(found.target):
+        return found
+    rng = np.random.default_rng(SEED)
+    first = [_random(rng, spec.shape[1:], spec.dtype) for spec in found.signature.inputs]
+    expected = None
+    # The largest again: neighbours are others each time.
+    for batch in (*found.batches, found.batches[-1]):
+        outputs = _first_outputs(models[batch], first, rng)
+        expected = expected or outputs
+        worst = max(map(relative_difference, outputs, expected))
+        if not worst <= AGREEMENT:
+            difference = f"a difference of {worst:.3g} of the largest value at batch {batch}"
+            hint = "such a model is right only in the batch that it is given: compile it without batch"
+            problem = "what comes out for a sample depends on the others of its batch"
+            raise ModelError("model", problem, difference, f"up to {AGREEMENT}", hint)
+    return found
+
+
+def _first_outputs(model: CompiledModel, first: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """What `model` makes of the sample `first` among random ones, one array an output."""
+    inputs = [_random(rng, spec.shape, spec.dtype) for spec in model.signature.inputs]
+    for array, sample in zip(inputs, first, strict=True):
+        array[0] = sample
+    outputs = model(*(tvm.runtime.tensor(array, model.device) for array in inputs))
+    return [output.numpy()[0] for output in ([outputs] if model.signature.single else outputs)]
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Standard normal numbers; zeros and ones where they are to be integers, which may be indices."""
+    if np.dtype(dtype).kind == "f":
+        return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    return np.asarray(rng.integers(0, 2, shape)).astype(dtype)

@@ -1,0 +1,118 @@
+"""The functions of cuDNN's C library that a convolution needs, with their types and numbers.
+
+They are those of cuDNN 9's reference, "cudnn_ops" and "cudnn_cnn". NVIDIA calls them deprecated in favour of its graph
+interface, which computes the same by the same kernels; every cuDNN 9 exports them. They need no package besides the
+library: nvidia-cudnn-frontend would be one more to install, and its newer versions require others.
+
+Descriptors and handles are integers, and so are addresses on the GPU. They are made once and live as long as the
+process: to destroy a handle waits for the GPU.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from tvm_sparse.cudnn.library import Library
+
+_FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = 0, 1, 1
+# Math types: the default lets float32 be rounded to TF32 for the tensor cores, the other computes in float32 only.
+_DEFAULT_MATH, _FMA_MATH = 0, 3
+_FORMATS = {"nchw": 0, "nhwc": 1}
+RELU, IDENTITY = 1, 5
+_ADDRESS, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cudnnCreate": (_ADDRESS,),
+    "cudnnSetStream": (_ADDRESS, _ADDRESS),
+    "cudnnCreateTensorDescriptor": (_ADDRESS,),
+    "cudnnSetTensor4dDescriptorEx": (_ADDRESS, *[_INT] * 9),
+    "cudnnCreateFilterDescriptor": (_ADDRESS,),
+    "cudnnSetFilter4dDescriptor": (_ADDRESS, *[_INT] * 6),
+    "cudnnCreateConvolutionDescriptor": (_ADDRESS,),
+    "cudnnSetConvolution2dDescriptor": (_ADDRESS, *[_INT] * 8),
+    "cudnnSetConvolutionMathType": (_ADDRESS, _INT),
+    "cudnnSetConvolutionGroupCount": (_ADDRESS, _INT),
+    "cudnnCreateActivationDescriptor": (_ADDRESS,),
+    "cudnnSetActivationDescriptor": (_ADDRESS, _INT, _INT, ctypes.c_double),
+    "cudnnGetConvolutionForwardWorkspaceSize": (*[_ADDRESS] * 5, _INT, _ADDRESS),
+    "cudnnSetTensor": (_ADDRESS,) * 4,
+    "cudnnTransformTensor": (_ADDRESS,) * 7,
+    "cudnnAddTensor": (_ADDRESS,) * 7,
+    "cudnnActivationForward": (_ADDRESS,) * 8,
+    "cudnnConvolutionForward": (*[_ADDRESS] * 7, _INT, _ADDRESS, _SIZE, *[_ADDRESS] * 3),
+    "cudnnConvolutionBiasActivationForward": (*[_ADDRESS] * 7, _INT, _ADDRESS, _SIZE, *[_ADDRESS] * 8),
+}
+
+
+class CudnnError(RuntimeError):
+    """A function of cuDNN failed; the message has its name, the status' name and what cuDNN says more."""
+
+
+class Cudnn:
+    """One library's functions; CudnnError from each method where its call fails."""
+
+    def __init__(self, library: Library):
+        self.version = library.version
+        self._functions = library.functions
+        self._functions.cudnnGetErrorString.restype = ctypes.c_char_p
+        for name, types in _FUNCTIONS.items():
+            getattr(self._functions, name).argtypes = types
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function."""
+        status = getattr(self._functions, name)(*arguments)
+        if status:
+            more = ctypes.create_string_buffer(256)
+            self._functions.cudnnGetLastErrorString(more, _SIZE(len(more)))
+            text = " ".join(more.value.decode(errors="replace").split())
+            said = self._functions.cudnnGetErrorString(status).decode()
+            raise CudnnError(f"{name}: {said}" + (f" ({text})" if text else ""))
+
+    def create_handle(self) -> int:
+        """A handle for the GPU that is current on the calling thread."""
+        return self._created("cudnnCreate")
+
+    def tensor(self, shape: Sequence[int], strides: Sequence[int]) -> int:
+        """A float32 tensor (N, C, H, W) whose elements lie so many elements apart."""
+        descriptor = self._created("cudnnCreateTensorDescriptor")
+        self.call("cudnnSetTensor4dDescriptorEx", descriptor, _FLOAT, *shape, *strides)
+        return descriptor
+
+    def filters(self, shape: Sequence[int], layout: str) -> int:
+        """A float32 weight (K, C / groups, R, S), in memory so or, for ``nhwc``, (K, R, S, C / groups)."""
+        descriptor = self._created("cudnnCreateFilterDescriptor")
+        self.call("cudnnSetFilter4dDescriptor", descriptor, _FLOAT, _FORMATS[layout], *shape)
+        return descriptor
+
+    def convolution(
+        self,
+        padding: tuple[int, int],
+        stride: tuple[int, int],
+        dilation: tuple[int, int],
+        groups: int,
+        tf32: bool,
+    ) -> int:
+        """A convolution that accumulates in float32; with `tf32` its inputs may be rounded to TF32."""
+        descriptor = self._created("cudnnCreateConvolutionDescriptor")
+        sizes = (*padding, *stride, *dilation)
+        self.call("cudnnSetConvolution2dDescriptor", descriptor, *sizes, _CROSS_CORRELATION, _FLOAT)
+        self.call("cudnnSetConvolutionMathType", descriptor, _DEFAULT_MATH if tf32 else _FMA_MATH)
+        self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
+        return descriptor
+
+    def activation(self, mode: int) -> int:
+        """`RELU` or `IDENTITY`; NaN stays NaN."""
+        descriptor = self._created("cudnnCreateActivationDescriptor")
+        self.call("cudnnSetActivationDescriptor", descriptor, mode, _PROPAGATE_NAN, 0.0)
+        return descriptor
+
+    def workspace_bytes(self, handle: int, x: int, weight: int, convolution: int, y: int, algorithm: int) -> int:
+        """What an algorithm needs for a convolution, by its descriptors, on the GPU of `handle`."""
+        size = _SIZE()
+        descriptors = (x, weight, convolution, y, algorithm)
+        self.call("cudnnGetConvolutionForwardWorkspaceSize", handle, *descriptors, ctypes.byref(size))
+        return size.value
+
+    def _created(self, name: str) -> int:
+        made = _ADDRESS()
+        self.call(name, ctypes.byref(made))
+        return made.value or 0

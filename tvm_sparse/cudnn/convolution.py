@@ -1,0 +1,120 @@
+"""One convolution by cuDNN: its descriptors, made once, and its calls."""
+
+import ctypes
+from collections.abc import Mapping
+
+from tvm_sparse.cudnn.api import IDENTITY, RELU, Cudnn, CudnnError
+from tvm_sparse.cudnn.plan import ALGORITHMS, Plan
+from tvm_sparse.errors import BuildError
+
+_ONE, _ZERO = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
+_Shape = tuple[int, int, int, int]
+
+
+def _strides(shape: _Shape, layout: str = "nchw") -> _Shape:
+    """Of a tensor (N, C, H, W) that is dense in memory, in elements."""
+    _, c, h, w = shape
+    return (c * h * w, h * w, w, 1) if layout == "nchw" else (h * w * c, 1, w * c, c)
+
+
+class Convolution:
+    """What `plan` says, with a handle of one GPU; not for two threads at once.
+
+    `needed_bytes` is the workspace that cuDNN asks for.
+
+    Raises
+    ------
+    BuildError
+        cuDNN does not compute it, or needs more workspace than the plan has; also from calls.
+    """
+
+    def __init__(self, cudnn: Cudnn, handle: int, plan: Plan):
+        self._cudnn, self._handle, self._plan, self._offsets = cudnn, handle, plan, plan.scratch
+        try:
+            self._describe()
+        except CudnnError as error:
+            raise self._failure(error) from error
+
+    def __call__(self, stream: int, addresses: Mapping[str, int]) -> None:
+        """Put the work on a stream; `addresses` of the arrays that ``plan.arguments`` names."""
+        staged = {f"staged {name}": addresses["scratch"] + offset for name, offset in self._offsets.items()}
+        try:
+            self._cudnn.call("cudnnSetStream", self._handle, stream)
+            self._run({**addresses, **staged})
+        except CudnnError as error:
+            raise self._failure(error) from error
+
+    def _describe(self) -> None:
+        cudnn, plan, spec = self._cudnn, self._plan, self._plan.spec
+        shape = spec.padded_shape if plan.is_padded else spec.input_shape
+        strides = _strides(shape, plan.layout)
+        top, left = spec.padding[:2] if plan.is_padded else (0, 0)
+        self._x, self._y = (cudnn.tensor(each, _strides(each)) for each in (spec.input_shape, spec.output_shape))
+        # What the convolution reads and writes, and where in the former the input goes.
+        self._conv_x = cudnn.tensor(shape, strides)
+        self._conv_y = cudnn.tensor(spec.output_shape, _strides(spec.output_shape, plan.layout))
+        self._inner_x = cudnn.tensor(spec.input_shape, strides)
+        self._inner_bytes = 4 * (top * strides[2] + left * strides[3])
+        self._weight = cudnn.filters(spec.weight_shape, plan.layout)
+        self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1))
+        self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
+        padding = spec.symmetric_padding or (0, 0)
+        self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.tf32)
+        descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
+        self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
+        if self.needed_bytes > plan.workspace_bytes:
+            hint = "tune the layer again, so that another kernel is chosen"
+            allowed = f"up to {plan.workspace_bytes} bytes"
+            raise BuildError(
+                self._where, "cuDNN needs more workspace than is planned for it", self.needed_bytes, allowed, hint
+            )
+
+    def _run(self, at: Mapping[str, int]) -> None:
+        plan, spec = self._plan, self._plan.spec
+        x, y, residual = (at.get(f"staged {name}", at.get(name)) for name in ("x", "y", "residual"))
+        assert x is not None and y is not None
+        if plan.is_padded:
+            self._call("cudnnSetTensor", self._conv_x, x, _ZERO)
+        if x != at["x"]:
+            self._copy(self._x, at["x"], self._inner_x, x + self._inner_bytes)
+        if residual is not None and residual != at["residual"]:
+            self._copy(self._y, at["residual"], self._conv_y, residual)
+        workspace = (ALGORITHMS[plan.algorithm], at["staged workspace"], plan.workspace_bytes)
+        convolution = (_ONE, self._conv_x, x, self._weight, at["weight"], self._convolution, *workspace)
+        if plan.is_fused:
+            # What is added: the residual, or nothing, for which cuDNN takes the output.
+            added = (_ONE, self._conv_y, residual) if spec.residual else (_ZERO, self._conv_y, y)
+            activation = self._relu if spec.relu else self._identity
+            arguments = (*convolution, *added, self._bias, at["bias"], activation, self._conv_y, y)
+            self._call("cudnnConvolutionBiasActivationForward", *arguments)
+        else:
+            self._call("cudnnConvolutionForward", *convolution, _ZERO, self._conv_y, y)
+        if y != at["y"]:
+            self._copy(self._conv_y, y, self._y, at["y"])
+        if not plan.is_fused:
+            self._add_epilogue(at)
+
+    def _add_epilogue(self, at: Mapping[str, int]) -> None:
+        spec, y = self._plan.spec, at["y"]
+        if spec.bias:
+            self._call("cudnnAddTensor", _ONE, self._bias, at["bias"], _ONE, self._y, y)
+        if spec.residual:
+            self._call("cudnnAddTensor", _ONE, self._y, at["residual"], _ONE, self._y, y)
+        if spec.relu:
+            self._call("cudnnActivationForward", self._relu, _ONE, self._y, y, _ZERO, self._y, y)
+
+    def _copy(self, source: int, from_address: int, to: int, to_address: int) -> None:
+        self._call("cudnnTransformTensor", _ONE, source, from_address, _ZERO, to, to_address)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        self._cudnn.call(name, self._handle, *arguments)
+
+    @property
+    def _where(self) -> str:
+        plan = self._plan
+        precision = "TF32" if plan.tf32 else "float32"
+        return f"convolution {plan.spec.key} by cuDNN in {precision}, {plan.layout}, {plan.algorithm}, {plan.epilogue}"
+
+    def _failure(self, error: CudnnError) -> BuildError:
+        hint = "tune the layer again, so that another kernel is chosen"
+        return BuildError(self._where, f"cuDNN {self._cudnn.version} fails, {error}", hint=hint)

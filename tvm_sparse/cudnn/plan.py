@@ -1,0 +1,91 @@
+"""How cuDNN is to compute one convolution: what travels from a schedule to the call, as text in the kernel's code."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tvm_sparse.conv.spec import ConvSpec
+
+# cuDNN's numbers of the algorithms that are offered. The others are not: Winograd's and the FFTs mix neighbouring
+# inputs, so an output may be wrong by a fraction of inputs that it does not depend on, which no bound of ours admits,
+# and the explicit GEMM writes the matrix that the implicit ones do without.
+ALGORITHMS = {"implicit_gemm": 0, "implicit_precomp_gemm": 1}
+# The algorithm that can fuse an epilogue without a ReLU, and compute in TF32.
+PRECOMP = "implicit_precomp_gemm"
+# What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
+_WORKSPACE_BYTES, _COPIES = 8 << 20, 2
+_FLOAT_BYTES, _ALIGNMENT = 4, 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to compute a convolution whose tensors are NCHW.
+
+    Parameters
+    ----------
+    layout
+        In which cuDNN computes; for ``nhwc`` input, residual and output are transposed before and after.
+    algorithm
+        A key of `ALGORITHMS`.
+    epilogue
+        Bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
+    tf32
+        Whether inputs may be rounded to TF32, for the tensor cores.
+    """
+
+    spec: ConvSpec
+    layout: Literal["nchw", "nhwc"]
+    algorithm: str
+    epilogue: Literal["fused", "apart"]
+    tf32: bool
+
+    def to_text(self) -> str:
+        """As JSON; `from_text` reads it back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Plan":
+        """The plan that `to_text` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**{**values, "spec": ConvSpec.from_json(values["spec"])})
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether there is an epilogue that the convolution's own call computes."""
+        spec = self.spec
+        return self.epilogue == "fused" and (spec.bias or spec.residual or spec.relu)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arrays that the call takes; a fused epilogue has a bias also where the convolution has none."""
+        bias = ("bias",) if self.spec.bias or self.is_fused else ()
+        residual = ("residual",) if self.spec.residual else ()
+        return ("x", "weight", *bias, *residual, "scratch", "y")
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the input is padded in a copy: cuDNN itself pads both sides alike."""
+        return self.spec.symmetric_padding is None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What cuDNN may use at most."""
+        shapes = (self.spec.padded_shape, self.spec.weight_shape, self.spec.output_shape)
+        return _WORKSPACE_BYTES + _COPIES * _FLOAT_BYTES * sum(map(math.prod, shapes))
+
+    @property
+    def scratch(self) -> dict[str, int]:
+        """Name -> offset in bytes of what lies in the scratch memory: staged arrays, ``workspace``, and its ``end``."""
+        spec, sizes = self.spec, {}
+        if self.layout == "nhwc" or self.is_padded:
+            sizes["x"] = math.prod(spec.padded_shape if self.is_padded else spec.input_shape)
+        if self.layout == "nhwc":
+            sizes["y"] = math.prod(spec.output_shape)
+            if spec.residual and self.is_fused:
+                sizes["residual"] = math.prod(spec.output_shape)
+        offsets, end = {}, 0
+        for name, size in sizes.items():
+            offsets[name] = end
+            end += -(-size * _FLOAT_BYTES // _ALIGNMENT) * _ALIGNMENT
+        return {**offsets, "workspace": end, "end": end + self.workspace_bytes}

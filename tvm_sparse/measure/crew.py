@@ -1,0 +1,39 @@
+"""Worker processes that outlive one convolution: to start one takes seconds, as it imports TVM."""
+
+from collections.abc import Mapping
+
+from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.measure.worker import Worker
+
+
+class Crew:
+    """Idle workers by their environment, and the folder for their temporary files; a context manager that ends both."""
+
+    def __init__(self) -> None:
+        self._folder = Workspace()
+        self._idle: list[tuple[Mapping[str, str], Worker]] = []
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _variables, worker in self._idle:
+            worker.stop()
+        self._folder.cleanup()
+
+    def hire(self, variables: Mapping[str, str], memory_bytes: float) -> Worker:
+        """A worker with these environment variables, an idle one where there is one; to be given back."""
+        for index, (own, worker) in enumerate(self._idle):
+            if own == variables:
+                del self._idle[index]
+                worker.memory_bytes = memory_bytes
+                return worker
+        # What compilers leave behind when they are killed goes with the folder.
+        return Worker({**variables, "TMPDIR": self._folder.name}, memory_bytes)
+
+    def give_back(self, variables: Mapping[str, str], worker: Worker) -> None:
+        """Keep `worker` for the next who hires one like it; one that was killed is ended."""
+        if worker.is_killed:
+            worker.stop()
+        else:
+            self._idle.append((variables, worker))

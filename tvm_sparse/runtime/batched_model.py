@@ -1,0 +1,93 @@
+"""BatchedModel: one model compiled for several batch sizes, called with any number of samples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm_sparse.errors import InputError
+from tvm_sparse.runtime import samples
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.tensors import library_of
+
+
+class BatchedModel:
+    """Called like a `CompiledModel`, but the first dimension of the inputs, the same in all, may be any.
+
+    A batch that the model was compiled for runs as it is. A smaller one than the largest is padded with zeros to the
+    next that there is. A larger one runs in turns: the largest as often as it fits, then the rest.
+
+    Parameters
+    ----------
+    models
+        By batch size. All compute the same of each sample, whatever the others are, for the same target.
+
+    Attributes
+    ----------
+    batches
+        The sizes, ascending.
+    signature, target, device
+        Of the model for the largest batch.
+    libraries
+        Those that any of the models calls, name -> version that it was made with.
+    """
+
+    def __init__(self, models: Mapping[int, CompiledModel]):
+        self.models = dict(sorted(models.items()))
+        self.batches = tuple(self.models)
+        largest = self.models[self.batches[-1]]
+        self.signature, self.target, self.device = largest.signature, largest.target, largest.device
+        self.libraries = {k: v for model in self.models.values() for k, v in model.libraries.items()}
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the model; see `CompiledModel.__call__`.
+
+        Results of a batch that was padded or ran in turns are the caller's own too. Tensors of other libraries than
+        torch and NumPy are then copied through the host's memory.
+
+        Raises
+        ------
+        InputError
+            The number of inputs, or the type, shape, element type or device of one, is wrong, or there is no sample.
+        BuildError
+            This machine cannot run code for `target`.
+        """
+        count, largest = self._count(inputs), self.batches[-1]
+        if count is None or count in self.models:
+            return self.models[count or largest](*inputs)
+        libraries = [library_of(spec.name, value) for spec, value in zip(self.signature.inputs, inputs, strict=True)]
+        turns = []
+        for start in range(0, count, largest):
+            stop = min(start + largest, count)
+            size = next(batch for batch in self.batches if batch >= stop - start)
+            pairs = zip(libraries, inputs, strict=True)
+            found = self.models[size](*(samples.take(library, value, start, stop, size) for library, value in pairs))
+            turns.append([found] if self.signature.single else found)
+        results = [samples.join(libraries[0], parts, count) for parts in zip(*turns, strict=True)]
+        return results[0] if self.signature.single else results
+
+    def _count(self, inputs: tuple[Any, ...]) -> int | None:
+        """How many samples each input has; None where something else is wrong, which each of the models says."""
+        specs = self.signature.inputs
+        if len(inputs) != len(specs):
+            return None
+        counts = set()
+        for spec, value in zip(specs, inputs, strict=True):
+            layout = library_of(spec.name, value).layout(value)
+            if layout.obstacle:
+                return None
+            counts.add(layout.shape[:1])
+            if layout.shape[1:] != spec.shape[1:] or len(counts) > 1 or counts <= {(), (0,)}:
+                allowed = f"(N{''.join(f', {size}' for size in spec.shape[1:])}), N the same for all inputs, 1 or more"
+                compiled = f"batches {', '.join(map(str, self.batches))} are compiled, others padded or run in turns"
+                raise InputError(f"input {spec.name}", "wrong shape", layout.shape, allowed, compiled)
+        return counts.pop()[0]
+
+    def report(self) -> list[dict[str, Any]]:
+        """What `CompiledModel.report` says for each batch, each object with a key ``batch`` before the others."""
+        return [{"batch": batch, **row} for batch, model in self.models.items() for row in model.report()]
+
+    def report_text(self) -> str:
+        """`report` as a table for each batch."""
+        return "\n\n".join(f"batch {batch}\n{model.report_text()}" for batch, model in self.models.items())
+
+
+AnyModel = CompiledModel | BatchedModel

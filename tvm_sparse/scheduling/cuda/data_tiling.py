@@ -1,0 +1,227 @@
+"""How a convolution with its weights as data is cut into thread blocks, staged and addressed in shared memory."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import product
+
+from tvm_sparse.conv.spec import ConvSpec
+
+# Pixels of a lane at most: the kernel has accumulators for so many.
+MAX_LANE_PIXELS = 8
+WARP = 32
+
+
+class Staging(IntEnum):
+    """How the input comes to shared memory.
+
+    PLANES
+        One float at a time, each residue of a strided row and column apart.
+    ROWS
+        Whole rows in vectors of up to four floats; with a stride, lanes read every other float.
+    RUN
+        All maps of a block's channels as they lie in memory, for 1x1 convolutions.
+    """
+
+    PLANES = 0
+    ROWS = 1
+    RUN = 2
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a convolution is cut: a block has `filters` output channels of `rows` x `columns` pixels of one image.
+
+    Its `warps` divide filters, and each filter's pixels into `pixel_groups`; `parts` blocks, a cluster, share the input
+    channels. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
+    """
+
+    spec: ConvSpec
+    filters: int
+    rows: int
+    columns: int
+    parts: int
+    pixel_groups: int
+    warps: int
+    staging: Staging
+
+    @cached_property
+    def is_pointwise(self) -> bool:
+        """Whether pixels read what lies where they lie, so that rows mean nothing."""
+        return is_pointwise(self.spec)
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why the kernel cannot do it, or ""; whether shared memory suffices is not judged."""
+        spec, per_group = self.spec, self.spec.k // self.spec.groups
+        if per_group % self.filters or (spec.c // spec.groups) % self.parts or self.filters % self.parts:
+            return "filters or channels do not divide"
+        if self.warps % self.pixel_groups or self.filters * self.pixel_groups < self.warps:
+            return "warps do not divide pixels and filters, or there are more than these"
+        if self.staging is Staging.RUN and not self._run_fits:
+            return "the input is not one run of 16-byte vectors"
+        if self.staging is Staging.ROWS and not self._rows_fit:
+            return "tiles are not whole rows"
+        if not 1 <= self.lane_pixels <= MAX_LANE_PIXELS:
+            return f"{self.lane_pixels} pixels a lane, at most {MAX_LANE_PIXELS}"
+        needed = -(-self.rows * self.pitch // WARP)
+        return "pixel groups without pixels" if needed <= (self.pixel_groups - 1) * self.lane_pixels else ""
+
+    @property
+    def in_size(self) -> tuple[int, int]:
+        """Height and width of an input map, in which a 1x1 convolution has one row."""
+        spec = self.spec
+        return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """The same of an output map."""
+        spec = self.spec
+        return (1, spec.out_h * spec.out_w) if self.is_pointwise else (spec.out_h, spec.out_w)
+
+    @property
+    def _run_fits(self) -> bool:
+        spec = self.spec
+        aligned = (count * spec.h * spec.w % 4 == 0 for count in (self.part_channels, spec.c // spec.groups, spec.c))
+        return self.is_pointwise and self.columns == self.out_size[1] and all(aligned)
+
+    @property
+    def _rows_fit(self) -> bool:
+        if self.is_pointwise:
+            return self.columns % self.vector == 0
+        return self.columns == self.spec.out_w and self.spec.stride[1] in (1, 2)
+
+    @property
+    def part_channels(self) -> int:
+        """Input channels of a block."""
+        return self.spec.c // self.spec.groups // self.parts
+
+    @property
+    def vector(self) -> int:
+        """Floats of a copy."""
+        if self.staging is Staging.PLANES:
+            return 1
+        if self.staging is Staging.RUN:
+            return 4
+        width = self.in_size[1]
+        if self.is_pointwise:
+            return 4 if width % 4 == 0 and self.columns % 4 == 0 else 1
+        return next(v for v in (4, 2, 1) if width % v == 0)
+
+    @cached_property
+    def lead(self) -> int:
+        """Zeros before each row."""
+        if self.staging is not Staging.ROWS or self.is_pointwise:
+            return 0
+        spec, unit = self.spec, self.vector
+        # They pad the end of the row above too: as many as a tap reads beyond it.
+        last = (spec.out_w - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] - spec.padding[1]
+        lead = -(-max(spec.padding[1], last - spec.w + 1) // unit) * unit
+        while (lead + spec.w) % spec.stride[1] or (lead + spec.w) // spec.stride[1] < spec.out_w:
+            lead += unit
+        return lead
+
+    @property
+    def step(self) -> int:
+        """Floats between the inputs of neighbouring pixels."""
+        return self.spec.stride[1] if self.staging is Staging.ROWS and not self.is_pointwise else 1
+
+    @cached_property
+    def planes(self) -> tuple[int, int]:
+        """Residues of rows and columns that are staged apart."""
+        if self.is_pointwise:
+            return 1, 1
+        rows, columns = (min(st, (size - 1) * d + 1) for st, size, d in self._axes)
+        return (rows, 1) if self.staging is Staging.ROWS else (rows, columns)
+
+    @property
+    def _axes(self) -> list[tuple[int, int, int]]:
+        spec = self.spec
+        return list(zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True))
+
+    @property
+    def plane_rows(self) -> int:
+        """Rows of a plane."""
+        (stride, size, dilation), _ = self._axes
+        return self.rows + (0 if self.is_pointwise else (size - 1) * dilation // stride)
+
+    @cached_property
+    def row_pitch(self) -> int:
+        """Floats from one staged row to the next."""
+        if self.is_pointwise:
+            return self.columns
+        if self.staging is Staging.ROWS:
+            return self.lead + self.spec.w
+        _, (stride, size, dilation) = self._axes
+        return self.columns + (size - 1) * dilation // stride
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from one row of a tile to the next."""
+        return self.row_pitch // self.step
+
+    @property
+    def lane_pixels(self) -> int:
+        """Pixels of a lane."""
+        return -(-self.rows * self.pitch // (WARP * self.pixel_groups))
+
+    @property
+    def places(self) -> int:
+        """Pixels that a block computes for a filter, those between rows included."""
+        return self.lane_pixels * WARP * self.pixel_groups
+
+    @property
+    def channel_pitch(self) -> int:
+        """Floats from one staged channel to the next."""
+        rows, columns = self.planes
+        return rows * columns * self.plane_rows * self.row_pitch
+
+    def offset(self, r: int, s: int) -> int:
+        """Floats from a pixel's place to the input that a tap reads."""
+        if self.is_pointwise:
+            return 0
+        (st_h, _, d_h), (st_w, _, d_w) = self._axes
+        row, column = r * d_h, s * d_w
+        if self.staging is Staging.ROWS:
+            plane_row = row % st_h * self.plane_rows + row // st_h
+            return plane_row * self.row_pitch + self.lead - self.spec.padding[1] + column
+        plane = row % st_h * self.planes[1] + column % st_w
+        return (plane * self.plane_rows + row // st_h) * self.row_pitch + column // st_w
+
+    @cached_property
+    def input_floats(self) -> int:
+        """Shared memory of the input, as far as lanes without a pixel read."""
+        taps = product(range(self.spec.r), range(self.spec.s))
+        farthest = (self.part_channels - 1) * self.channel_pitch + max(self.offset(r, s) for r, s in taps)
+        floats = max(self.part_channels * self.channel_pitch + self.lead, farthest + self.places * self.step)
+        return -(-floats // 4) * 4
+
+    def shared_bytes(self, stride: int) -> int:
+        """Shared memory of a block whose weights take `stride` times 16 bytes."""
+        sums = self.filters * self.places if self.parts > 1 else 0
+        return 16 * stride + 4 * (self.input_floats + sums)
+
+    @property
+    def first_pair(self) -> int:
+        """Where pairs begin among a block's weights, in 16 bytes."""
+        return -(-(2 * self.filters + 1) // 4)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles below and beside each other."""
+        return -(-self.out_size[0] // self.rows), -(-self.out_size[1] // self.columns)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks: parts, filters, tiles of all images."""
+        return self.parts, self.spec.k // self.filters, self.tiles[0] * self.tiles[1] * self.spec.n
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return f"tvm_sparse_data_{self.lane_pixels}_{self.step}"
+
+
+def is_pointwise(spec: ConvSpec) -> bool:
+    """Whether each output reads the inputs at its own place alone."""
+    return (spec.r, spec.s, spec.stride, spec.padding) == (1, 1, (1, 1), (0, 0, 0, 0))

@@ -1,0 +1,30 @@
+"""Folders that belong to the user who runs this: where they are, and whether nobody else can put files into them."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+# Environment variable: where tvm-sparse keeps what it can make again.
+HOME = "TVM_SPARSE_HOME"
+
+
+def cache_folder() -> Path:
+    """$TVM_SPARSE_HOME, else $XDG_CACHE_HOME/tvm-sparse, else ~/.cache/tvm-sparse; it need not exist.
+
+    Relative paths in these variables are ignored, as the XDG base directory specification asks.
+    """
+    home, cache = (Path(os.environ.get(name, "")) for name in (HOME, "XDG_CACHE_HOME"))
+    if home.is_absolute():
+        return home
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "tvm-sparse"
+
+
+def make_private(folder: Path) -> bool:
+    """Make `folder` where it does not exist yet; whether nobody else can put files, or links to files, there."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
