@@ -15,7 +15,6 @@ from torch.nn.utils import prune
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.relax_graph import MAX_LINEAR_DENSITY
 from tvm_sparse.frontend.prepare import prepare
 
@@ -115,24 +114,6 @@ def test_an_input_scaled_for_others_too_stays():
     assert operators(prepared.mod).count("multiply") == 1
     np.testing.assert_array_equal(prepared.layers[0].weight[:, :, 0, 0], module.fc.weight.detach().numpy() * 0.5)
     assert_same(prepared.mod, [x], zoo.run_torch(module, x))
-
-
-def test_a_convolution_of_a_scaled_image_takes_the_scale_in():
-    module = nn.Sequential(zoo.conv()).eval()
-
-    class Image(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = module
-
-        def forward(self, x):
-            return self.body(x * (1 / 255))
-
-    (x,) = zoo.inputs_of([zoo.X])
-    prepared = prepare(Image().eval(), torch.from_numpy(x))
-    assert operators(prepared.mod) == ["nn.conv2d", "add"]
-    assert_same(prepared.mod, [x], zoo.run_torch(Image().eval(), x))
-    assert fold_scaling(prepared.mod)["main"].same_as(prepared.mod["main"])
 
 
 @pytest.mark.parametrize(("zeros", "is_found"), [(47, False), (48, True), (49, True)])

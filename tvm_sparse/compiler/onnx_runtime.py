@@ -101,14 +101,14 @@ def find_names(model: Any, layers: Mapping[str, ConvSpec]) -> dict[str, Names]:
 
 
 def _begin(data: str, node: Any, makers: Mapping[str, Any], numbers: set[str]) -> str:
-    """Where a layer of ours begins, which takes in padding of its own and a scaling by one number."""
+    """Where our layer begins: a convolution takes in padding of its own, a linear layer a scaling by one number."""
     maker = makers.get(data)
-    if maker is not None and maker.op_type == "Pad" and node.op_type == "Conv":
-        data = maker.input[0]
-        maker = makers.get(data)
-    if maker is not None and maker.op_type == "Mul" and len(others := set(maker.input) - numbers) == 1:
-        (data,) = others
-    return data
+    if maker is None:
+        return data
+    if node.op_type == "Conv":
+        return str(maker.input[0]) if maker.op_type == "Pad" else data
+    others = [name for name in maker.input if name not in numbers]
+    return others[0] if maker.op_type == "Mul" and len(others) == 1 else data
 
 
 def _is_ours(node: Any, spec: ConvSpec) -> bool:

@@ -1,19 +1,19 @@
-"""Fold a multiplication of a layer's whole input by one number into its weight: ONNX's Gemm writes its alpha so."""
+"""Fold a number that multiplies the whole input of a linear layer into its weight: such is alpha of ONNX's Gemm."""
 
 import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GenericConst, Var
 
-from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, is_float32, rebuild, with_weight
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, linear_weight, rebuild, with_weight
 
 
 def fold_scaling(module: tvm.IRModule) -> tvm.IRModule:
-    """`module` where no layer reads ``multiply(x, number)``, unless its folded weight would overflow float32."""
+    """`module` where no linear layer reads ``multiply(x, number)``, unless its weight would overflow float32."""
     graph = Graph.of(module)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in graph.definitions.items():
-        weight = constant_weight(value)
+        weight = linear_weight(value)
         scaled = _scaled(graph.definitions.get(value.args[0])) if weight is not None else None
         if weight is None or scaled is None:
             continue
