@@ -1,14 +1,19 @@
 """Where cuDNN is looked for, and where not."""
 
+import ctypes
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fake_cudnn import VERSION, compiled
+from random_convolutions import random_case
 
 from tvm_sparse.cudnn import library
+from tvm_sparse.cudnn.api import IDENTITY, RELU, Cudnn, CudnnError
+from tvm_sparse.cudnn.convolution import _strides
 from tvm_sparse.errors import BuildError
 
 # Whatever this machine has.
@@ -119,3 +124,26 @@ def test_a_file_that_is_none_is_a_sentence(nowhere, monkeypatch):
     with pytest.raises(BuildError, match=r"cuDNN: .*libcudnn.so.9 cannot be loaded \(.*file too short.*\); install it"):
         library.load()
     assert library.version() is None
+
+
+def test_nvidias_library_takes_the_descriptors():
+    """It makes them without a GPU, and says what a convolution's output is; only handles need a GPU."""
+    if library.find() is None:
+        pytest.skip(f"needs NVIDIA's cuDNN: {library.INSTALL}")
+    # Not the one that other tests have put into this process.
+    functions, choose = ctypes.CDLL(str(library.find())), random.Random(0).choice
+    cudnn, output = Cudnn(library.Library(Path(), "", functions)), functions.cudnnGetConvolution2dForwardOutputDim
+    output.argtypes = [ctypes.c_void_p] * 7
+    for _ in range(50):
+        spec = random_case(choose).spec
+        padding = spec.symmetric_padding or (0, 0)
+        shape = spec.input_shape if spec.symmetric_padding is not None else spec.padded_shape
+        for layout in ("nchw", "nhwc"):
+            x, filters = cudnn.tensor(shape, _strides(shape, layout)), cudnn.filters(spec.weight_shape, layout)
+            convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, layout == "nhwc")
+            found = [ctypes.c_int() for _ in range(4)]
+            assert output(convolution, x, filters, *map(ctypes.byref, found)) == 0
+            assert tuple(each.value for each in found) == spec.output_shape
+    assert cudnn.activation(RELU) and cudnn.activation(IDENTITY)
+    with pytest.raises(CudnnError, match=r"cudnnSetTensor4dDescriptorEx: CUDNN_STATUS_BAD_PARAM"):
+        cudnn.tensor((0, 1, 1, 1), (1, 1, 1, 1))
