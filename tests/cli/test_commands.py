@@ -200,6 +200,24 @@ def test_mistakes_are_one_sentence(code, words, sentence, model, tmp_path, capsy
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("allow_tf32", [False, True])
+def test_tf32_is_an_option_of_every_command_that_chooses_kernels(model, allow_tf32, monkeypatch, capsys):
+    seen = []
+
+    def decide(layers, _target, _log, allow_tf32=False):
+        seen.append(allow_tf32)
+        raise BuildError("model", "enough is known")
+
+    for module in ("cli.commands.bench", "cli.commands.check", "cli.commands.inspect", "cli.commands.show"):
+        monkeypatch.setattr(f"tvm_sparse.{module}.decide", decide)
+    monkeypatch.setattr("tvm_sparse.compiler.build_model.decide", decide)
+    words = ["--allow-tf32"] * allow_tf32
+    commands = (["compile", model, "-o", "a"], ["check", model], ["inspect", model], ["show", model, "--layer", "conv"])
+    for command in (*commands, ["bench", model]):
+        assert call(*command, *words) == 4, capsys.readouterr().err
+    assert seen == [allow_tf32] * 5
+
+
 def test_a_traceback_where_it_was_asked_for(capsys):
     assert call("inspect", "missing.onnx", "-v") == 3
     assert "Traceback" in capsys.readouterr().err

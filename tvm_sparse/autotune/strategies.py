@@ -74,7 +74,10 @@ class Phase(ABC):
 
 
 class LibraryPhase(Phase):
-    """All that is worth measuring of a library's kernels; it counts towards no budget, as no compiler runs for them."""
+    """All that is worth measuring of a library's kernels.
+
+    It counts towards no budget of trials or seconds: no compiler runs for them, and without it there is no baseline.
+    """
 
     def __init__(self, runner: TrialRunner, spaces: Sequence[Space]):
         super().__init__(runner, spaces, 0)
@@ -82,8 +85,9 @@ class LibraryPhase(Phase):
     def run(self) -> Iterator[TuningRecord]:
         pairs = [(each, start) for each in self.spaces for start in each.starts()]
         fresh = [pair for pair in pairs if not self.runner.known.resume(key_of_proposal(*pair))]
-        if fresh and self.runner.has_time():
+        if fresh:
             yield from self.runner.measure(fresh)
+            self.runner.start_clock()
 
 
 class GuidedPhase(Phase):

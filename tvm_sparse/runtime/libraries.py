@@ -18,8 +18,9 @@ def require(directory: str, libraries: Mapping[str, str]) -> None:
     """Raise ArtifactError where this machine lacks one of `libraries`, name -> version that the model was made with."""
     for name, version in libraries.items():
         if name != CUDNN:
-            problem = "calls a library that this tvm-sparse does not know"
-            raise ArtifactError(directory, problem, name, CUDNN, "upgrade tvm-sparse")
+            raise ArtifactError(
+                directory, "calls a library that this tvm-sparse does not know", name, CUDNN, "upgrade tvm-sparse"
+            )
         if library.find() is None:
             problem = f"calls cuDNN 9, which was not found here (it was made with {version})"
             hint = "pip install nvidia-cudnn-cu13, or compile the model here"
