@@ -35,6 +35,7 @@ from tvm_sparse.logs.tuning_log import TuningLog, merge
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 RECORDS = 12
@@ -122,7 +123,8 @@ def compare(log: TuningLog, untouched: set[str], sound: set[str]) -> Counter[str
 def decisions_case(seed: str, records: list[TuningRecord]) -> Counter[str]:
     """Damaged decisions, or a damaged trace; the process dies if TVM is given one that it crashes on."""
     rng = random.Random(seed)
-    record = rng.choice(records)
+    # A library has no decisions.
+    record = rng.choice([each for each in records if not is_library(each.schedule)])
     # Damaged as lists, so that values are swapped between names too.
     chosen = json.loads(json.dumps(record.chosen))
     parts = [chosen] if isinstance(chosen, list) else [list(chosen), list(chosen.values())]

@@ -29,7 +29,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
-SPARSE = ("folded_cuda", "csr_cuda")
+SPARSE = ("folded_cuda", "data_cuda", "csr_cuda")
 
 
 def test_errors_are_fractions_of_what_is_allowed() -> None:
@@ -227,7 +227,7 @@ def test_kernels_come_from_the_log_or_are_defaults(tmp_path: Path) -> None:
         (f"{OURS} csr_cuda", 0.1),
     ]
     whys = [[choice.why for choice in each.choices] for each in found]
-    assert whys[0] == ["transferred from density 0.1", "default decisions", "default decisions"]
+    assert whys[0] == ["transferred from density 0.1"] + ["default decisions"] * len(SPARSE)
     assert whys[3] == ["tuned for these weights"]
     assert not found[1].sparse and found[0].sparse
     (default,) = kernels.wanted((6, 1), (0.1,), 0, [], log, target)

@@ -251,7 +251,7 @@ def test_an_error_does_not_wait_for_queued_builds(monkeypatch):
         begun.append(candidate.schedule)
         time.sleep(0.02)
 
-    def run(_self, _library):
+    def run(_self, _library, _tf32):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Measurer, "_build", build)

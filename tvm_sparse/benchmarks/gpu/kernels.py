@@ -83,7 +83,8 @@ def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any)
     # Another weight's decisions may not fit this one.
     if match is None or match.how != "values":
         hand_made = [name for name in schedule_names(target) if not name.startswith(("dense", "generated"))]
-        choices += [Choice(name, None, DEFAULT) for name in hand_made]
+        serving = {space.name.partition(":")[0] for space in spaces_of(spec, pattern, target, hand_made)[0]}
+        choices += [Choice(name, None, DEFAULT) for name in hand_made if name in serving]
     return choices
 
 
