@@ -17,9 +17,10 @@ from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
+from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "csr_cpu"
 TARGET = "llvm"
@@ -38,7 +39,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         The packed input or the output has 2**31 elements or more.
     """
     found: list[Space] = []
-    for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]:
+    for layout in layouts(spec, CpuInfo.of(target).lanes)[:LAYOUTS]:
         longest = max(spec.n * spec.c * _channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
         if longest > MAX_ELEMENTS:
             raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")

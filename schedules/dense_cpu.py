@@ -10,8 +10,9 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_product import ProductSpace
-from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import Space
+from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "dense_cpu"
 TARGET = "llvm"
@@ -22,8 +23,8 @@ LAYOUTS = 2
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
     if is_linear(spec):
-        return [ProductSpace(NAME, spec, vector_lanes(target))]
+        return [ProductSpace(NAME, spec, CpuInfo.of(target).lanes)]
     return [
         RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False)
-        for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
+        for layout in layouts(spec, CpuInfo.of(target).lanes)[:LAYOUTS]
     ]

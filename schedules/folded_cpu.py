@@ -8,16 +8,23 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "folded_cpu"
 TARGET = "llvm"
-# Non-zeros a kernel may hold. Beyond about this number kernels take minutes to build and gain nothing: `csr_cpu`, whose
-# weights are data, is as fast (256x1024x1x1 at density 0.1 with AVX-512: 198 us folded, 145 us as CSR).
-MAX_NNZ = 40_000
+# Non-zeros a kernel may hold: in assembly (AVX2, AVX-512) 15 us of one core for each, 5 s in all, and code that
+# outgrows the caches and runs no faster than `csr_cpu`, whose weights are data (512x512x3x3 on 7x7 at density 0.1: 689
+# us folded, 607 as CSR); in LLVM's own code minutes.
+MAX_NNZ, MAX_NNZ_LLVM = 300_000, 40_000
 # Layouts offered to the search, each with every place to pack.
 LAYOUTS = 3
+
+
+def most_non_zeros(target: Target) -> int:
+    """Non-zeros of a weight that is folded, at most."""
+    return MAX_NNZ if CpuInfo.of(target).register_name else MAX_NNZ_LLVM
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -26,13 +33,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        The weight has more than `MAX_NNZ` non-zeros.
+        The weight has more than `MAX_NNZ` non-zeros, or `MAX_NNZ_LLVM` where kernels are not written in assembly.
     """
-    if pattern.nnz > MAX_NNZ:
+    most = most_non_zeros(target)
+    if pattern.nnz > most:
         streams = "make code that streams no faster than data would"
-        raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {MAX_NNZ} are folded")
+        raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {most} are folded")
     return [
         RowSpace(NAME, spec, layout, pack, fold=True)
-        for layout in layouts(spec, vector_lanes(target))[:LAYOUTS]
+        for layout in layouts(spec, CpuInfo.of(target).lanes)[:LAYOUTS]
         for pack in packs(spec, layout)
     ]

@@ -17,7 +17,6 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.cpu_rows import vector_lanes
 from tvm_sparse.scheduling.csr import (
     csr_function,
     epilogue_reads,
@@ -28,6 +27,7 @@ from tvm_sparse.scheduling.csr import (
     whole,
 )
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "linear_cpu"
@@ -60,7 +60,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     single: list[Space] = [SingleSpace(spec, pattern.nnz, min(share, 64))]
     if spec.n == 1:
         return single
-    widths = [width for width in (4, 8, 16) if width <= vector_lanes(target)]
+    widths = [width for width in (4, 8, 16) if width <= CpuInfo.of(target).lanes]
     lanes = next((width for width in widths if width >= spec.n), widths[-1])
     vectors = -(-spec.n // lanes)
     # As equal tiles as the images divide into.

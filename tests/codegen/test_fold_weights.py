@@ -160,9 +160,12 @@ def test_too_much_code_is_refused_before_it_is_written(monkeypatch):
     weight = pruned(SPEC, 0.2)
     func = make_kernel("folded_cpu", SPEC, weight, TARGET).func
     written = len(products(folded_ir(make_kernel("folded_cpu", SPEC, weight, TARGET))))
-    monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written)
+    # What the host's own code is limited to, and that of others.
+    for limit in ("MAX_MULTIPLY_ADDS", "MAX_ASSEMBLED"):
+        monkeypatch.setattr(code_size, limit, written)
     lowering.build(func, TARGET)
-    monkeypatch.setattr(code_size, "MAX_MULTIPLY_ADDS", written - 1)
+    for limit in ("MAX_MULTIPLY_ADDS", "MAX_ASSEMBLED"):
+        monkeypatch.setattr(code_size, limit, written - 1)
     monkeypatch.setattr(fold_weights.Chain, "of", None)
     with pytest.raises(BuildError, match=f"found {written} multiply-adds; allowed: up to {written - 1}; use a smaller"):
         lowering.build(func, TARGET)
@@ -170,7 +173,9 @@ def test_too_much_code_is_refused_before_it_is_written(monkeypatch):
 
 def test_too_many_nonzeros_fall_to_another_schedule_with_the_reason():
     spec = ConvSpec(1, 512, 14, 14, 512, 3, 3, padding=(1, 1, 1, 1))
-    weight = pruned(spec, 0.1)
-    found, reasons = spaces_of(spec, SparsityPattern.of(weight), TARGET)
-    assert "csr_cpu" in {each.schedule for each in found}
-    assert re.search(r"\d+ non-zeros .* at most 40000 are folded", reasons["folded_cpu"])
+    weight = pruned(spec, 0.2)
+    for level, most in (("x86-64-v3", 300_000), ("x86-64-v2", 40_000)):
+        target = resolve_target({"kind": "llvm", "mcpu": level, "num-cores": 1})
+        found, reasons = spaces_of(spec, SparsityPattern.of(weight), target)
+        assert "csr_cpu" in {each.schedule for each in found}
+        assert re.search(rf"\d+ non-zeros .* at most {most} are folded", reasons["folded_cpu"])

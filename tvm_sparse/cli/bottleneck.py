@@ -14,9 +14,10 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import folded_cpu
-from tvm_sparse.scheduling.cpu_rows import layouts, vector_lanes
+from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
 from tvm_sparse.scheduling.cuda.cost_model_fit import fitted_on
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Operations for each byte of input and output; with fewer, moving these takes longer than computing.
@@ -68,7 +69,7 @@ def limit_of(
     if is_linear(spec) and pattern.nnz and pattern.density <= PAYS_BELOW["llvm"]:
         return _limit_of_linear(spec, pattern)
     flop_per_byte = spec.sparse_flops(pattern.nnz) / spec.traffic_bytes
-    waste = min(layout.waste(spec) for layout in layouts(spec, vector_lanes(target)))
+    waste = min(layout.waste(spec) for layout in layouts(spec, CpuInfo.of(target).lanes))
     if pattern.nnz == 0:
         return Limit("memory", "all its weights are zero, so it only writes its output")
     if pattern.density > PAYS_BELOW["llvm"]:
@@ -119,7 +120,7 @@ def advise(spec: ConvSpec, pattern: SparsityPattern, limit: Limit | None, target
     if kind == "memory" and pattern.nnz:
         advice.append("more zeros will not make it faster; removing whole filters or channels would, or a smaller map")
     if kind == "code size":
-        density = folded_cpu.MAX_NNZ / pattern.size
+        density = folded_cpu.most_non_zeros(target) / pattern.size
         advice.append(f"at a density of {density:.2g} its weights would fit into the code, which is faster at times")
     if pattern.dead_filters:
         advice.append(

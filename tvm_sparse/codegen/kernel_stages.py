@@ -70,4 +70,5 @@ def _cuda_source(func: tirx.PrimFunc, target: Target) -> str:
 
 
 def _llvm_ir(func: tirx.PrimFunc, target: Target) -> str:
-    return str(lowering.build(func, target).inspect_source("ll"))
+    # A line of assembly each, which LLVM prints as one.
+    return str(lowering.build(func, target).inspect_source("ll")).replace("\\0A", "\n    ")

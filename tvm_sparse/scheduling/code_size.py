@@ -1,11 +1,14 @@
 """Sizes of folded code from which on it is built in another way or not at all, each with its reason.
 
-A compiler takes 0.3 ms (LLVM) to 1 ms (nvcc) for each multiply-add, and works on one kernel with one core.
+A compiler takes 0.3 ms (LLVM) to 1 ms (nvcc) for each multiply-add, and works on one kernel with one core; assembly of
+x86-64 takes LLVM 10 us.
 """
 
 # Multiply-adds of a kernel at most, vectors of any width counted once: two minutes of LLVM, and as much of nvcc on a
 # few cores. More are refused before any code is written.
 MAX_MULTIPLY_ADDS = 400_000
+# The same where they are written as assembly: 20 s of one core, and 20 MB of code, at the least.
+MAX_ASSEMBLED = 2_000_000
 # Non-zeros of a weight from which on a CUDA kernel's code for each tile of output channels is marked as a region that
 # can be compiled by itself: half a minute of one core. Below that all tiles share the first copies.
 REGION_NON_ZEROS = 27_000

@@ -5,8 +5,8 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_product import conv2d_product
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_rows import REGISTERS
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
+from tvm_sparse.target.cpu_info import REGISTERS
 
 # Images of a register tile at most: a vector of weights is read once for all of them.
 IMAGES = 6

@@ -18,24 +18,16 @@ ones and run alike; LLVM splits them.
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.target import Target
-from tvm.target.codegen import target_has_features
 from tvm.tirx import Expr
 
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
+from tvm_sparse.target.cpu_info import REGISTERS
 
-# Vector registers by native lanes: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
-REGISTERS = {16: 32, 8: 16, 4: 32}
-
-
-def vector_lanes(target: Target) -> int:
-    """Floats in a native vector of the target."""
-    if target_has_features("avx512f", target):
-        return 16
-    return 8 if target_has_features("avx2", target) else 4
+# Taps of a filter, zeros included, whose multiply-adds a block of assembly holds by default.
+BLOCK_TAPS = 2048
 
 
 def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
@@ -102,8 +94,8 @@ class RowSpace(HandMadeSpace):
     def _schedule_nest(self, sch: Schedule, choose: Choose, conv: SBlockRV, wide: Expr) -> LoopRV:
         """Order the multiply-adds, input positions outside, filters and vectors inside; returns the k-tile loop."""
         k, group, vector, lane, c, r, s = sch.get_loops(conv)[-7:]
-        k_tiles = divisors(self.spec.weight_shape[1], 256)
-        c_outer, c_inner = sch.split(c, [None, choose.one_of("channels", k_tiles, nearest(k_tiles, 32))])
+        k_tiles, usual = self._k_tiles()
+        c_outer, c_inner = sch.split(c, [None, choose.one_of("channels", k_tiles, usual)])
         vector, inner = sch.split(vector, [None, wide])
         lane = sch.fuse(inner, lane)
         sch.reorder(c_outer, c_inner, r, s, k, group, vector, lane)
@@ -114,6 +106,18 @@ class RowSpace(HandMadeSpace):
             sch.unroll(k)
             sch.unroll(vector)
         return c_outer
+
+    def _k_tiles(self) -> tuple[list[int], int]:
+        """Input channels of a k-tile that are offered, and the default.
+
+        Assembly (`codegen.cpu`) is a block a k-tile, and thousands of blocks in one function take LLVM long.
+        """
+        channels = self.spec.weight_shape[1]
+        if not self.fold or self.layout.lanes < 8:
+            tiles = divisors(channels, 256)
+            return tiles, nearest(tiles, 32)
+        tiles = divisors(channels, 2048)
+        return tiles, nearest(tiles, BLOCK_TAPS / (self.spec.r * self.spec.s))
 
     def refusal(self, sch: Schedule) -> str:
         """Why the accumulators do not fit the vector registers; spilled ones cost more than a larger tile saves."""

@@ -68,6 +68,12 @@ class Chain:
 
         return cls(offsets(x), offsets(acc), weights[points].tolist(), dtype, lanes)
 
+    def of_accumulators(self, chosen: set[Offsets]) -> "Chain":
+        """The multiply-adds into the accumulators at the offsets `chosen`, in the same order."""
+        entries = zip(self.x_offsets, self.acc_offsets, self.weights, strict=True)
+        x, acc, weights = map(list, zip(*(each for each in entries if each[1] in chosen), strict=True))
+        return Chain(x, acc, weights, self.dtype, self.lanes)
+
     def code(self, x: Access, acc: Access) -> Stmt:
         """Every input is loaded once, every accumulator loaded and stored once, and each value bound once."""
         first, chain = [], []

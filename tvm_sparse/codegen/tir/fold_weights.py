@@ -24,6 +24,7 @@ from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, Stmt, Var
 
+from tvm_sparse.codegen.cpu.fma_assembly import AssemblyChains
 from tvm_sparse.codegen.tir.branch_tree import Selection
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Deferred
 from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
@@ -31,6 +32,7 @@ from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, int
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import FOLD, WEIGHT_ATTRIBUTE, WEIGHT_CALL
+from tvm_sparse.target.cpu_info import CpuInfo
 
 # TVM's attribute for the second argument of ``__launch_bounds__``.
 _BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
@@ -41,15 +43,19 @@ tvm_ffi.register_error("BuildError", BuildError)
 def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
     """The pass FoldWeights; functions without a bound weight are left alone.
 
-    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`.
+    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`, and that of x86-64 kernels is
+    assembly; without it all code is TIR.
     """
 
     def fold(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if func.attrs is None or WEIGHT_ATTRIBUTE not in func.attrs:
             return func
         weight = func.attrs[WEIGHT_ATTRIBUTE].numpy()
-        is_cuda = "target" in func.attrs and func.attrs["target"].kind.name == "cuda"
-        body = _Folder(func, weight, deferred if is_cuda else None).run()
+        target = func.attrs.get("target")
+        is_cuda = target is not None and target.kind.name == "cuda"
+        is_cpu = target is not None and target.kind.name == "llvm"
+        assembly = AssemblyChains(CpuInfo.of(target), function_name(func)) if is_cpu and deferred is not None else None
+        body = _Folder(func, weight, deferred if is_cuda else None, assembly).run()
         return func.with_body(body).without_attr(WEIGHT_ATTRIBUTE)
 
     return function_pass("FoldWeights", fold)
@@ -88,8 +94,11 @@ class _MultiplyAdd:
 class _Folder:
     """Folds every marked nest of one function."""
 
-    def __init__(self, func: tirx.PrimFunc, weight: np.ndarray, deferred: Deferred | None):
-        self.func, self.weight, self.deferred, self.name = func, weight, deferred, function_name(func)
+    def __init__(
+        self, func: tirx.PrimFunc, weight: np.ndarray, deferred: Deferred | None, assembly: AssemblyChains | None
+    ):
+        self.func, self.weight, self.name = func, weight, function_name(func)
+        self.deferred, self.assembly = deferred, assembly
         self.extents: dict[Var, int] = {}
         self.values: dict[Var, tirx.Expr] = {}
         self.multiply_adds = 0
@@ -112,20 +121,24 @@ class _Folder:
         )
         if _weight_calls(body):
             raise BuildError(self.name, "a weight is used outside the marked nest", hint="report this schedule")
-        return body
+        return body if self.assembly is None else self.assembly.imported(body)
 
     def _fold(self, loop: For) -> tirx.Stmt:
         nest = self._match(loop)
         forms = [self._form(self._resolve(index), nest.loops) for index in nest.weight.args[1:]]
         selection = Selection(self.name, [form.base for form in forms], self.extents)
         weights = {origin: self._weights(forms, origin, nest.loops) for origin in selection.origins}
-        self._count(weights.values())
         prologue: list[Stmt] = []
         x, x_offsets = self._access("x", nest.x.source, nest.x.indices, nest.loops, prologue)
         acc, acc_offsets = self._access("acc", nest.store.buffer, nest.store.indices, nest.loops, prologue)
 
+        assembly = self.assembly if self.assembly is not None and self.assembly.takes(x, acc, nest.lanes) else None
+        self._count(weights.values(), assembly is not None)
+
         def emit(origin: tuple[int, ...]) -> Stmt:
             chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.x.ty, nest.lanes)
+            if assembly is not None:
+                return assembly.call(chain, x, acc)
             if self.deferred is None or any(ramp is not None for ramp in (*x.ramps, *acc.ramps)):
                 return chain.code(x, acc)
             return self.deferred.call(chain, x, acc)
@@ -135,15 +148,16 @@ class _Folder:
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
-    def _count(self, weights: Iterable[np.ndarray]) -> None:
+    def _count(self, weights: Iterable[np.ndarray], is_assembly: bool) -> None:
         """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""
         self.multiply_adds += sum(int(np.count_nonzero(each)) for each in weights)
-        if self.multiply_adds > code_size.MAX_MULTIPLY_ADDS:
+        most = code_size.MAX_ASSEMBLED if is_assembly else code_size.MAX_MULTIPLY_ADDS
+        if self.multiply_adds > most:
             raise BuildError(
                 self.name,
                 "the folded code would take too long to compile",
                 f"{self.multiply_adds} multiply-adds",
-                f"up to {code_size.MAX_MULTIPLY_ADDS}",
+                f"up to {most}",
                 "use a smaller tile, or a schedule that reads its weights as data",
             )
 
