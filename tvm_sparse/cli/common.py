@@ -20,11 +20,12 @@ from tvm_sparse.cli import tables
 from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, relative_difference
 from tvm_sparse.errors import InputError, LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.scheduling.schedule_names import is_tf32
+from tvm_sparse.target.resolve import resolve_target
 
-DEFAULT_LOG = Path("tuning.jsonl")
 # Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
 MAX_TURNS = 64
 
@@ -34,19 +35,18 @@ def prepared(arguments: argparse.Namespace, batch: int | None = None) -> Prepare
     return prepare(arguments.model, shapes=dict(arguments.input_shape), batch=batch)
 
 
-def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog | None:
-    """The logs of ``--tuning-records`` as one; `DEFAULT_LOG` without it, None where that does not exist.
+def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog:
+    """The logs of ``--tuning-records`` as one; without it all that are known (`known_logs`), `DEFAULT_LOG` first.
 
     Raises
     ------
     LogError
         A file that was asked for does not exist, cannot be read, or holds records of a newer tvm-sparse.
     """
-    paths = arguments.tuning_records
-    if not paths and not DEFAULT_LOG.exists():
-        return None
+    if not arguments.tuning_records:
+        return reported(console, known_log(resolve_target(arguments.target), DEFAULT_LOG))
     # The first file of a log may be missing; none that was asked for may.
-    return opened(console, os.devnull, *(paths or [DEFAULT_LOG]))
+    return opened(console, os.devnull, *arguments.tuning_records)
 
 
 def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
@@ -57,7 +57,11 @@ def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
 
 def opened(console: Console, first: Path | str, *more: Path | str) -> TuningLog:
     """The log of these files; says which have lines that are no records, and LogError where they are a newer one's."""
-    log = TuningLog(first, *more)
+    return reported(console, TuningLog(first, *more))
+
+
+def reported(console: Console, log: TuningLog) -> TuningLog:
+    """`log`; says which files have lines that are no records, and LogError where they are of a newer version."""
     log.require_known_schema()
     for path in dict.fromkeys(line.path for line in log.rejected):
         count = sum(line.path == path for line in log.rejected)

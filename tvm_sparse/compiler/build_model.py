@@ -31,6 +31,7 @@ from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.runtime.batched_model import AnyModel
@@ -54,8 +55,9 @@ def compile(
     allow_tf32: bool = False,
     batch: int | Sequence[int] | None = None,
     on_progress: OnProgress | None = None,
+    predict: bool = True,
 ) -> AnyModel:
-    """Compile a model with the fastest verified kernels that `log` knows.
+    """Compile a model with the fastest verified kernels that are known.
 
     Parameters
     ----------
@@ -64,7 +66,10 @@ def compile(
     target
         See `resolve_target`.
     log
-        A tuning log or its path; without one every convolution runs dense.
+        A tuning log or its path; without one the user's and the shipped logs (`known_logs`).
+    predict
+        Let layers for which the log has no record of this machine run with kernels that are expected to be faster than
+        dense: what won on a machine like this, or default decisions. They are verified, not timed.
     strict_nonfinite
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
@@ -89,13 +94,13 @@ def compile(
         TVM cannot compile it.
     """
     resolved = resolve_target(target)
-    log = TuningLog(log) if isinstance(log, (str, Path)) else log
-    if log is not None:
-        log.require_known_schema()
+    if not isinstance(log, TuningLog):
+        log = known_log(resolved) if log is None else TuningLog(log)
+    log.require_known_schema()
 
     def compiled(size: int | None) -> CompiledModel:
         prepared = prepare(source, example_inputs, shapes, size)
-        decisions = decide(prepared.layers, resolved, log, allow_tf32)
+        decisions = decide(prepared.layers, resolved, log, allow_tf32, predict)
         if strict_nonfinite:
             decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
         return build(prepared, decisions, resolved, on_progress)

@@ -1,29 +1,36 @@
-"""Choose what computes each convolution of a model: the tuning log's best kernel, or dense.
+"""Choose what computes each convolution of a model: the tuning log's best kernel, a predicted one, or dense.
 
 Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
-by quartiles and with cold code where that was timed; everything else runs dense, and the reason is kept as a sentence.
+by quartiles and with cold code where that was timed. A layer without a record of this machine gets the decisions of a
+near one, where they won there, or the default kernel that `predict` expects to win; both are marked as predicted, and
+verified before they are used. Everything else runs dense, and the reason is kept as a sentence.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.predict import Prediction, predicted
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules import find_space, schedule_names, why_not_here
+from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_exact
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # A GPU's kernel for more non-zeros may take so many times as long as estimated.
 MARGIN = 1.5
+# How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one.
+NEAR_MARGIN = 1.25
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Decision:
     `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
     `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
     imported, or is a library's by default. `dense_record` is the log's best dense kernel, which stands in for one that
-    turns out wrong.
+    turns out wrong. `is_open`: dense for want of a record.
     """
 
     layer: str
@@ -46,6 +53,7 @@ class Decision:
     record: TuningRecord | None = None
     dense_record: TuningRecord | None = None
     transferred: bool = False
+    is_open: bool = False
 
     @property
     def chosen(self) -> dict[str, Any] | list[Any] | None:
@@ -58,9 +66,9 @@ class Decision:
 
 
 def decide(
-    layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
+    layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
 ) -> list[Decision]:
-    """One decision for each layer, from the log alone; see `Decision`.
+    """One decision for each layer, from the log, or with `predict`, where that has no record, predicted.
 
     Kernels that round to TF32 are chosen, and must be beaten, only with `allow_tf32`; those that this machine cannot
     run are neither.
@@ -70,7 +78,18 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule.partition(":")[0])
 
-    return [_decide(layer, target, fingerprint, log, is_allowed) for layer in layers]
+    guess = cache(lambda spec, pattern: predicted(spec, pattern, target))
+
+    def decision(layer: ConvLayer) -> Decision:
+        found = _decide(layer, target, fingerprint, log, is_allowed)
+        if not predict or not found.is_open:
+            return found
+        near = log.near(layer.spec, layer.pattern, fingerprint) if log is not None else None
+        # Where the zeros are changes no prediction.
+        counts = replace(layer.pattern, mask_digest="", value_digest="")
+        return _from_near(found, near, log, is_allowed) or _as_predicted(found, guess(layer.spec, counts))
+
+    return [decision(layer) for layer in layers]
 
 
 def _decide(
@@ -95,6 +114,7 @@ def _decide(
         record=dense,
         dense_record=dense,
         transferred=_is_unverified(schedule, dense, target),
+        is_open=True,
     )
     if log is None:
         return fallback
@@ -105,7 +125,37 @@ def _decide(
     found = against_baseline(match.record, dense, is_allowed)
     if found is None:
         return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
-    return _compare(match, found, pattern, target, fallback)
+    note = match.note + _from_log(log, match.record)
+    return _compare(replace(match, note=note), found, pattern, target, fallback)
+
+
+def _from_log(log: TuningLog | None, record: TuningRecord) -> str:
+    """Where a record is from, unless it is the log that was named."""
+    return f", {origin(path)}" if log is not None and (path := log.path_of(record)) not in log.named else ""
+
+
+def _from_near(
+    dense: Decision, match: Match | None, log: TuningLog | None, is_allowed: Callable[[str], bool]
+) -> Decision | None:
+    """The decisions that won on another machine with vectors like these; None where there are none."""
+    found = against_baseline(match.record, None, is_allowed) if match is not None else None
+    if match is None or found is None or found.verdict != "faster":
+        return None
+    record, times = match.record, found.baseline.median / found.own.median
+    if times < NEAR_MARGIN:
+        return None
+    place = record.fingerprint["arch"]
+    threads = "" if record.fingerprint["kind"] == "cuda" else f" with {record.fingerprint['threads']} thread(s)"
+    reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} on {place}{threads}"
+    reason += _from_log(log, record)
+    return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
+
+
+def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
+    if guess is None:
+        return dense
+    reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {dense.reason}"
+    return replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
 
 
 def _compare(match: Match, found: Comparison, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
@@ -164,7 +214,7 @@ def _default_dense(target: Target) -> list[str]:
 
 def can_be_dense(decision: Decision, target: Target) -> bool:
     """Whether `to_dense` has something left to turn it into."""
-    return decision.record is not None or decision.schedule in _default_dense(target)[:-1]
+    return decision.record is not None or decision.schedule != _default_dense(target)[-1]
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:

@@ -3,11 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
+
+from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
+from tvm_sparse.target.cpu_info import CpuInfo
 
 
 def machine(record: TuningRecord) -> tuple[str, ...]:
@@ -21,6 +25,27 @@ def mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
         if record.fingerprint[key] != fingerprint[key]:
             return f"made for {name} {record.fingerprint[key]}, here it is {fingerprint[key]}"
     return ""
+
+
+def is_near(record: TuningRecord, fingerprint: dict[str, Any]) -> bool:
+    """Whether decisions made for another machine fit that of `fingerprint`.
+
+    Equal are a CPU's vectors, which decide the layout of its kernels; of GPUs it is the system's CUDA that counts, as
+    all architectures from sm_80 on have what the kernels need. TVM and threads may differ.
+    """
+    theirs = record.fingerprint
+    if theirs["kind"] != fingerprint["kind"]:
+        return False
+    return theirs["kind"] == "cuda" or _vectors(theirs["arch"]) == _vectors(fingerprint["arch"])
+
+
+@cache
+def _vectors(mcpu: str) -> CpuInfo | None:
+    """The vector unit of a processor; None where LLVM does not know the name."""
+    try:
+        return CpuInfo.of(Target({"kind": "llvm", "mcpu": mcpu}))
+    except (ValueError, RuntimeError):
+        return None
 
 
 def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:

@@ -14,7 +14,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.log_file import Rejected
-from tvm_sparse.logs.matching import counted, distance, machine, misfit, mismatch, no_trial
+from tvm_sparse.logs.matching import counted, distance, is_near, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.scheduling.schedule_names import TF32, is_exact
@@ -41,6 +41,8 @@ class TuningLog:
         A ``.jsonl`` or ``.jsonl.xz`` file; it may not exist yet. Compressed files are read-only.
     more
         Further files, read only, which must exist.
+    unnamed
+        Files like `more` that nobody has asked for; the reasons of decisions say so.
 
     Raises
     ------
@@ -48,15 +50,17 @@ class TuningLog:
         A file cannot be read. Bad lines raise nothing: they are in `rejected`.
     """
 
-    def __init__(self, path: Path | str, *more: Path | str):
+    def __init__(self, path: Path | str, *more: Path | str, unnamed: Sequence[Path] = ()):
         self.path = Path(path)
-        self.layers = tuple(map(Path, more))
+        self.layers = (*map(Path, more), *unnamed)
+        self.named = {self.path, *map(Path, more)}
         self.refresh()
 
     def refresh(self) -> None:
         """Read all files again."""
         self.rejected: list[Rejected] = []
         self._lines: dict[str, TuningRecord] = {}
+        self._paths: dict[str, Path] = {}
         self._by_spec: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
         for path in (self.path, *self.layers):
             if path == self.path and not path.exists():
@@ -65,7 +69,7 @@ class TuningLog:
                 if isinstance(found, Rejected):
                     self.rejected.append(found)
                 else:
-                    self._add(found)
+                    self._add(found, path)
 
     def require_known_schema(self) -> None:
         """Refuse to go on without records that a newer tvm-sparse made: they may be better than those that are read.
@@ -79,11 +83,16 @@ class TuningLog:
             if line.newer:
                 raise LogError(f"{line.path}, line {line.line_number}", line.reason)
 
-    def _add(self, record: TuningRecord) -> None:
+    def _add(self, record: TuningRecord, path: Path) -> None:
         line = record.to_line()
         if line not in self._lines:
             self._lines[line] = record
+            self._paths[line] = path
             self._by_spec[record.spec].append(record)
+
+    def path_of(self, record: TuningRecord) -> Path:
+        """The file that one of this log's records was read from, the first of them, or was written to."""
+        return self._paths[record.to_line()]
 
     @property
     def records(self) -> list[TuningRecord]:
@@ -99,7 +108,7 @@ class TuningLog:
             The record is not plain JSON, or the file is compressed or cannot be written; then it is as before.
         """
         log_file.append(self.path, record.to_line().encode() + b"\n")
-        self._add(record)
+        self._add(record, self.path)
 
     def quarantine(self) -> int:
         """Move the bad lines of the first file to ``<file>.rejected``, with reason and line number; returns how many.
@@ -122,18 +131,16 @@ class TuningLog:
         usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
         if not own:
             usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
-        same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
-        if same_values:
-            return Match(fastest(same_values), "values", "tuned for these weights")
-        same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
-        if same_mask:
-            return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
-        alike = [record for record in usable if record.pattern.structure == pattern.structure]
-        if not alike:
-            return None
-        least = min(distance(record.pattern, pattern) for record in alike)
-        nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
-        return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+        return _best_match(usable, pattern)
+
+    def near(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+        """As `lookup`, of records of other machines whose kernels run on this one and fit it: see `is_near`.
+
+        Their times say nothing about this machine; their decisions are good candidates.
+        """
+        others = (record for record in self._by_spec.get(spec, ()) if _is_ok(record) and not record.is_dense)
+        near = [each for each in others if mismatch(each, fingerprint) and is_near(each, fingerprint)]
+        return _best_match(near, pattern)
 
     def dense(
         self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
@@ -228,6 +235,21 @@ def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
     union.require_known_schema()
     write(output, union.records)
     return union
+
+
+def _best_match(usable: Sequence[TuningRecord], pattern: SparsityPattern) -> Match | None:
+    same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+    if same_values:
+        return Match(fastest(same_values), "values", "tuned for these weights")
+    same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
+    if same_mask:
+        return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
+    alike = [record for record in usable if record.pattern.structure == pattern.structure]
+    if not alike:
+        return None
+    least = min(distance(record.pattern, pattern) for record in alike)
+    nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
+    return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
 
 
 def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningRecord], str]) -> list[TuningRecord]:

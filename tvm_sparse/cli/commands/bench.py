@@ -40,7 +40,7 @@ def _contenders(
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log, arguments.allow_tf32)
+    decisions = decide(prepared.layers, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
         ours = build(prepared, decisions, target, on_progress)
     with build_progress.shown(console) as on_progress:

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target = resolve_target(arguments.target)
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log, arguments.allow_tf32)
+    decisions = decide(prepared.layers, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
         compiled = build(prepared, decisions, target, on_progress)
     exposed = Exposed.of(prepared)

@@ -14,8 +14,6 @@ from tvm_sparse.runtime import artifact
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: where the artifact is, and the decision table."""
     log = common.log_to_read(arguments, console)
-    if log is None:
-        console.print(Text("no tuning log: all convolutions will be dense; make one with: tvm-sparse tune MODEL"))
     options = {
         "log": log,
         "shapes": dict(arguments.input_shape),

@@ -43,7 +43,7 @@ def document(
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32), strict=True):
+    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32, predict=True), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if arguments.layer not in layers:
         raise UsageError("--layer", "not in the model", arguments.layer, ", ".join(layers) or "none")
     layer = layers[arguments.layer]
-    decisions = decide([layer], target, common.log_to_read(arguments, console), arguments.allow_tf32)
+    decisions = decide([layer], target, common.log_to_read(arguments, console), arguments.allow_tf32, predict=True)
     if arguments.schedule:
         decisions = [replace(decisions[0], schedule=arguments.schedule, record=None, reason="--schedule asks for it")]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage)}
