@@ -46,12 +46,18 @@ def content_key(parts: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
     """Versions of what makes kernels; of tvm-sparse the code too, which may change without its number."""
+    versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    return {"tvm-sparse": __version__, "code": code_digest(_DECIDING), **versions}
+
+
+@lru_cache
+def code_digest(packages: tuple[str, ...]) -> str:
+    """SHA-256 of the source of some of tvm-sparse's packages."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    files = (path for package in _DECIDING for path in (root / package).rglob("*") if path.suffix in (".py", ".cu"))
+    files = (path for package in packages for path in (root / package).rglob("*") if path.suffix in (".py", ".cu"))
     for path in sorted(files):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
-    return {"tvm-sparse": __version__, "code": digest.hexdigest(), **versions}
+    return digest.hexdigest()
 
 
 class KernelCache:

@@ -22,11 +22,11 @@ from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
-from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -112,6 +112,32 @@ def build(
     prepared: PreparedModel, decisions: Sequence[Decision], target: Target, on_progress: OnProgress | None = None
 ) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
+    cache = LibraryCache.of_user(target)
+    if cache is None:
+        return _built(prepared, decisions, target, on_progress)
+    key = cache.key(prepared, decisions)
+    found = cache.find(key)
+    if found is not None:
+        rows = [decision.to_json() for decision in decisions]
+        return CompiledModel(found.module, target, _signature(prepared.mod), rows, library=found)
+    model = _built(prepared, decisions, target, on_progress, in_file=True)
+    # What was wrong is found out again, and said again.
+    if model.library is not None and model.decisions == [decision.to_json() for decision in decisions]:
+        cache.keep(key, model.library)
+    return model
+
+
+def _built(
+    prepared: PreparedModel,
+    decisions: Sequence[Decision],
+    target: Target,
+    on_progress: OnProgress | None,
+    in_file: bool = False,
+) -> CompiledModel:
+    """As `build`, without looking for what was built before; `in_file`: the code is a library, where it can be linked.
+
+    TVM generates code when it is asked for a library, and again to have it in memory.
+    """
     decisions = list(decisions)
     # Files that compilers leave would overwrite each other's if they ran side by side.
     is_apart = target.kind.name == "cuda" and not leaves_files()
@@ -122,7 +148,9 @@ def build(
         module = keep_nan(replace_convolutions(prepared.mod, kernels))
         with store.remembered() if store is not None else nullcontext():
             executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target, kernels)
-        wrong = verify(prepared.layers, decisions, kernels, executable, target, store)
+        file = exported(executable) if in_file else None
+        made = executable if file is None else file.module
+        wrong = verify(prepared.layers, decisions, kernels, made, target, store)
         if not wrong:
             break
         # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
@@ -133,7 +161,7 @@ def build(
     rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
     calls_cudnn = any(is_library(decision.schedule) for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if calls_cudnn else {}
-    return CompiledModel(executable, target, _signature(prepared.mod), rows, libraries=libraries)
+    return CompiledModel(made, target, _signature(prepared.mod), rows, libraries=libraries, library=file)
 
 
 def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:

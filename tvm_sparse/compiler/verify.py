@@ -42,7 +42,8 @@ def verify(
 ) -> dict[str, str]:
     """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
 
-    What is run is the very function that the model calls; not again where `store` knows that it was right.
+    What is run is the very function that the model calls, of the model that `executable` is, in memory or loaded; not again where `store`
+    knows that it was right.
     """
     chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
     proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}
@@ -56,7 +57,8 @@ def verify(
     packed_function.register()
     use_threads(thread_count(target))
     in_tf32 = {decision.layer for decision in decisions if is_tf32(decision.schedule)}
-    module, names = executable.jit(), function_names(layers, kernels)
+    names = function_names(layers, kernels)
+    module = executable.jit() if isinstance(executable, tvm.runtime.Executable) else executable
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())
     with ThreadPoolExecutor(side_by_side) as pool:

@@ -40,7 +40,7 @@ def save(model: AnyModel, directory: str | Path) -> Path:
     """
     directory = Path(directory)
     models = model.models if isinstance(model, BatchedModel) else {0: model}
-    if not all(isinstance(each.executable, tvm.runtime.Executable) for each in models.values()):
+    if not all(each.library or isinstance(each.executable, tvm.runtime.Executable) for each in models.values()):
         raise ArtifactError(str(directory), "the model was loaded from an artifact", hint="copy that directory instead")
     if directory.exists() and not _is_replaceable(directory):
         raise ArtifactError(
@@ -125,7 +125,10 @@ def _export(model: CompiledModel, stage: Path) -> str:
     """Write the library of `model` into `stage`, named after its content; returns the name."""
     path = stage / "model.so"
     try:
-        model.executable.export_library(str(path))
+        if model.library is not None:
+            path.write_bytes(model.library.content())
+        else:
+            model.executable.export_library(str(path))
     except RuntimeError as error:
         hint = "it needs a C compiler: install gcc or clang"
         raise BuildError("model.so", f"cannot be linked ({first_line(error)})", hint=hint) from error

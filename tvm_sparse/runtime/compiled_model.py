@@ -18,6 +18,7 @@ from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
 from tvm_sparse.runtime.libraries import provide
+from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, Torch, library_of
 from tvm_sparse.target.compatibility import device_of, why_not_here
@@ -54,6 +55,8 @@ class CompiledModel:
         later, by setting the attribute.
     libraries
         Libraries that it calls, name -> version that it was made with.
+    library
+        The file that `executable` was loaded from, where it was just compiled into one.
     """
 
     def __init__(
@@ -64,10 +67,11 @@ class CompiledModel:
         decisions: Sequence[dict[str, Any]],
         cuda_graph: bool = True,
         libraries: Mapping[str, str] | None = None,
+        library: LibraryFile | None = None,
     ):
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
-        self.libraries = dict(libraries or {})
+        self.libraries, self.library = dict(libraries or {}), library
         provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
