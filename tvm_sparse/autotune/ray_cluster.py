@@ -1,0 +1,169 @@
+"""Devices of a Ray cluster: an actor for each GPU, or for each node's processor, in which a `DeviceTuner` runs.
+
+What goes over Ray is text (JSON) and arrays of numbers. Ray itself is imported where it is used: it is optional.
+"""
+
+import contextlib
+import json
+import os
+import socket
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse.autotune.device_tuner import DeviceTuner
+from tvm_sparse.autotune.devices import START_TIMEOUT_S, Device, DeviceLost, roster
+from tvm_sparse.autotune.fleet import Fleet
+from tvm_sparse.errors import BuildError, UsageError, last_line
+from tvm_sparse.target.resolve import resolve_target
+
+# How long the port of a cluster may take to answer. Ray itself would wait for two minutes and then end this process.
+CONNECT_TIMEOUT_S = 10.0
+START_HINT = "start one with: ray start --head, or give local for one on this machine"
+
+
+class TunerActor:
+    """A `DeviceTuner` as Ray runs it."""
+
+    def __init__(self) -> None:
+        self._tuner = DeviceTuner()
+
+    def answer(self, request: str, weight: np.ndarray | None) -> str:
+        """See `DeviceTuner.answer`; JSON both ways."""
+        return json.dumps(self._tuner.answer({**json.loads(request), "weight": weight}))
+
+
+class RayDevice(Device):
+    """An actor on a node; `resources` are those of the node that it takes."""
+
+    def __init__(self, name: str, builders: int, tuners: int, node: str, resources: dict[str, float]):
+        super().__init__(name, builders, tuners)
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Neither the actor nor a call is tried again by Ray: where they go then, the driver decides.
+        where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = ray.remote(**resources, max_restarts=0, max_task_retries=0, scheduling_strategy=where)(TunerActor)
+        self._actor = actor.remote()
+
+    def ask(self, request: dict[str, Any], weight: np.ndarray | None = None) -> dict[str, Any]:
+        """See `Device.ask`; a search has no time limit here, as its builds and runs have theirs."""
+        import ray
+
+        is_first = request["action"] == "hello"
+        try:
+            answer = self._actor.answer.remote(json.dumps(request), weight)
+            return dict(json.loads(ray.get(answer, timeout=START_TIMEOUT_S if is_first else None)))
+        except ray.exceptions.GetTimeoutError:
+            raise DeviceLost(f"no actor started there within {START_TIMEOUT_S:g} s; others may hold it") from None
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise DeviceLost(last_line(error)) from None
+
+    def kill(self) -> None:
+        """See `Device.kill`; its workers notice within a second."""
+        import ray
+
+        # A cluster that is gone has no actors.
+        with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
+            ray.kill(self._actor)
+
+
+def ray_fleet(address: str, target: str | dict[str, Any] | Target | None) -> Fleet:
+    """All devices of a cluster on which the target's kernels run, those that are alike; `notes` say which are not.
+
+    Parameters
+    ----------
+    address
+        ``auto`` (the cluster of this machine, or of RAY_ADDRESS), ``host:port``, ``ray://host:port``, or ``local``.
+    target
+        None: ``llvm``. Missing parts are the nodes', not this machine's.
+
+    Raises
+    ------
+    UsageError
+        Ray is not installed, or no cluster answers.
+    BuildError
+        The cluster has no device that can be used.
+    """
+    is_owned = _connect(address)
+    import ray
+
+    try:
+        kind = resolve_target(target).kind.name
+        devices = _devices(kind)
+        if not devices:
+            raise BuildError("ray", f"no node has a {'GPU' if kind == 'cuda' else 'processor'} for Ray to give away")
+        found = roster(devices, "llvm" if target is None else target)
+        for device in devices:
+            if device not in found.devices:
+                device.kill()
+        if found.target is None:
+            raise BuildError("ray", "no device can be used", "; ".join(found.refused))
+    except BaseException:
+        if is_owned:
+            ray.shutdown()
+        raise
+    return Fleet(found.devices, found.target, found.refused, ray.shutdown if is_owned else lambda: None)
+
+
+def _connect(address: str) -> bool:
+    """Join the cluster; False where this process had joined one before."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise UsageError("ray", "the package is not installed", hint="run: pip install 'tvm-sparse[ray]'") from None
+    if ray.is_initialized():
+        return False
+    place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        # A cluster of our own tells nobody that it is used, and shows no page.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings["include_dashboard"] = False
+    elif place != "auto":
+        _require_answer(place)
+    try:
+        ray.init(address=place, **settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"Ray cluster {address}", f"it cannot be joined: {last_line(error)}", hint=START_HINT
+        ) from None
+    return True
+
+
+def _require_answer(place: str) -> None:
+    """UsageError unless something listens at ``host:port`` or ``ray://host:port``."""
+    host, _, port = place.removeprefix("ray://").rpartition(":")
+    allowed = "auto, local, host:port or ray://host:port"
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError("Ray cluster", "no address of one", place, allowed)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"Ray cluster {place}", f"none answers ({reason})", hint=START_HINT) from None
+
+
+def _devices(kind: str) -> list[Device]:
+    """A device for each GPU of the cluster, or for each node's processor, with its share of the node's cores."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes.sort(key=lambda node: (node["NodeManagerHostname"], node["NodeID"]))
+    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
+    devices: list[Device] = []
+    for node in nodes:
+        host, node_id = node["NodeManagerHostname"], node["NodeID"]
+        # Several nodes on one machine are for trying things out.
+        name = host if hosts[host] == 1 else f"{host}/{node_id[:6]}"
+        cores, gpus = (int(node["Resources"].get(resource, 0)) for resource in ("CPU", "GPU"))
+        if kind == "cuda":
+            share = cores // gpus if gpus else 0
+            resources = {"num_gpus": 1, "num_cpus": share}
+            names = [f"{name}/gpu{number}" for number in range(gpus)]
+            devices += [RayDevice(each, max(1, share), gpus, node_id, dict(resources)) for each in names]
+        elif cores:
+            devices.append(RayDevice(name, cores, hosts[host], node_id, {"num_cpus": cores}))
+    return devices
