@@ -47,12 +47,14 @@ class Desk(Protocol[In_contra]):
 class Fleet:
     """Devices that are alike, and their target; a context manager that ends them.
 
-    `notes` are sentences for the user. `shut_down` is called when the devices have ended.
+    `notes` are sentences for the user. `check` is called every `POLL_S` or oftener while they tune, and raises BuildError
+    where they cannot go on; `shut_down` when they have ended.
     """
 
     devices: Sequence[Device]
     target: Target
     notes: Sequence[str] = ()
+    check: Callable[[], None] = field(default=lambda: None)
     shut_down: Callable[[], None] = field(default=lambda: None)
 
     def __enter__(self) -> "Fleet":
@@ -79,11 +81,11 @@ class Fleet:
         Raises
         ------
         BuildError
-            A search failed, or all devices are lost.
+            A search failed, or the devices are lost.
         """
         with ThreadPoolExecutor(len(self.devices)) as pool:
             try:
-                _Shift(pool, list(self.devices), claims, desk).run()
+                _Shift(pool, list(self.devices), claims, desk).run(self.check)
             except BaseException:
                 # Leaving the pool waits for its threads, and they for the devices.
                 for device in self.devices:
@@ -98,9 +100,10 @@ class _Shift(Generic[T]):
         self._pool, self._idle, self._claims, self._desk = pool, idle, claims, desk
         self._busy: dict[Future[dict[str, Any]], tuple[Device, T]] = {}
 
-    def run(self) -> None:
+    def run(self, check: Callable[[], None]) -> None:
         """Until no task is left."""
         while self._claims.left or self._busy:
+            check()
             self._hand_out()
             done, _ = wait(self._busy, POLL_S, FIRST_COMPLETED)
             for future in done:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections import Counter
 from typing import Any
 
@@ -21,6 +22,8 @@ from tvm_sparse.target.resolve import resolve_target
 
 # How long the port of a cluster may take to answer. Ray itself would wait for two minutes and then end this process.
 CONNECT_TIMEOUT_S = 10.0
+# How often the head node is asked for a sign of life, and how long it may give none: after a minute Ray ends this process.
+HEAD_INTERVAL_S, HEAD_TIMEOUT_S = 2.0, 12.0
 START_HINT = "start one with: ray start --head, or give local for one on this machine"
 
 
@@ -105,7 +108,30 @@ def ray_fleet(address: str, target: str | dict[str, Any] | Target | None) -> Fle
         if is_owned:
             ray.shutdown()
         raise
-    return Fleet(found.devices, found.target, found.refused, ray.shutdown if is_owned else lambda: None)
+    head = _HeadWatch(_connected_to(address))
+    return Fleet(found.devices, found.target, found.refused, head.check, ray.shutdown if is_owned else lambda: None)
+
+
+class _HeadWatch:
+    """Notices that a cluster's head node is gone."""
+
+    def __init__(self, place: tuple[str, int]):
+        self._place = place
+        self._asked_s = self._answered_s = time.monotonic()
+
+    def check(self) -> None:
+        """BuildError where the head has not answered for too long; asks at most every `HEAD_INTERVAL_S`."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s < HEAD_INTERVAL_S:
+            return
+        try:
+            socket.create_connection(self._place, HEAD_INTERVAL_S).close()
+            self._answered_s = now_s
+        except OSError as error:
+            if now_s - self._answered_s > HEAD_TIMEOUT_S:
+                hint = "what was measured is in the log: run again to go on"
+                raise BuildError("Ray cluster", f"its head node is lost ({error})", hint=hint) from None
+        self._asked_s = time.monotonic()
 
 
 def _connect(address: str) -> bool:
@@ -133,14 +159,25 @@ def _connect(address: str) -> bool:
     return True
 
 
-def _require_answer(place: str) -> None:
-    """UsageError unless something listens at ``host:port`` or ``ray://host:port``."""
+def _connected_to(address: str) -> tuple[str, int]:
+    """Host and port of what this process has joined: Ray's client server where it is a client, else the head."""
+    import ray
+
+    return _host_and_port(address if "://" in address else ray.get_runtime_context().gcs_address)
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    """Those of ``host:port`` or ``ray://host:port``; UsageError where it is neither."""
     host, _, port = place.removeprefix("ray://").rpartition(":")
-    allowed = "auto, local, host:port or ray://host:port"
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError("Ray cluster", "no address of one", place, allowed)
+        raise UsageError("Ray cluster", "no address of one", place, "auto, local, host:port or ray://host:port")
+    return host.strip("[]"), int(port)
+
+
+def _require_answer(place: str) -> None:
+    """UsageError unless something listens there."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+        socket.create_connection(_host_and_port(place), CONNECT_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"Ray cluster {place}", f"none answers ({reason})", hint=START_HINT) from None
