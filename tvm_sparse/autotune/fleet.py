@@ -47,8 +47,8 @@ class Desk(Protocol[In_contra]):
 class Fleet:
     """Devices that are alike, and their target; a context manager that ends them.
 
-    `notes` are sentences for the user. `check` is called every `POLL_S` or oftener while they tune, and raises BuildError
-    where they cannot go on; `shut_down` when they have ended.
+    `notes` are sentences for the user. `check` is called every `POLL_S` or oftener while they tune, and raises
+    BuildError where they cannot go on; `shut_down` when they have ended.
     """
 
     devices: Sequence[Device]

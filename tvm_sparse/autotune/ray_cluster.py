@@ -22,7 +22,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 # How long the port of a cluster may take to answer. Ray itself would wait for two minutes and then end this process.
 CONNECT_TIMEOUT_S = 10.0
-# How often the head node is asked for a sign of life, and how long it may give none: after a minute Ray ends this process.
+# How often the head node is asked for a sign of life, and how long it may give none. Ray ends this process after 60.
 HEAD_INTERVAL_S, HEAD_TIMEOUT_S = 2.0, 12.0
 START_HINT = "start one with: ray start --head, or give local for one on this machine"
 
