@@ -207,8 +207,8 @@ def test_gpus_are_counted_as_cuda_counts_them(gpus, monkeypatch):
         (["cpu", "cpu"], "cpu is there 2 times, and all cores work for it already"),
         (["cuda:1", "cuda:1"], "cuda:1 is there 2 times, and one kernel at a time is timed on it"),
         (["cuda"], "not a device, found cuda; allowed: cpu, or GPUs"),
-        (["cpu", "cuda:0"], "a log's target is one, found cpu, cuda:0"),
-        ([], "a log's target is one, found none"),
+        (["cpu", "cuda:0"], "one run tunes for one target, found cpu, cuda:0"),
+        ([], "one run tunes for one target, found none"),
     ],
 )
 def test_names_of_devices(names, sentence):

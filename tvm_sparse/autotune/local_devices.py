@@ -37,7 +37,7 @@ def kind_of(names: Sequence[str]) -> str:
             raise UsageError("--devices", f"{name} is there {count} times, and {reason}", hint="name it once")
     kinds = {"llvm" if name == "cpu" else "cuda" for name in names}
     if len(kinds) != 1:
-        raise UsageError("--devices", "a log's target is one", ", ".join(names) or "none", ALLOWED)
+        raise UsageError("--devices", "one run tunes for one target", ", ".join(names) or "none", ALLOWED)
     return kinds.pop()
 
 

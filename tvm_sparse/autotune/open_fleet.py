@@ -18,7 +18,7 @@ def open_fleet(
     target: str | dict[str, Any] | Target | None,
     options: TuneOptions,
 ) -> Fleet:
-    """The devices that `session.tune` is given; the target is the driver's to resolve no more, but theirs.
+    """The devices that `session.tune` is given. What the target leaves open is theirs, not this process's.
 
     Raises
     ------
