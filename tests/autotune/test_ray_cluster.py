@@ -107,6 +107,20 @@ def test_no_cluster_answers(scheme):
             ray_cluster.ray_fleet(place, None)
 
 
+def test_a_cluster_that_refuses_may_want_a_token(monkeypatch):
+    ray = pytest.importorskip("ray", reason=NO_RAY)
+
+    def refuse(**_settings):
+        raise ConnectionError("Failed to connect to Ray cluster at 127.0.0.1")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with pytest.raises(UsageError, match=r"cannot be joined: Failed to connect .*; where the cluster asks for a"):
+            ray_cluster.ray_fleet(f"127.0.0.1:{server.getsockname()[1]}", None)
+
+
 @pytest.mark.parametrize("address", ["nonsense", ":1", "host:port", "host:99999", "ray://"])
 def test_what_is_no_address(address):
     pytest.importorskip("ray", reason=NO_RAY)

@@ -24,6 +24,7 @@ from tvm_sparse.target.resolve import resolve_target
 CONNECT_TIMEOUT_S = 10.0
 # How often the head node is asked for a sign of life, and how long it may give none. Ray ends this process after 60.
 HEAD_INTERVAL_S, HEAD_TIMEOUT_S = 2.0, 12.0
+TOKEN_HINT = "where the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to it"
 START_HINT = "start one with: ray start --head, or give local for one on this machine"
 
 
@@ -153,9 +154,10 @@ def _connect(address: str) -> bool:
     try:
         ray.init(address=place, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UsageError(
-            f"Ray cluster {address}", f"it cannot be joined: {last_line(error)}", hint=START_HINT
-        ) from None
+        # Something listens there, unless it is to be found or started.
+        hint = START_HINT if place in ("auto", "local") else TOKEN_HINT
+        reason = f"it cannot be joined: {last_line(error)}"
+        raise UsageError(f"Ray cluster {address}", reason, hint=hint) from None
     return True
 
 
