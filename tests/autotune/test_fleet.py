@@ -108,6 +108,7 @@ def is_gone(pid):
     return True
 
 
+@pytest.mark.slow
 def test_two_gpus_measure_what_one_would(gpus, tmp_path, unbroken):
     log = TuningLog(tmp_path / "log.jsonl")
     assert tune(log) == []
@@ -134,6 +135,7 @@ def test_another_goes_on_with_the_layer_of_one_that_dies(gpus, tmp_path, monkeyp
     assert len(list(gpus.iterdir())) == len(TASKS) + 1
 
 
+@pytest.mark.slow
 def test_when_all_are_lost_the_log_has_what_was_measured(gpus, tmp_path, monkeypatch, unbroken):
     monkeypatch.setenv("DIES", json.dumps({"0": 3, "1": 4}))
     log = TuningLog(tmp_path / "log.jsonl")

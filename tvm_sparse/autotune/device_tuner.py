@@ -53,7 +53,7 @@ class DeviceTuner:
             # Two cards may share an architecture, and without cuDNN kernels are compared with slower ones.
             fingerprint |= {"gpu": gpu_model(), "cudnn": library.version() or "none"}
         elif obstacle := why_not_here(target):
-            raise UsageError("target", obstacle)
+            raise UsageError("target", obstacle, hint="give a --target that this machine runs")
         return {"versions": versions(), "target": target_json(target), "fingerprint": fingerprint}
 
     def _begin(self, request: dict[str, Any]) -> dict[str, Any]:
