@@ -9,7 +9,8 @@ from rich.console import Console
 
 from tvm_sparse.autotune import session
 from tvm_sparse.cli import tables
-from tvm_sparse.cli.tuning_progress import CAUSE_WIDTH, Progress, TaskProgress, duration
+from tvm_sparse.cli.task_progress import CAUSE_WIDTH, TaskProgress, duration
+from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.conv.spec import ConvSpec
 
 
@@ -62,7 +63,7 @@ def failed(status):
 
 def test_progress_fits_what_a_session_calls():
     methods = [name for name in vars(session.Progress) if not name.startswith("_")]
-    assert sorted(methods) == ["end", "note", "out_of_time", "start", "task", "trial"]
+    assert sorted(methods) == ["end", "note", "on", "out_of_time", "start", "task", "trial"]
     assert set(methods) <= set(vars(Progress))
 
 
@@ -221,6 +222,44 @@ def test_time_left_keeps_to_the_limit_of_a_layer(plain, clock):
     assert progress.eta_s() == (10 - 4) + 10
     clock.now_s = 12
     assert progress.eta_s() == 10
+
+
+def test_each_device_has_lines_of_its_own(plain, terminal, clock):
+    """What one that is lost had begun is the other's then, not a layer more."""
+    for console in (plain, terminal):
+        progress = Progress(console, clock)
+        progress.start([Layers(("a",)), Layers(("b",)), Layers(("c",))], 4)
+        first, second = progress.on("cuda:0"), progress.on("cuda:1")
+        first.task(Layers(("a",)), [])
+        second.task(Layers(("b",)), [])
+        clock.now_s += 6
+        for device in (first, second, first):
+            device.trial(ok(12, 33))
+        # 5 of 8 trials of the two, and 4 of the third, at 2 s each.
+        assert progress.eta_s() == 2 * (5 + 4)
+        live = progress._live_text().plain
+        second.task(Layers(("c",)), [])
+        second.task(Layers(("a",)), [ok(12, 33), ok(12, 33)])
+        second.out_of_time()
+        progress.end()
+        assert live.splitlines() == [
+            "[1/3] cuda:0: a  2/4  12 us, dense 33 us, 2.75x  about 18 s left",
+            "[2/3] cuda:1: b  1/4  12 us, dense 33 us, 2.75x",
+        ]
+        assert [(task.names, task.done, task.new) for task in progress.tasks] == [
+            (("a",), 2, 2),
+            (("b",), 1, 1),
+            (("c",), 0, 0),
+        ]
+    assert lines(plain) == [
+        "cuda:0: a",
+        "cuda:1: b",
+        "[2/3] cuda:1: b  1/4  12 us, dense 33 us, 2.75x",
+        "cuda:1: c",
+        "[3/3] cuda:1: c  0/4",
+        "cuda:1: a",
+        "[1/3] cuda:1: a  2/4  12 us, dense 33 us, 2.75x  out of time",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ compiler verifies it again with each layer's own weight (tuning_logs/README.md, 
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.autotune import task_lock
+from tvm_sparse.autotune.fleet import Fleet
+from tvm_sparse.autotune.job import Job
 from tvm_sparse.autotune.layer import tune_layer
+from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.proxy_layer import Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -61,6 +64,10 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
+
+    def on(self, _device: str) -> "Progress":
+        """What is told of the device's tasks, where several devices tune at once."""
+        return self
 
     def end(self) -> None:
         """The tuning has ended, or was interrupted."""
@@ -111,6 +118,8 @@ def tune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
     batch: int | Sequence[int] | None = None,
+    devices: Sequence[str] | None = None,
+    ray: str | None = None,
 ) -> TuningLog:
     """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
@@ -133,37 +142,69 @@ def tune(
     batch
         Sizes of the first dimension of all inputs, one after the other; a later one first tries what was fastest at
         the others.
+    devices
+        Of this machine, which tune different layers at the same time: ``["cuda:0", "cuda:1"]``, as CUDA numbers them.
+    ray
+        The address of a Ray cluster, whose devices do the same: ``"auto"``, ``"host:port"``, ``"ray://host:port"``, or
+        ``"local"`` for one on this machine. See docs/scale-out.md.
 
     Raises
     ------
     ModelError, UsageError, LogError, BuildError
         The model, an argument or the log cannot be used, or no dense kernel builds.
     """
-    resolved = resolve_target(target)
+    resolved = resolve_target(target) if devices is None and ray is None else None
     log = log if isinstance(log, TuningLog) else TuningLog(log)
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
     batches = [None] if batch is None else batch_sizes(batch)
     tasks = [task for size in batches for task in tasks_of(prepare(source, example_inputs, shapes, size).layers)]
-    tune_tasks(select(tasks, layers), resolved, log, options, progress or Progress())
+    tasks, progress = select(tasks, layers), progress or Progress()
+    if resolved is not None:
+        tune_tasks(tasks, resolved, log, options, progress)
+        return log
+    with open_fleet(devices, ray, target, options) as fleet:
+        tune_tasks(tasks, fleet.target, log, options, progress, fleet)
     return log
 
 
-def tune_tasks(tasks: Sequence[Task], target: Any, log: TuningLog, options: TuneOptions, progress: Progress) -> None:
-    """Tune `tasks` into `log`, those that no other process tunes first."""
+def tune_tasks(
+    tasks: Sequence[Task],
+    target: Any,
+    log: TuningLog,
+    options: TuneOptions,
+    progress: Progress,
+    fleet: Fleet | None = None,
+) -> None:
+    """Tune `tasks` into `log`, those that no other process tunes first; on the devices of `fleet`, if there is one."""
     machine = json.dumps([fingerprint_of(target)[key] for key in FINGERPRINT_KEYS])
+
+    def claim(task: Task) -> str:
+        # Tasks of one convolution share their dense trials, so one process at a time has them all.
+        return task.spec.key + machine
 
     def waits(task: Task) -> None:
         progress.note(f"{task.names[0]}: another process is tuning it, waiting")
 
     progress.start(tasks, options.trials)
     try:
-        # Tasks of one convolution share their dense trials, so one process at a time has them all.
+        if fleet is not None and tasks:
+            for sentence in fleet.notes:
+                progress.note(sentence)
+            desk = _Desk(target, log, fleet.options(options), progress, waits)
+            with task_lock.Claims(log.path, tasks, claim, _kin) as claims:
+                fleet.tune(claims, desk)
+            return
         with Crew() as crew:
-            for task in task_lock.in_turn(log.path, tasks, lambda task: task.spec.key + machine, waits):
+            for task in task_lock.in_turn(log.path, tasks, claim, waits):
                 tune_task(task, target, log, options, progress, crew)
     finally:
         progress.end()
+
+
+def _kin(task: Task) -> str:
+    """The same of a layer's batches: they come one after the other, as each starts from what was fastest before it."""
+    return replace(task.spec, n=1).key
 
 
 def tune_task(
@@ -173,6 +214,16 @@ def tune_task(
 
     Bad lines of the log are moved away; what others have added to it is not measured again.
     """
+    known, starts = _begin(task, target, log, progress)
+    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
+        log.append(record)
+        progress.trial(record)
+
+
+def _begin(
+    task: Task, target: Any, log: TuningLog, progress: Progress
+) -> tuple[list[TuningRecord], list[TuningRecord]]:
+    """What a search of a task begins with: trials that the log holds, and records of others to try first."""
     log.refresh()
     if any(line.path == log.path and not line.newer for line in log.rejected):
         progress.note(f"{log.path}: {log.quarantine()} bad line(s) moved to {log.path}.rejected")
@@ -188,6 +239,29 @@ def tune_task(
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
     starts = [other.record] if other else []
     starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
-    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
-        log.append(record)
-        progress.trial(record)
+    return known, starts
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """Gives the devices of a fleet their tasks, and puts the records that come back into the log."""
+
+    target: Any
+    log: TuningLog
+    options: TuneOptions
+    progress: Progress
+    waits: Callable[[Task], None]
+
+    def begin(self, task: Task, device: str) -> Job:
+        known, starts = _begin(task, self.target, self.log, self.progress.on(device))
+        return Job(task.spec, task.weight, self.options, tuple(known), tuple(starts))
+
+    def trial(self, record: TuningRecord, device: str) -> None:
+        self.log.append(record)
+        self.progress.on(device).trial(record)
+
+    def out_of_time(self, device: str) -> None:
+        self.progress.on(device).out_of_time()
+
+    def note(self, text: str) -> None:
+        self.progress.note(text)

@@ -1,7 +1,7 @@
 """Claims: tuners that share a log share its tasks, so that no two measure the same candidates.
 
 A claim is a lock on one byte of an empty file beside the log, ``.<log>.claims``; which byte, the task decides. The
-kernel frees it when its process ends, however that happens. Two tuners within one process do not exclude each other.
+kernel frees it when its process ends, however that happens. Two `Claims` within one process do not exclude each other.
 """
 
 import fcntl
@@ -9,45 +9,87 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tvm_sparse.errors import LogError
 
 T = TypeVar("T")
 
 
-def in_turn(path: Path, items: Sequence[T], name: Callable[[T], str], waits: Callable[[T], None]) -> Iterator[T]:
-    """Each of `items` once, claimed until the next is asked for: first those that nobody else has claimed.
+class Claims(Generic[T]):
+    """Items that are claimed one by one, also several at a time; a context manager that frees all of them.
 
     Parameters
     ----------
     path
         The log.
+    items
+        `left` of them are neither claimed nor done.
     name
         What an item is called: who claims the same name excludes each other.
-    waits
-        Called with an item before another process is waited for, because it has claimed all that is left.
+    kin
+        Items of which this gives the same are claimed here one after the other, in their order; None: `name`.
 
     Raises
     ------
     LogError
         There can be no file beside the log.
     """
+
+    def __init__(self, path: Path, items: Sequence[T], name: Callable[[T], str], kin: Callable[[T], str] | None = None):
+        self.left, self._held = list(items), list[T]()
+        self._name, self._kin = name, kin or name
+        self._file = _claims_file(path)
+
+    def __enter__(self) -> "Claims[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing it frees what is still claimed.
+        self._file.close()
+
+    def take(self) -> T | None:
+        """Claim the first item that may be had; None where others have all that is left, or it has to wait for kin."""
+        kin = {self._kin(item) for item in self._held}
+        for index, item in enumerate(self.left):
+            if self._kin(item) not in kin and _claim(self._file, self._name(item), wait=False):
+                self._held.append(item)
+                return self.left.pop(index)
+            kin.add(self._kin(item))
+        return None
+
+    def wait(self) -> T:
+        """Claim the first item that is left, which another process has, when that is done with it."""
+        _claim(self._file, self._name(self.left[0]), wait=True)
+        self._held.append(self.left.pop(0))
+        return self._held[-1]
+
+    def free(self, item: T, is_done: bool = True) -> None:
+        """Give a claimed item free; one that is not done is the first to be claimed again."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _byte(self._name(item)))
+        self._held = [each for each in self._held if each is not item]
+        if not is_done:
+            self.left.insert(0, item)
+
+
+def in_turn(path: Path, items: Sequence[T], name: Callable[[T], str], waits: Callable[[T], None]) -> Iterator[T]:
+    """Each of `items` once, claimed until the next is asked for: first those that nobody else has claimed.
+
+    `waits` is called with an item before another process is waited for, because it has claimed all that is left. The
+    rest is as for `Claims`.
+    """
     if not items:
         return
-    left = list(items)
-    with _claims_file(path) as file:
-        while left:
-            item = next((item for item in left if _claim(file, name(item), wait=False)), None)
+    with Claims(path, items, name) as claims:
+        while claims.left:
+            item = claims.take()
             if item is None:
-                item = left[0]
-                waits(item)
-                _claim(file, name(item), wait=True)
+                waits(claims.left[0])
+                item = claims.wait()
             try:
                 yield item
             finally:
-                fcntl.lockf(file, fcntl.LOCK_UN, 1, _byte(name(item)))
-            left.remove(item)
+                claims.free(item)
 
 
 def _claims_file(path: Path) -> FileIO:

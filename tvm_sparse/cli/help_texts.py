@@ -28,7 +28,8 @@ examples:
     "tune": """\
 Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
 turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.
-Of several batch sizes, a later one first tries what was fastest at the others.
+Of several batch sizes, a later one first tries what was fastest at the others. Several GPUs, or the devices of a Ray
+cluster, take a layer each at a time; without --target it is theirs.
 
 examples:
   tvm-sparse tune model.onnx --dry-run
@@ -36,6 +37,8 @@ examples:
   tvm-sparse tune model.onnx --layers layer1.0.conv1,layer1.0.conv2 --trials 200
   tvm-sparse tune model.onnx --trials 1000 --seconds 300
   tvm-sparse tune model.onnx --batch 1,8,64
+  tvm-sparse tune model.onnx --devices cuda:0,cuda:1
+  tvm-sparse tune model.onnx --target cuda --ray auto
   tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
 """,
     "compile": """\

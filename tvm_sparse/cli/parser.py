@@ -44,6 +44,17 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
                 type=above_0,
                 metavar="S",
             ),
+            option(
+                "--devices",
+                "of this machine, each with a layer of its own at a time (default: the target's first)",
+                type=names,
+                metavar="cuda:0,cuda:1",
+            ),
+            option(
+                "--ray",
+                "the same on all devices of a Ray cluster: auto, host:port, ray://host:port, or local",
+                metavar="ADDRESS",
+            ),
             option("--layers", "tune only these (names as inspect shows)", type=names, metavar="NAME,NAME"),
             option("--schedules", "search only these; dense is always timed", type=names, metavar="NAME,NAME"),
             option(

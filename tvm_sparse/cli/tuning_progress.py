@@ -1,10 +1,8 @@
-"""Progress of tuning, causes of failures."""
+"""Progress of tuning, on one device or several."""
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -12,171 +10,15 @@ from rich.text import Text
 
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.session import Task
-from tvm_sparse.cli.tables import cell
-from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
+from tvm_sparse.cli.task_progress import TaskProgress, duration
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules import title_of
-from tvm_sparse.scheduling.schedule_names import is_exact, is_library
 
 # Seconds between two lines about one layer where the output is no terminal.
 PLAIN_INTERVAL_S = 30.0
-# Characters of a cause; of what differs further on, one is shown.
-CAUSE_WIDTH = 150
-# Statuses of failed trials, as words.
-_FAILURES = {
-    "build_failed": "not built",
-    "run_failed": "crashed",
-    "timeout": "timed out",
-    "wrong": "wrong result",
-    "rejected": "rejected",
-}
-
-
-def duration(seconds: float) -> str:
-    """A time span in words, about: ``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-class Causes:
-    """Why trials failed: records counted by schedule, status and the beginning of their cause."""
-
-    def __init__(self, records: Iterable[TuningRecord] = ()):
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        for record in records:
-            self.add(record)
-
-    def add(self, record: TuningRecord) -> None:
-        """Count `record` if it failed."""
-        if record.status != "ok":
-            cause = " ".join(record.cause.split())[:CAUSE_WIDTH]
-            self._counts[record.schedule.partition(":")[0], record.status, cause] += 1
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """The most frequent first."""
-        rows = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
-        return [
-            {"schedule": schedule, "status": status, "cause": cause, "count": count}
-            for (schedule, status, cause), count in rows
-        ]
-
-    def lines(self, most: int = 3) -> list[str]:
-        """Sentences of the `most` frequent."""
-        rows = self.to_json()
-        lines = [f"{row['count']} {_FAILURES[row['status']]}: {row['schedule']}: {row['cause']}" for row in rows[:most]]
-        return lines + [f"and {len(rows) - most} more causes, see: tvm-sparse logs stats"] * (len(rows) > most)
-
-
-class TaskProgress:
-    """What is known of one task while it is tuned: trials done, best times in microseconds, failures by status.
-
-    Trials of convolutions other than `spec`, where it is given, are of a sample: they count, but their times do not.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        known: Iterable[TuningRecord],
-        spec: ConvSpec | None = None,
-        allow_tf32: bool = False,
-    ):
-        self.names, self._spec, self._allow_tf32 = tuple(names), spec, allow_tf32
-        self.batch = spec.n if spec else None
-        self.done = 0
-        self.new = 0
-        self.is_out_of_time = False
-        self.failures: Counter[str] = Counter()
-        self.causes = Causes()
-        self.new_causes = Causes()
-        self._best: TuningRecord | None = None
-        self._best_dense_us: float | None = None
-        for record in known:
-            self._add(record)
-
-    def add(self, record: TuningRecord) -> None:
-        """A new trial has ended; a library's count towards no budget."""
-        self.new += not is_library(record.schedule)
-        self._add(record)
-        self.new_causes.add(record)
-
-    def _add(self, record: TuningRecord) -> None:
-        self.done += not is_library(record.schedule)
-        self.causes.add(record)
-        if record.status != "ok":
-            self.failures[record.status] += 1
-        elif self._spec not in (None, record.spec) or (record.is_dense and not self._is_allowed(record.schedule)):
-            return
-        elif record.is_dense:
-            self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
-        else:
-            self._best = fastest(filter(None, (self._best, record)))
-
-    @property
-    def time_us(self) -> float | None:
-        """Of the fastest sparse kernel."""
-        return self._best.time_us if self._best else None
-
-    @property
-    def dense_time_us(self) -> float | None:
-        """Of the dense kernel in the run of the fastest sparse kernel; before there is one, of the fastest dense."""
-        return self._against.baseline.median if self._against is not None else self._best_dense_us
-
-    @property
-    def _against(self) -> Comparison | None:
-        return against_baseline(self._best, None, self._is_allowed) if self._best is not None else None
-
-    def _is_allowed(self, schedule: str) -> bool:
-        return self._allow_tf32 or is_exact(schedule)
-
-    @property
-    def speedup(self) -> float | None:
-        """`dense_time_us` / `time_us`."""
-        return self.dense_time_us / self.time_us if self.time_us and self.dense_time_us else None
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "layers": list(self.names),
-            "batch": self.batch,
-            "trials": self.done,
-            "new_trials": self.new,
-            "out_of_time": self.is_out_of_time,
-            "time_us": self.time_us,
-            "dense_time_us": self.dense_time_us,
-            "speedup": self.speedup,
-            "failures": dict(self.failures),
-            "causes": self.causes.to_json(),
-        }
-
-    def line(self, trials: int, with_batch: bool = False) -> str:
-        """One line: name, done/total, best against dense, failures by cause."""
-        more = f" (+{len(self.names) - 1} alike)" if len(self.names) > 1 else ""
-        more += f" batch {self.batch}" if with_batch else ""
-        parts = [f"{self.names[0]}{more}  {self.done}/{max(trials, self.done)}"]
-        if self.time_us and self.speedup:
-            rivals = (f"{name} {cell(us)} us, {us / self.time_us:.2f}x" for name, us in self._rivals().items())
-            parts.append(", ".join((f"{cell(self.time_us)} us", *rivals)))
-        elif self.dense_time_us:
-            parts.append(f"dense {cell(self.dense_time_us)} us")
-        if self.failures:
-            parts.append(", ".join(f"{count} {_FAILURES[status]}" for status, count in sorted(self.failures.items())))
-        if self.is_out_of_time:
-            parts.append("out of time")
-        return "  ".join(parts)
-
-    def _rivals(self) -> dict[str, float]:
-        """Times of the dense kernels that the fastest sparse kernel is compared with, by what people call them."""
-        found = self._against
-        if found is None:
-            return {"dense": self._best_dense_us} if self._best_dense_us else {}
-        times = {found.name: found.baseline, **found.others}
-        return {title_of(name) if is_library(name) else "dense": each.median for name, each in times.items()}
 
 
 class Progress(session.Progress):
-    """Shows how tuning goes on: one line a layer, the last one live.
+    """Shows how tuning goes on: one line a layer, the last one live; of several devices, one live line each.
 
     Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
     `limit_s` is how long a layer may take, for the time that is left.
@@ -189,75 +31,139 @@ class Progress(session.Progress):
         limit_s: float | None = None,
         allow_tf32: bool = False,
     ):
-        self._allow_tf32 = allow_tf32
-        self._console, self._clock, self._limit_s = console, clock, math.inf if limit_s is None else limit_s
+        self.allow_tf32, self.console, self.clock = allow_tf32, console, clock
+        self._limit_s = math.inf if limit_s is None else limit_s
         self.tasks: list[TaskProgress] = []
+        self._devices: dict[str, DeviceProgress] = {}
         self._count = self._trials = 0
         self._has_batches = False
-        self._start_s = self._task_start_s = self._shown_s = clock()
-        self._live: Live | None = None
+        self._start_s = clock()
+        self.live: Live | None = None
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
         """Tuning begins: `trials` a task."""
         self._count, self._trials = len(tasks), trials
         self._has_batches = len({task.spec.n for task in tasks}) > 1
-        self._start_s = self._clock()
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, get_renderable=self._live_text, transient=True)
-            self._live.start()
+        self._start_s = self.clock()
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, get_renderable=self._live_text, transient=True)
+            self.live.start()
+
+    def on(self, device: str) -> "DeviceProgress":
+        """The part that shows one device's tasks; "" where there is only one device."""
+        if device not in self._devices:
+            self._devices[device] = DeviceProgress(self, device)
+        return self._devices[device]
 
     def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
         """A task begins; `known` records of it are in the log already."""
-        self._finish_task()
-        self.tasks.append(TaskProgress(task.names, known, task.spec, self._allow_tf32))
-        self._task_start_s = self._shown_s = self._clock()
+        self.on("").task(task, known)
 
     def trial(self, record: TuningRecord) -> None:
         """A trial of the current task has ended and is in the log."""
-        self.tasks[-1].add(record)
-        if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
-            self._shown_s = self._clock()
-            self._console.print(Text(self._current_line()))
+        self.on("").trial(record)
 
     def out_of_time(self) -> None:
         """The current task has ended because its time is over, before its trials were made."""
-        self.tasks[-1].is_out_of_time = True
+        self.on("").out_of_time()
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
-        self._console.print(Text(text))
+        self.console.print(Text(text))
 
     def end(self) -> None:
         """The tuning has ended, or was interrupted."""
-        self._finish_task()
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        for device in self._devices.values():
+            device.finish()
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def begin(self, task: TaskProgress, device: str) -> None:
+        """A device begins a task; one that was lost had begun it, so it is the same task still."""
+        for each in self._devices.values():
+            if each.current is not None and each.current.is_same(task):
+                task.new += each.current.new
+                self.tasks[self.tasks.index(each.current)] = task
+                each.current = None
+                break
+        else:
+            self.tasks.append(task)
+        if device:
+            self.note(f"{device}: {task.names[0]}" + (f", batch {task.batch}" if self._has_batches else ""))
 
     def eta_s(self) -> float | None:
         """Seconds until all tasks are done, as fast as so far; None before the first trial."""
         new = sum(task.new for task in self.tasks)
         if not new:
             return None
-        trial_s = (self._clock() - self._start_s) / new
-        task_left_s = max(self._limit_s - (self._clock() - self._task_start_s), 0)
-        current_s = min(max(self._trials - self.tasks[-1].done, 0) * trial_s, task_left_s)
-        return current_s + (self._count - len(self.tasks)) * min(self._trials * trial_s, self._limit_s)
+        # Of all devices together.
+        trial_s = (self.clock() - self._start_s) / new
+        busy = [device for device in self._devices.values() if device.current is not None]
+        current_s = sum(
+            min(max(self._trials - device.current.done, 0) * trial_s, self._left_s(device) / len(busy))
+            for device in busy
+            if device.current is not None
+        )
+        limit_s = self._limit_s / max(len(busy), 1)
+        return current_s + (self._count - len(self.tasks)) * min(self._trials * trial_s, limit_s)
 
-    def _finish_task(self) -> None:
-        if self.tasks:
-            self._console.print(Text(self._line()))
-            for line in self.tasks[-1].new_causes.lines():
-                self._console.print(Text(f"    {line}"))
+    def _left_s(self, device: "DeviceProgress") -> float:
+        """Time that the limit leaves to a device's task."""
+        return max(self._limit_s - (self.clock() - device.start_s), 0)
 
-    def _line(self) -> str:
+    def line(self, task: TaskProgress, device: str, with_eta: bool = False) -> str:
+        """A task's line, with its number and where it is tuned."""
         width = len(str(self._count))
-        return f"[{len(self.tasks):{width}}/{self._count}] {self.tasks[-1].line(self._trials, self._has_batches)}"
-
-    def _current_line(self) -> str:
-        eta_s = self.eta_s()
-        return self._line() + (f"  about {duration(eta_s)} left" if eta_s is not None else "")
+        text = f"[{self.tasks.index(task) + 1:{width}}/{self._count}] {device}{': ' * bool(device)}"
+        text += task.line(self._trials, self._has_batches)
+        eta_s = self.eta_s() if with_eta else None
+        return text + (f"  about {duration(eta_s)} left" if eta_s is not None else "")
 
     def _live_text(self) -> Text:
-        text = self._current_line() if self.tasks else "starting"
-        return Text(text, style="cyan", no_wrap=True, overflow="ellipsis")
+        busy = [(device.current, name) for name, device in self._devices.items() if device.current is not None]
+        lines = [self.line(task, name, with_eta=number == 0) for number, (task, name) in enumerate(busy)]
+        return Text("\n".join(lines or ["starting"]), style="cyan", no_wrap=True, overflow="ellipsis")
+
+
+class DeviceProgress(session.Progress):
+    """The part of a `Progress` that shows one device's tasks, one after the other."""
+
+    def __init__(self, shown: Progress, name: str):
+        self._shown, self._name = shown, name
+        self.current: TaskProgress | None = None
+        self.start_s = self._shown_s = shown.clock()
+
+    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
+        """The device begins a task, and is done with its last."""
+        self.finish()
+        current = TaskProgress(task.names, known, task.spec, self._shown.allow_tf32)
+        self._shown.begin(current, self._name)
+        self.current = current
+        self.start_s = self._shown_s = self._shown.clock()
+
+    def trial(self, record: TuningRecord) -> None:
+        """A trial of the device's task has ended and is in the log."""
+        assert self.current is not None
+        self.current.add(record)
+        now_s = self._shown.clock()
+        if self._shown.live is None and now_s - self._shown_s >= PLAIN_INTERVAL_S:
+            self._shown_s = now_s
+            self._shown.note(self._shown.line(self.current, self._name, with_eta=True))
+
+    def out_of_time(self) -> None:
+        """The device's task has ended because its time is over."""
+        assert self.current is not None
+        self.current.is_out_of_time = True
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+        self._shown.note(text)
+
+    def finish(self) -> None:
+        """Show what became of the device's task."""
+        if self.current is not None:
+            self.note(self._shown.line(self.current, self._name))
+            for line in self.current.new_causes.lines():
+                self.note(f"    {line}")
+            self.current = None

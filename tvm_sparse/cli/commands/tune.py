@@ -11,6 +11,8 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.local_devices import kind_of
+from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.tuning_progress import Progress, duration
@@ -28,7 +30,10 @@ SECONDS_PER_TRIAL = 2.0
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: what each task has now, or with ``--dry-run`` what it would try."""
-    target = resolve_target(arguments.target)
+    given = arguments.target
+    if given is None and arguments.devices is not None:
+        given = kind_of(arguments.devices)
+    target = resolve_target(given)
     unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target)))
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
@@ -38,10 +43,15 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     tasks = session.select(tasks, arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
-    if target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
+    if arguments.ray is None and target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
         console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
     progress = Progress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
-    session.tune_tasks(tasks, target, log, _options(arguments), progress)
+    options = _options(arguments)
+    if arguments.devices is None and arguments.ray is None:
+        session.tune_tasks(tasks, target, log, options, progress)
+    else:
+        with open_fleet(arguments.devices, arguments.ray, given, options) as fleet:
+            session.tune_tasks(tasks, fleet.target, log, options, progress, fleet)
     rows = [task.to_json() for task in progress.tasks]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
 
