@@ -27,6 +27,7 @@ from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
+from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
