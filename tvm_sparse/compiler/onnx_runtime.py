@@ -11,9 +11,10 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
+from tvm_sparse.frontend.onnx_constants import onnx_tensors
 from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.frontend.weights import layer_nodes, onnx_tensors
+from tvm_sparse.frontend.weights import layer_nodes
 
 # What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
 _AFFINE = ("BatchNormalization", "Add", "Sub", "Mul", "Div")

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx_constants import constants_as_tensors
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -41,6 +42,7 @@ def load_onnx(path: Path) -> Any:
             raise ModelError(str(path), "its operator set is unknown", opset.version, f"up to {newest}", hint)
     if not model.graph.output:
         raise ModelError(str(path), "the model has no output", hint=_HINT)
+    constants_as_tensors(str(path), model)
     return model
 
 

@@ -16,6 +16,7 @@ from tvm import relax
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, make_padding_explicit
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 
@@ -73,7 +74,11 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     from tvm.relax.frontend.onnx import from_onnx
 
     fix_shapes(where, model, shapes, batch)
-    make_padding_explicit(model, check_shapes(where, model))
+    inferred = check_shapes(where, model)
+    if fold_shapes(model):
+        # What was unknown behind them is known now.
+        inferred = check_shapes(where, model)
+    make_padding_explicit(model, inferred)
     with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)
     return _checked(where, module)
