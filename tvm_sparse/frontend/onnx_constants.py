@@ -1,10 +1,10 @@
-"""Constants of an ONNX graph, and what nodes compute of them: reshaped and cast weights, shapes of tensors.
+"""Constants of an ONNX graph, and what nodes compute of them: reshaped, cast and masked weights.
 
 ONNX's own reference implementation computes it, node by node.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from tvm_sparse.frontend.optional_imports import require
 
 # Domains of the standard operators.
 ONNX_DOMAINS = ("", "ai.onnx")
-# Operators that give a weight another form.
-_RESHAPING = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
-_QUANTISING = ("QuantizeLinear", "DequantizeLinear")
+QUANTISING = ("QuantizeLinear", "DequantizeLinear")
+# Operators that give a weight another form; Mul applies a mask that pruning left.
+_FORMS = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Mul", *QUANTISING}
 # Attributes of Constant other than a tensor -> the NumPy type that ONNX gives its values.
 _VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
@@ -52,20 +52,17 @@ def _dense(where: str, sparse: Any) -> Any:
     """An `onnx.SparseTensorProto` as a dense `onnx.TensorProto` of the same name."""
     numpy_helper = require("onnx.numpy_helper", "onnx")
     name, shape = sparse.values.name, list(sparse.dims)
-    # Python's integers do not overflow.
-    elements = 1
-    for size in shape:
-        elements *= size
+    elements = math.prod(shape)
     if not 0 <= elements <= MAX_ELEMENTS:
         raise ModelError(where, f"tensor {name} is too large", f"{elements} elements", f"up to {MAX_ELEMENTS}")
     try:
-        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+        values, indices = array_of(sparse.values), array_of(sparse.indices)
         dense = np.zeros(shape, values.dtype)
         if indices.ndim == 2:
             dense[tuple(indices.T)] = values
         else:
             dense.reshape(-1)[indices] = values
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, IndexError) as error:
         problem = f"sparse tensor {name} cannot be read ({first_line(error)})"
         raise ModelError(where, problem, hint="export it again") from None
     return numpy_helper.from_array(dense, name)
@@ -80,67 +77,78 @@ def onnx_tensors(model: Any) -> dict[str, Any]:
     return tensors
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The constant that a tensor is another form of, and the nodes between them, the constant's first."""
-
-    parameter: str
-    nodes: tuple[Any, ...]
-
-    @property
-    def quantising(self) -> Any:
-        """The first node that quantises, or undoes it; None where there is none."""
-        return next((node for node in self.nodes if node.op_type in _QUANTISING), None)
-
-
 def opset_of(model: Any) -> int:
     """The version of the standard operators that an `onnx.ModelProto` uses."""
     return next((each.version for each in model.opset_import if each.domain in ONNX_DOMAINS), 1)
 
 
 class Constants:
-    """The constants of an `onnx.ModelProto`, and those that it reshapes, transposes, casts or quantises."""
+    """The constants of an `onnx.ModelProto`, and what it makes of them alone by `_FORMS`."""
 
     def __init__(self, model: Any):
         self.tensors = onnx_tensors(model)
         self._opset = opset_of(model)
-        self._makers = {
-            node.output[0]: node
-            for node in model.graph.node
-            if node.op_type in (*_RESHAPING, *_QUANTISING) and node.domain in ONNX_DOMAINS and node.input
-        }
+        # Name of a tensor -> the constant that it is another form of.
+        self.parameters = {name: name for name in self.tensors}
+        self._nodes: list[Any] = []
+        for node in model.graph.node:
+            inputs = [name for name in node.input if name]
+            is_form = node.op_type in _FORMS and node.domain in ONNX_DOMAINS
+            if is_form and inputs and self.parameters.keys() >= set(inputs):
+                names = [self.parameters[name] for name in inputs]
+                self.parameters[node.output[0]] = next((each for each in names if each.endswith(".weight")), names[0])
+                self._nodes.append(node)
 
-    def origin(self, name: str) -> Origin | None:
-        """Where the tensor `name` comes from; None where that is no constant."""
-        nodes: list[Any] = []
-        # The checker has found the graph to be sorted, so this ends.
-        while name not in self.tensors and name in self._makers:
-            nodes.insert(0, self._makers[name])
-            name = nodes[0].input[0]
-        others = {other for node in nodes for other in node.input[1:] if other}
-        return Origin(name, tuple(nodes)) if name in self.tensors and others <= set(self.tensors) else None
+    def steps(self, name: str) -> list[Any]:
+        """The nodes that compute the tensor `name`, which is in `parameters`, in their order."""
+        wanted, steps = {name}, []
+        for node in reversed(self._nodes):
+            if node.output[0] in wanted:
+                wanted.update(node.input)
+                steps.append(node)
+        return steps[::-1]
 
-    def array(self, origin: Origin) -> np.ndarray:
-        """The value of the tensor that `origin` leads to.
+    def array(self, name: str) -> np.ndarray:
+        """The value of the tensor `name`, which is in `parameters`.
 
         Raises
         ------
         ModelError
-            The constant is damaged, or does not have the new form.
+            A constant is damaged, or cannot have the new form, or the result is too large.
         """
-        value = self._array(origin.parameter)
-        for node in origin.nodes:
-            others = {name: self._array(name) for name in node.input[1:] if name}
-            (value,) = evaluate(node, self._opset, {**others, node.input[0]: value})
-        return value
+        values: dict[str, np.ndarray] = {}
+        for node in self.steps(name):
+            inputs = {
+                each: values[each] if each in values else array_of(self.tensors[each]) for each in node.input if each
+            }
+            _check_size(node, [value.shape for value in inputs.values()])
+            (values[node.output[0]],) = evaluate(node, self._opset, inputs)
+        return values[name] if name in values else array_of(self.tensors[name])
 
-    def _array(self, name: str) -> np.ndarray:
-        try:
-            return require("onnx.numpy_helper", "onnx").to_array(self.tensors[name])
-        except (KeyError, ValueError, TypeError) as error:
-            raise ModelError(
-                f"tensor {name}", f"it cannot be read ({first_line(error)})", hint="export the model again"
-            ) from None
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The value of an `onnx.TensorProto`.
+
+    Raises
+    ------
+    ModelError
+        It is damaged, or of an unknown type.
+    """
+    try:
+        return require("onnx.numpy_helper", "onnx").to_array(tensor)
+    except (KeyError, ValueError, TypeError) as error:
+        problem = f"it cannot be read ({first_line(error)})"
+        raise ModelError(f"tensor {tensor.name}", problem, hint="export the model again") from None
+
+
+def _check_size(node: Any, shapes: Sequence[Sequence[int]]) -> None:
+    """Raise ModelError where a product takes more elements than compiled code can index."""
+    axes = max(map(len, shapes))
+    padded = [(1,) * (axes - len(shape)) + tuple(shape) for shape in shapes]
+    elements = math.prod(map(max, zip(*padded, strict=True))) if node.op_type == "Mul" else 0
+    if elements > MAX_ELEMENTS:
+        found, allowed = f"{elements} elements", f"up to {MAX_ELEMENTS} elements"
+        raise ModelError(f"node {node.name or node.output[0]}", "its output is too large", found, allowed)
 
 
 def evaluate(node: Any, opset: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -10,21 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, evaluate, onnx_tensors, opset_of
+from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, array_of, evaluate, onnx_tensors, opset_of
 from tvm_sparse.frontend.optional_imports import require
 
 # Operators that compute with shapes and give the same for the same inputs.
-_FOLDED = set(
-    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather GatherElements Greater "
-    "GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg Not Or Pow Range ReduceMax ReduceMin ReduceProd "
-    "ReduceSum Reshape ScatterND Shape Size Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
-)
+# fmt: off
+_FOLDED = {
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Flatten",
+    "Floor", "Gather", "GatherElements", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
+    "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "ReduceMax", "ReduceMin", "ReduceProd",
+    "ReduceSum", "Reshape", "ScatterND", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
+    "Transpose", "Unsqueeze", "Where",
+}
+# fmt: on
 # Elements of the largest tensor that is computed here: those that are no weights.
 _MAX_ELEMENTS = 4096
 
 
 def fold_shapes(model: Any) -> bool:
-    """Replace nodes of an `onnx.ModelProto` that compute of shapes and small constants only by what they give, in place.
+    """Replace nodes of an `onnx.ModelProto` that compute of shapes and small constants only, in place, by results.
 
     Shapes of all inputs are known; see `fix_shapes`. Returns whether anything was replaced.
 
@@ -61,7 +65,9 @@ class _Graph:
         self.inference = require("onnx.shape_inference", "onnx")
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version
         self.opset = opset_of(model)
-        self.tensors = {name: each for name, each in onnx_tensors(model).items() if math.prod(each.dims) <= _MAX_ELEMENTS}
+        self.tensors = {
+            name: each for name, each in onnx_tensors(model).items() if math.prod(each.dims) <= _MAX_ELEMENTS
+        }
         self.types = {value.name: value.type for value in model.graph.input}
         for tensor in model.graph.initializer:
             self.types[tensor.name] = self.onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -91,6 +97,10 @@ class _Graph:
         dims = kind.tensor_type.shape.dim
         return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 
+    def _is_float(self, name: str) -> bool:
+        kinds = self.onnx.TensorProto
+        return self.types[name].tensor_type.elem_type in (kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE)
+
     def values(self, node: Any) -> Sequence[np.ndarray] | None:
         """What `node` computes where that is known and small, else None."""
         shapes = [self.shape(name) for name in node.output]
@@ -98,14 +108,16 @@ class _Graph:
             return None
         if any(shape is None or math.prod(shape) > _MAX_ELEMENTS for shape in shapes):
             return None
+        # Matrices of numbers are weights, whose names would be lost.
+        if any(len(shape or ()) > 1 and self._is_float(name) for name, shape in zip(node.output, shapes, strict=True)):
+            return None
         inputs: Mapping[str, np.ndarray]
         if node.op_type in ("Shape", "Size"):
             shape = self.shape(node.input[0])
             # Only its shape is read, and this takes no memory.
             inputs = {node.input[0]: np.broadcast_to(np.float32(0), shape)} if shape is not None else {}
         else:
-            to_array = self.onnx.numpy_helper.to_array
-            inputs = {name: to_array(self.tensors[name]) for name in node.input if name in self.tensors}
+            inputs = {name: array_of(self.tensors[name]) for name in node.input if name in self.tensors}
         if set(inputs) != {name for name in node.input if name}:
             return None
         return evaluate(node, self.opset, inputs)

@@ -11,7 +11,8 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_constants import constants_as_tensors
+from tvm_sparse.frontend.onnx_constants import constants_as_tensors, onnx_tensors
+from tvm_sparse.frontend.onnx_refuse import refuse_quantised, refuse_training
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -23,12 +24,15 @@ def load_onnx(path: Path) -> Any:
     Raises
     ------
     ModelError
-        The file is damaged, breaks a rule of ONNX, or is newer than the installed onnx.
+        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, is
+        quantised, or was exported in training mode.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        _check_external_data(path, model)
+        onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
     except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
         raise ModelError(str(path), f"this is no valid ONNX model ({first_line(error)})", hint=_HINT) from None
@@ -43,7 +47,26 @@ def load_onnx(path: Path) -> Any:
     if not model.graph.output:
         raise ModelError(str(path), "the model has no output", hint=_HINT)
     constants_as_tensors(str(path), model)
+    refuse_quantised(str(path), model)
+    refuse_training(str(path), model)
     return model
+
+
+def _check_external_data(path: Path, model: Any) -> None:
+    """Raise ModelError where a file with tensors of the model is missing, or not in its folder or one below."""
+    folder = path.parent.resolve()
+    for tensor in onnx_tensors(model).values():
+        location = next((each.value for each in tensor.external_data if each.key == "location"), None)
+        if location is None or tensor.data_location != tensor.EXTERNAL:
+            continue
+        hint = "keep the files that the export wrote in one folder"
+        if not (folder / location).resolve().is_relative_to(folder):
+            problem = f"the data of tensor {tensor.name} is outside the model's folder"
+            raise ModelError(str(path), problem, location, "a file beside the model", hint)
+        if not (folder / location).is_file():
+            raise ModelError(
+                str(path), f"the file with the data of tensor {tensor.name} is missing", location, hint=hint
+            )
 
 
 def _undecodable(message: Any) -> Iterator[bytes]:
@@ -79,18 +102,39 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
         if not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value")
             raise ModelError(where, f"input {name} is no tensor", kind, "a tensor", "change the model's inputs")
-        dims = value.type.tensor_type.shape.dim
-        found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
-        given = list(shapes.get(name, found))
-        if batch is not None and found and given:
-            found[0] = given[0] = batch
-        if not all(isinstance(size, int) and size > 0 for size in given):
-            hint = f"give it as shapes={{{name!r}: (1, ...)}}"
-            raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
-        if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
-            raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
-        for dim, size in zip(dims, given, strict=True):
-            dim.dim_value = size
+        _fix_shape(where, name, value.type.tensor_type, shapes.get(name), batch)
+
+
+def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, batch: int | None) -> None:
+    """Write the shape of an input into its `onnx.TypeProto.Tensor`."""
+    if not kind.HasField("shape"):
+        if wanted is None:
+            raise ModelError(where, f"input {name} has no shape", hint=_open_shape_hint(name, ()))
+        # Of any number of dimensions, those that are given.
+        for _ in wanted:
+            kind.shape.dim.add()
+    dims = kind.shape.dim
+    found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+    given, hint = list(found if wanted is None else wanted), _open_shape_hint(name, found)
+    if batch is not None and found and given:
+        found[0] = given[0] = batch
+    if not all(isinstance(size, int) and size > 0 for size in given):
+        raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
+    if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
+        raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
+    for dim, size in zip(dims, given, strict=True):
+        dim.dim_value = size
+
+
+def _open_shape_hint(name: str, found: Sequence[int | str]) -> str:
+    """How to say the shape of an input, on the command line and in Python; sizes that nobody knows are examples."""
+    example = found or (1, 3, 224, 224)
+    shape = [size if isinstance(size, int) and size > 0 else 224 if at > 1 else 1 for at, size in enumerate(example)]
+    sizes, is_batch = ",".join(map(str, shape)), list(example[1:]) == shape[1:] and bool(found)
+    # Not every command has --batch: check takes the file's or that of --input-shape.
+    flags = f"--batch 1 or --input-shape {name}:{sizes}" if is_batch else f"--input-shape {name}:{sizes}"
+    python = f"shapes={{{name!r}: ({', '.join(map(str, shape))})}}"
+    return f"give it as {flags}, in Python as {'batch=1 or ' if is_batch else ''}{python}"
 
 
 def check_shapes(where: str, model: Any) -> dict[str, list[int]]:

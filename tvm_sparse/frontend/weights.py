@@ -73,7 +73,7 @@ def layer_nodes(model: Any) -> dict[str, Any]:
     """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
     That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix; a constant weight may be reshaped,
-    transposed or cast. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    transposed, cast or masked. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
     for stem, node, _ in _named_nodes(model):
@@ -89,13 +89,12 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
     constants = Constants(model)
     for node in model.graph.node:
         axes = _WEIGHT_AXES.get(node.op_type)
-        origin = constants.origin(node.input[1]) if axes else None
-        if origin is None:
+        parameter = constants.parameters.get(node.input[1]) if axes else None
+        if parameter is None:
             continue
-        parameter = origin.parameter
         layer = layer_name(parameter if parameter.endswith(".weight") else node.name or parameter)
         try:
-            weight = constants.array(origin)
+            weight = constants.array(node.input[1])
         except ModelError as error:
             raise ModelError(f"layer {layer}", f"its weight cannot be read ({error})") from None
         if weight.ndim == axes and (axes == 4 or weight.dtype == np.float32):
