@@ -173,7 +173,7 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
 
 def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -> None:
     """What strict inference lets pass: channels, groups, bias and kernel shape that do not fit the weight."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     name = f"{where}, node {node.name or node.output[0]}"
     data, weight, *bias = (shapes.get(tensor, []) for tensor in node.input)
     groups = attributes.get("group", 1)
@@ -191,31 +191,8 @@ def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -
         raise ModelError(name, "kernel_shape is not its weight's", found, allowed, _HINT)
 
 
-def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
-    """Replace ``auto_pad`` of each Conv by ``pads``: TVM imports the former as a separate padded copy of the input."""
-    onnx = require("onnx", "onnx")
-    for node in model.graph.node:
-        attributes = _attributes(node)
-        mode = attributes.get("auto_pad", b"NOTSET")
-        if node.op_type != "Conv" or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
-            continue
-        sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
-        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
-            continue
-        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
-        totals = [
-            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
-            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
-        ]
-        small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-        kept = [a for a in node.attribute if a.name != "auto_pad"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-        pads = small + large if mode == b"SAME_UPPER" else large + small
-        node.attribute.append(onnx.helper.make_attribute("pads", pads))
-
-
-def _attributes(node: Any) -> dict[str, Any]:
+def attributes_of(node: Any) -> dict[str, Any]:
+    """The attributes of an `onnx.NodeProto` by name."""
     helper = require("onnx.helper", "onnx")
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
