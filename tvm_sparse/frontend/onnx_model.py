@@ -107,12 +107,6 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
 
 def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, batch: int | None) -> None:
     """Write the shape of an input into its `onnx.TypeProto.Tensor`."""
-    if not kind.HasField("shape"):
-        if wanted is None:
-            raise ModelError(where, f"input {name} has no shape", hint=_open_shape_hint(name, ()))
-        # Of any number of dimensions, those that are given.
-        for _ in wanted:
-            kind.shape.dim.add()
     dims = kind.shape.dim
     found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
     given, hint = list(found if wanted is None else wanted), _open_shape_hint(name, found)
@@ -128,10 +122,8 @@ def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, b
 
 def _open_shape_hint(name: str, found: Sequence[int | str]) -> str:
     """How to say the shape of an input, on the command line and in Python; sizes that nobody knows are examples."""
-    example = found or (1, 3, 224, 224)
-    shape = [size if isinstance(size, int) and size > 0 else 224 if at > 1 else 1 for at, size in enumerate(example)]
-    sizes, is_batch = ",".join(map(str, shape)), list(example[1:]) == shape[1:] and bool(found)
-    # Not every command has --batch: check takes the file's or that of --input-shape.
+    shape = [size if isinstance(size, int) and size > 0 else 224 if at > 1 else 1 for at, size in enumerate(found)]
+    sizes, is_batch = ",".join(map(str, shape)), list(found[1:]) == shape[1:]
     flags = f"--batch 1 or --input-shape {name}:{sizes}" if is_batch else f"--input-shape {name}:{sizes}"
     python = f"shapes={{{name!r}: ({', '.join(map(str, shape))})}}"
     return f"give it as {flags}, in Python as {'batch=1 or ' if is_batch else ''}{python}"

@@ -18,7 +18,7 @@ from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes
-from tvm_sparse.frontend.onnx_rewrite import make_padding_explicit, upgrade_resizing
+from tvm_sparse.frontend.onnx_rewrite import make_padding_explicit, upgrade_operators
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.torch_training import require_evaluation, require_evaluation_graph
 
@@ -64,7 +64,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
 
     fix_shapes(where, model, shapes, batch)
     inferred = check_shapes(where, model)
-    if fold_shapes(model) | upgrade_resizing(where, model):
+    if fold_shapes(model) | upgrade_operators(where, model):
         # What was unknown behind them is known now.
         inferred = check_shapes(where, model)
     make_padding_explicit(model, inferred)
