@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, opset_of
+from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx_model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
@@ -31,7 +31,30 @@ def upgrade_operators(where: str, model: Any) -> bool:
     except (converter.ConvertError, RuntimeError, ValueError) as error:
         problem = f"its operators cannot be converted to opset {_READ_OPSET} ({first_line(error)})"
         raise ModelError(where, problem, opset_of(model), hint="export it with opset_version=13 or newer") from error
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            # The converter leaves these at the defaults of the newer version, which resize otherwise.
+            names = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            _set_attributes(node, tuple(names), names)
     return True
+
+
+def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Raise ModelError where a Resize scales to a size that is rounded: TVM would scale by the rounded sizes' ratio."""
+    constants = Constants(model)
+    for node in model.graph.node:
+        scales = node.input[2] if len(node.input) > 2 else ""
+        if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS or scales not in constants.parameters:
+            continue
+        factors, sizes = constants.array(scales).tolist(), shapes.get(node.input[0], [])
+        products = [size * factor for size, factor in zip(sizes, factors, strict=False)]
+        # Exporters round factors to float32.
+        is_whole = all(abs(product - round(product)) < 1e-5 * max(product, 1) for product in products)
+        if not is_whole and attributes_of(node).get("coordinate_transformation_mode") != b"align_corners":
+            found = f"scales ({', '.join(f'{factor:g}' for factor in factors)}) of {tuple(sizes)}"
+            hint = "export it with sizes, as torch does for interpolate(..., recompute_scale_factor=True)"
+            name = f"{where}, node {node.name or node.output[0]}"
+            raise ModelError(name, "it resizes to sizes that are no whole numbers", found, "whole sizes", hint)
 
 
 def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
@@ -39,7 +62,6 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
 
     TVM imports the former of a Conv as a separate padded copy of the input, and of a pooling wrongly.
     """
-    onnx = require("onnx", "onnx")
     for node in model.graph.node:
         attributes = attributes_of(node)
         mode = attributes.get("auto_pad", b"NOTSET")
@@ -49,19 +71,61 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
         kernel = attributes.get("kernel_shape") or shapes.get(node.input[1], [])[2:]
         if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
             continue
-        kept = [a for a in node.attribute if a.name != "auto_pad"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-        small, large = _halves(sizes, kernel, attributes)
-        pads = small + large if mode == b"SAME_UPPER" else large + small
-        node.attribute.append(onnx.helper.make_attribute("pads", pads))
+        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+        # What makes the output as large as the input by the stride.
+        totals = [
+            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+        ]
+        _set_attributes(node, ("auto_pad",), {"pads": _pads(totals, mode == b"SAME_UPPER")})
 
 
-def _halves(sizes: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """The padding of each axis that makes the output as large as the input by the stride, in two halves."""
-    strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
-    totals = [
-        max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
-        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
-    ]
-    return [total // 2 for total in totals], [total - total // 2 for total in totals]
+def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Replace ``output_shape`` of each ConvTranspose by ``pads``: TVM does not read the former.
+
+    Raises
+    ------
+    ModelError
+        The output is larger than any padding makes it.
+    """
+    for node in model.graph.node:
+        attributes = attributes_of(node) if node.op_type == "ConvTranspose" and node.domain in ONNX_DOMAINS else {}
+        wanted = attributes.get("output_shape")
+        if not wanted:
+            continue
+        sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
+        if len(sizes) != len(kernel) or 0 in sizes:
+            continue
+        ones, zeros = [1] * len(sizes), [0] * len(sizes)
+        totals = [
+            stride * (size - 1) + more + (extent - 1) * dilation + 1 - out
+            for size, extent, stride, dilation, more, out in zip(
+                sizes,
+                kernel,
+                attributes.get("strides", ones),
+                attributes.get("dilations", ones),
+                attributes.get("output_padding", zeros),
+                wanted[-len(sizes) :],
+                strict=True,
+            )
+        ]
+        if min(totals) < 0:
+            name, found = f"{where}, node {node.name or node.output[0]}", tuple(wanted)
+            raise ModelError(name, "its output_shape needs padding of the output", found, "output_padding with pads")
+        _set_attributes(
+            node, ("auto_pad", "output_shape"), {"pads": _pads(totals, attributes.get("auto_pad") == b"SAME_UPPER")}
+        )
+
+
+def _pads(totals: Sequence[int], is_upper: bool) -> list[int]:
+    """The paddings before all axes and behind all, of their sums; the larger half is behind with ``SAME_UPPER``."""
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if is_upper else large + small
+
+
+def _set_attributes(node: Any, removed: Sequence[str], added: Mapping[str, Any]) -> None:
+    """Take attributes out of a node and give it others."""
+    helper = require("onnx.helper", "onnx")
+    kept = [each for each in node.attribute if each.name not in (*removed, *added)]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in added.items())])

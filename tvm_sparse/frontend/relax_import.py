@@ -18,7 +18,12 @@ from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes
-from tvm_sparse.frontend.onnx_rewrite import make_padding_explicit, upgrade_operators
+from tvm_sparse.frontend.onnx_rewrite import (
+    make_output_shapes_explicit,
+    make_padding_explicit,
+    require_whole_sizes,
+    upgrade_operators,
+)
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.torch_training import require_evaluation, require_evaluation_graph
 
@@ -67,7 +72,9 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     if fold_shapes(model) | upgrade_operators(where, model):
         # What was unknown behind them is known now.
         inferred = check_shapes(where, model)
+    require_whole_sizes(where, model, inferred)
     make_padding_explicit(model, inferred)
+    make_output_shapes_explicit(where, model, inferred)
     with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)
     return _checked(where, module)
