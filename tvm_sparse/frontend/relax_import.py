@@ -94,6 +94,9 @@ def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
             raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
     inner = [binding.var for block in main.body.blocks for binding in block.bindings]
     for name, kind in (*named, *((f"tensor {var.name}", var.ty) for var in inner)):
+        if isinstance(kind, relax.TensorType) and fixed_shape(kind) is None:
+            hint = "export it so that no shape depends on values"
+            raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
         sizes = list(fixed_shape(kind) or ())
         if min(sizes, default=0) < 0:
             raise ModelError(where, f"{name} has an impossible shape", sizes, "sizes of 0 or more")
