@@ -189,7 +189,7 @@ def test_operators_that_are_rewritten(name, tmp_path):
         ),
         (
             single("ConvTranspose", 13, T, (1, 4, 20, 20), strides=[2, 2], output_shape=[20, 20]),
-            r"node ConvTranspose: its output_shape needs padding of the output, found \(20, 20\)",
+            r"node ConvTranspose: its output_shape is too large, found \(20, 20\); allowed: up to \(19, 19\)",
         ),
     ],
 )

@@ -110,8 +110,9 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
             )
         ]
         if min(totals) < 0:
-            name, found = f"{where}, node {node.name or node.output[0]}", tuple(wanted)
-            raise ModelError(name, "its output_shape needs padding of the output", found, "output_padding with pads")
+            name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
+            largest = tuple(out + total for out, total in zip(wanted[-len(sizes) :], totals, strict=True))
+            raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
         _set_attributes(
             node, ("auto_pad", "output_shape"), {"pads": _pads(totals, attributes.get("auto_pad") == b"SAME_UPPER")}
         )

@@ -96,6 +96,7 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
         try:
             weight = constants.array(node.input[1])
         except ModelError as error:
-            raise ModelError(f"layer {layer}", f"its weight cannot be read ({error})") from None
+            problem = f"its weight cannot be read ({error.where}: {error.problem})"
+            raise ModelError(f"layer {layer}", problem, error.found, error.allowed, error.hint) from None
         if weight.ndim == axes and (axes == 4 or weight.dtype == np.float32):
             yield layer, node, weight
