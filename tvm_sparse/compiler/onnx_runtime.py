@@ -131,6 +131,9 @@ def _walk(
         others = [name for name in step.input if name != result]
         if step.op_type in _AFFINE and not residual and all(name in constants for name in others):
             pass
+        elif step.op_type == "HardSigmoid" and not residual:
+            # TVM imports it as three operators, the first two of which our layer takes in.
+            return None
         elif step.op_type == "Add" and wants_residual and len(others) == 1:
             residual, wants_residual = others[0], False
         elif step.op_type == "Relu" and wants_relu and not wants_residual:

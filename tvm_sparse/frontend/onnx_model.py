@@ -109,10 +109,11 @@ def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, b
     """Write the shape of an input into its `onnx.TypeProto.Tensor`."""
     dims = kind.shape.dim
     found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
-    given, hint = list(found if wanted is None else wanted), _open_shape_hint(name, found)
+    given = list(found if wanted is None else wanted)
     if batch is not None and found and given:
         found[0] = given[0] = batch
     if not all(isinstance(size, int) and size > 0 for size in given):
+        hint = _open_shape_hint(name, found)
         raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
     if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
         raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
