@@ -1,5 +1,7 @@
 """A layer's weight is found and right however an ONNX file spells it; a quantised one is refused by name."""
 
+from itertools import pairwise
+
 import linear_zoo
 import numpy as np
 import onnx
@@ -155,6 +157,23 @@ def test_a_sparse_tensor_that_is_too_large_is_refused(tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"tensor c\.weight is too large, found \d+ elements"):
         ModelSource(tmp_path / "m.onnx")
+
+
+def test_a_product_of_constants_that_is_too_large_is_refused(tmp_path):
+    sizes = {"a": np.ones((2**20, 1, 1, 1), np.float32), "b": np.ones((1, 2**20, 1, 1), np.float32)}
+    onnx.save(conv_model([("Mul", ["a", "b"], ["t"], {})], **sizes), tmp_path / "m.onnx")
+    sentence = (
+        r"layer Conv_1: its weight cannot be read \(node Mul_0: its output is too large\), found 1099511627776 el"
+    )
+    with pytest.raises(ModelError, match=sentence):
+        ModelSource(tmp_path / "m.onnx").weights()
+
+
+def test_a_long_chain_takes_no_deep_recursion(tmp_path):
+    names = ["c.weight", *(f"t{i}" for i in range(3000)), "t"]
+    nodes = [("Identity", [before], [after], {}) for before, after in pairwise(names)]
+    onnx.save(conv_model(nodes, **{"c.weight": W}), tmp_path / "m.onnx")
+    np.testing.assert_array_equal(ModelSource(tmp_path / "m.onnx").weights()["c"], W)
 
 
 def quantised(nodes, **constants):
