@@ -154,6 +154,7 @@ def scales(h, w):
 
 
 TWO, NONE = {"kernel_shape": [2, 2], "strides": [2, 2]}, {"r": np.zeros(0, np.float32)}
+SIZES = {"r": np.zeros(0, np.float32), "s": np.zeros(0, np.float32), "z": np.array([1, 4, 15, 11])}
 T = {"w": zoo._random(4, 4, 3, 3)}
 # What TVM's importer computes wrongly, or not at all, of the operator as it stands.
 REWRITTEN = {
@@ -164,12 +165,30 @@ REWRITTEN = {
     "upsample_linear": single("Upsample", 9, scales(2, 2), (1, 4, 18, 18), mode="linear"),
     "resize_nearest": single("Resize", 10, scales(3, 2), (1, 4, 27, 18), mode="nearest"),
     "resize_linear": single("Resize", 10, scales(2, 2), (1, 4, 18, 18), mode="linear"),
+    "resize_to_sizes": single("Resize", 11, SIZES, (1, 4, 15, 11), mode="linear"),
     "slice": single("Slice", 9, out=(1, 4, 8, 2), axes=[2, 3], starts=[1, -4], ends=[100, -2]),
     "transposed": single("ConvTranspose", 13, T, (1, 4, 18, 18), strides=[2, 2], output_shape=[18, 18]),
     "transposed_upper": single(
         "ConvTranspose", 13, T, (1, 4, 18, 18), strides=[2, 2], output_shape=[18, 18], auto_pad="SAME_UPPER"
     ),
 }
+
+
+def with_function():
+    """A convolution whose activation is a function of the model."""
+    model = zoo.onnx_model(
+        [("Conv", ["x", "w"], ["t"], {"pads": [1, 1, 1, 1]}), ("Relu", ["t"], ["y"], {})], T, {"x": zoo.X}, {"y": zoo.X}
+    )
+    model.graph.node[1].CopyFrom(onnx.helper.make_node("Swish", ["t"], ["y"], domain="own"))
+    body = [onnx.helper.make_node("Sigmoid", ["a"], ["s"]), onnx.helper.make_node("Mul", ["a", "s"], ["b"])]
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "Swish", ["a"], ["b"], body, opsets))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.checker.check_model(model)
+    return model
+
+
+REWRITTEN["function"] = with_function()
 
 
 @pytest.mark.parametrize("name", REWRITTEN)

@@ -46,6 +46,9 @@ def load_onnx(path: Path) -> Any:
             raise ModelError(str(path), "its operator set is unknown", opset.version, f"up to {newest}", hint)
     if not model.graph.output:
         raise ModelError(str(path), "the model has no output", hint=_HINT)
+    if model.functions:
+        # Of the model itself, such as torch's newer exporter writes; TVM knows operators only.
+        model = require("onnx.inliner", "onnx").inline_local_functions(model)
     constants_as_tensors(str(path), model)
     refuse_quantised(str(path), model)
     refuse_training(str(path), model)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, opset_of
+from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
 from tvm_sparse.frontend.onnx_model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
@@ -44,7 +44,9 @@ def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]])
     constants = Constants(model)
     for node in model.graph.node:
         scales = node.input[2] if len(node.input) > 2 else ""
-        if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS or scales not in constants.parameters:
+        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
+        has_sizes = len(node.input) > 3 and node.input[3]
+        if not is_resize or has_sizes or scales not in constants.parameters:
             continue
         factors, sizes = constants.array(scales).tolist(), shapes.get(node.input[0], [])
         products = [size * factor for size, factor in zip(sizes, factors, strict=False)]
@@ -55,6 +57,15 @@ def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]])
             hint = "export it with sizes, as torch does for interpolate(..., recompute_scale_factor=True)"
             name = f"{where}, node {node.name or node.output[0]}"
             raise ModelError(name, "it resizes to sizes that are no whole numbers", found, "whole sizes", hint)
+
+
+def drop_empty_scales(model: Any) -> None:
+    """Leave out the scales of each Resize to given sizes: version 11 wants an empty tensor there, TVM nothing."""
+    empty = {name for name, tensor in onnx_tensors(model).items() if 0 in tensor.dims}
+    for node in model.graph.node:
+        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
+        if is_resize and len(node.input) == 4 and node.input[2] in empty:
+            node.input[2] = ""
 
 
 def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:

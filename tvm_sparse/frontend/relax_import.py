@@ -19,6 +19,7 @@ from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx_rewrite import (
+    drop_empty_scales,
     make_output_shapes_explicit,
     make_padding_explicit,
     require_whole_sizes,
@@ -72,6 +73,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     if fold_shapes(model) | upgrade_operators(where, model):
         # What was unknown behind them is known now.
         inferred = check_shapes(where, model)
+    drop_empty_scales(model)
     require_whole_sizes(where, model, inferred)
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
