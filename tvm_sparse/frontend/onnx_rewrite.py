@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
 from tvm_sparse.frontend.onnx_model import attributes_of
@@ -48,10 +50,10 @@ def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]])
         has_sizes = len(node.input) > 3 and node.input[3]
         if not is_resize or has_sizes or scales not in constants.parameters:
             continue
-        factors, sizes = constants.array(scales).tolist(), shapes.get(node.input[0], [])
-        products = [size * factor for size, factor in zip(sizes, factors, strict=False)]
+        factors, sizes = constants.array(scales).ravel().tolist(), shapes.get(node.input[0], [])
+        products = np.array([size * factor for size, factor in zip(sizes, factors, strict=False)])
         # Exporters round factors to float32.
-        is_whole = all(abs(product - round(product)) < 1e-5 * max(product, 1) for product in products)
+        is_whole = (abs(products - np.rint(products)) < 1e-5 * np.maximum(products, 1)).all()
         if not is_whole and attributes_of(node).get("coordinate_transformation_mode") != b"align_corners":
             found = f"scales ({', '.join(f'{factor:g}' for factor in factors)}) of {tuple(sizes)}"
             hint = "export it with sizes, as torch does for interpolate(..., recompute_scale_factor=True)"
@@ -117,12 +119,12 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
                 attributes.get("dilations", ones),
                 attributes.get("output_padding", zeros),
                 wanted[-len(sizes) :],
-                strict=True,
+                strict=False,
             )
         ]
-        if min(totals) < 0:
+        if min(totals, default=0) < 0:
             name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
-            largest = tuple(out + total for out, total in zip(wanted[-len(sizes) :], totals, strict=True))
+            largest = tuple(out + total for out, total in zip(wanted[-len(sizes) :], totals, strict=False))
             raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
         _set_attributes(
             node, ("auto_pad", "output_shape"), {"pads": _pads(totals, attributes.get("auto_pad") == b"SAME_UPPER")}
