@@ -25,8 +25,8 @@ from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target
 
 DEFAULT_MINUTES = 5.0
-# Seconds that are kept for the compilation, a layer; on two cores.
-COMPILE_S = 0.5
+# Seconds that are kept for the compilation: a layer, and a non-zero, which may be folded.
+LAYER_S, NON_ZERO_S = 0.5, 2e-5
 # Trials of a layer that one search makes, those that are known not counted, and at a time; of dense kernels few.
 OPTIONS = TuneOptions(trials=32, batch=4, dense_trials=2)
 
@@ -81,7 +81,8 @@ def optimize(
     log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
     log.require_known_schema()
     prepared = prepare(source, example_inputs, shapes)
-    end_s -= min(COMPILE_S * len(prepared.layers), 60 * minutes / 2)
+    compile_s = sum(LAYER_S + NON_ZERO_S * layer.pattern.nnz for layer in prepared.layers)
+    end_s -= min(compile_s, 60 * minutes / 2)
     if minutes:
         improve(prepared, resolved, log, end_s, picture)
     return build(prepared, decisions_of(prepared, resolved, log, allow_tf32), resolved, picture.building)
