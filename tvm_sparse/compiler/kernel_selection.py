@@ -80,7 +80,7 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule.partition(":")[0])
 
-    guess = cache(lambda spec, pattern: predicted(spec, pattern, target))
+    guess = cache(lambda spec, pattern: predicted(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
         found = _decide(layer, target, fingerprint, log, is_allowed)
