@@ -216,7 +216,9 @@ def _default_dense(target: Target) -> list[str]:
 
 def can_be_dense(decision: Decision, target: Target) -> bool:
     """Whether `to_dense` has something left to turn it into."""
-    return decision.record is not None or decision.schedule != _default_dense(target)[-1]
+    *libraries, last = _default_dense(target)
+    is_predicted = decision.transferred and decision.schedule != last
+    return decision.record is not None or decision.schedule in libraries or is_predicted
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:

@@ -105,8 +105,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
         heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
         notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
-    if any(row["reason"].startswith("no ") for row in rows):
-        notes.append("Nothing was measured for some layers yet: run tvm-sparse tune.")
+    if any(row["reason"].startswith(("no ", "predicted")) for row in rows):
+        notes.append("Nothing was measured for some layers yet: run tvm-sparse optimize, or tvm-sparse tune.")
     reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
     notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
     return notes

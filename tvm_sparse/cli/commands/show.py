@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     layer = layers[arguments.layer]
     decisions = decide([layer], target, common.log_to_read(arguments, console), arguments.allow_tf32, predict=True)
     if arguments.schedule:
-        decisions = [replace(decisions[0], schedule=arguments.schedule, record=None, reason="--schedule asks for it")]
+        asked = {"schedule": arguments.schedule, "record": None, "reason": "--schedule asks for it"}
+        decisions = [replace(decisions[0], **asked, transferred=False)]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage)}
 
 
