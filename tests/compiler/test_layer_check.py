@@ -153,9 +153,18 @@ def test_layers_are_found_in_the_graph(name, tmp_path):
     names = onnx_runtime.find_names(load_onnx(tmp_path / "m.onnx"), {n: layer.spec for n, layer in layers.items()})
     expected = {
         "block": {"Conv_0": ("x", "", "r1"), "Conv_3": ("r1", "c3", "y"), "Conv_5": ("x", "", "c3")},
-        "unbaked_mask": {},
     }.get(name, {next(iter(layers)): ("x", "", "y")})
     assert {layer: (each.data, each.residual, each.result) for layer, each in names.items()} == expected
+
+
+def test_a_layer_that_ends_inside_an_operator_has_no_counterpart(tmp_path, capsys):
+    """Ours computes the scaling and shift of HardSigmoid, for whose results ONNX has no tensor."""
+    nodes = [("Conv", ["x", "w"], ["t"], {"pads": [1, 1, 1, 1]}), ("HardSigmoid", ["t"], ["y"], {"alpha": 1 / 6})]
+    onnx.save(zoo.onnx_model(nodes, {"w": zoo._random(4, 4, 3, 3)}, {"x": zoo.X}, {"y": zoo.X}), tmp_path / "m.onnx")
+    code, found, _ = call(capsys, tmp_path / "m.onnx")
+    (each,) = found["inputs"]
+    assert code == 0 and [layer["difference"] for layer in each["layers"]] == [None]
+    assert each["outputs"][0]["difference"] < 1e-5
 
 
 @pytest.mark.parametrize(

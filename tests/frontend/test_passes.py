@@ -140,7 +140,7 @@ def test_names(folder):
 
     assert names("block") == ["Conv_0", "Conv_3", "Conv_5"]
     assert names("shared") == ["0", "0.2"]
-    assert names("unbaked_mask") == ["conv0"]
+    assert names("unbaked_mask") == ["Conv_1"]
 
 
 def test_unnamed_convolutions_are_numbered(folder):

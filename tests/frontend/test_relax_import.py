@@ -65,7 +65,7 @@ def test_open_shape_is_given(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (None, r"input x has no fixed shape, found \(batch, 4, 9, 9\).*shapes=\{'x'"),
+        (None, r"input x has no fixed shape, found \(batch, 4, 9, 9\).*--batch 1 or .*batch=1 or shapes=\{'x'"),
         ({"x": (1, 3, 9, 9)}, r"input x cannot have this shape, found \(1, 3, 9, 9\); allowed: \(batch, 4, 9, 9\)"),
         ({"x": (1, 4, 9)}, "input x cannot have this shape"),
         ({"x": (0, 4, 9, 9)}, "input x has no fixed shape"),
@@ -97,6 +97,19 @@ class Unknown(nn.Module):
         return torch.linalg.eigvals(x)
 
 
+class Own(nn.Module):
+    """Nobody can know from outside that it does the same in training."""
+
+    def forward(self, x):
+        return x + 1
+
+
+def left_training(module, *names):
+    for name in names:
+        module.get_submodule(name).train()
+    return module
+
+
 X = torch.zeros(1, 4, 9, 9)
 
 
@@ -115,8 +128,37 @@ def dynamic_program():
         (lambda: 7, None, "found int"),
         (lambda: zoo.Chain(zoo.conv()), None, "needs example inputs"),
         (lambda: zoo.Chain(zoo.conv()), torch.zeros(1, 3, 9, 9), "to have 4 channels"),
-        (lambda: zoo.Chain(zoo.conv(), nn.BatchNorm2d(4)).train(), X, "training mode"),
-        (lambda: torch.export.export(nn.BatchNorm2d(4), (X,)), None, "exported in training mode"),
+        (
+            lambda: zoo.Chain(zoo.conv(), nn.BatchNorm2d(4)).train(),
+            X,
+            r"the outermost module is in training mode, found Chain; call eval\(\)",
+        ),
+        (
+            lambda: nn.Sequential(zoo.Chain(zoo.conv())),
+            X,
+            "the outermost module is in training mode, found Sequential",
+        ),
+        (
+            lambda: left_training(zoo.Chain(zoo.conv(), nn.Sequential(nn.BatchNorm2d(4))), "1.0"),
+            X,
+            r"a submodule is in training mode, found 1\.0 \(BatchNorm2d\); call eval\(\)",
+        ),
+        (
+            lambda: left_training(zoo.Chain(zoo.conv(), *[nn.Dropout() for _ in range(4)]), *"1234"),
+            X,
+            r"found 1 \(Dropout\), 2 \(Dropout\), 3 \(Dropout\) and 1 more",
+        ),
+        (lambda: left_training(zoo.Chain(Own()), "0"), X, r"found 0 \(Own\)"),
+        (
+            lambda: torch.export.export(left_training(zoo.Chain(zoo.conv(), nn.BatchNorm2d(4)), "1"), (X,)),
+            None,
+            r"module 1 \(BatchNorm2d\) was exported in training mode",
+        ),
+        (
+            lambda: torch.export.export(nn.BatchNorm2d(4), (X,)),
+            None,
+            "batch_norm was exported in training mode",
+        ),
         (lambda: Unknown().eval(), X, "linalg_eig"),
         (dynamic_program, None, "has no fixed shape"),
     ],
@@ -137,3 +179,20 @@ def test_unknown_onnx_operator(tmp_path, capsys):
     with pytest.raises(ModelError, match="Det"):
         ModelSource(tmp_path / "m.onnx").relax_module()
     assert capsys.readouterr().out == ""
+
+
+def test_a_new_layer_to_which_training_is_all_the_same_may_be_in_it():
+    """Such as the last layer that fine-tuning puts in: `nn.Module`s begin in training mode."""
+    module = zoo.Chain(zoo.conv())
+    module.append(nn.Conv2d(4, 2, 1))
+    assert module[1].training
+    arrays = zoo.inputs_of([zoo.X])
+    relax_module = ModelSource(module).relax_module(torch.from_numpy(arrays[0]))
+    assert_same(zoo.run_relax(relax_module, *arrays), zoo.run_torch(module, *arrays))
+
+
+def test_a_file_names_the_module_that_was_in_training_mode(tmp_path):
+    module = left_training(zoo.Chain(zoo.conv(), nn.Dropout()), "1")
+    torch.export.save(torch.export.export(module, (X,)), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match=r"m\.pt2: module 1 \(Dropout\) was exported in training mode"):
+        ModelSource(tmp_path / "m.pt2").relax_module()

@@ -176,8 +176,14 @@ ONNX = {
     "less data than said": (conv(change=no_raw_data), "is too small for the declared shape"),
     "petabytes of weight": (conv(change=set_dims(2**50)), "this is no valid ONNX model"),
     "negative weight size": (conv(change=set_dims(-1)), "Negative dimension"),
-    "data outside": (conv(change=set_external("../../etc/passwd")), "outside the directory"),
-    "data missing": (conv(change=set_external("absent.bin")), "this is no valid ONNX model"),
+    "data outside": (
+        conv(change=set_external("../../etc/passwd")),
+        "the data of tensor w is outside the model's folder",
+    ),
+    "data missing": (
+        conv(change=set_external("absent.bin")),
+        "the file with the data of tensor w is missing, found absent.bin",
+    ),
     "huge map": (conv(inputs=[("x", (1, 4, 10**6, 10**6))]), f"tensor x {TOO_LARGE}"),
     "huge batch": (conv(inputs=[("x", (2**62, 4, 9, 9))]), f"tensor x {TOO_LARGE}"),
     "sizes beyond 64 bits": (conv(inputs=[("x", (2**40, 4, 2**40, 9))]), f"tensor x {TOO_LARGE}"),

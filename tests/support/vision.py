@@ -1,8 +1,8 @@
 """torchvision's models with pruned weights, whose activations keep an order of 1 at any depth."""
 
 import importlib.util
-from pathlib import Path
 
+import check_torchvision
 import pytest
 import torch
 from torch import nn
@@ -11,24 +11,10 @@ DENSITY = 0.1
 
 
 def torchvision_models():
-    """The module `torchvision.models`; skips the test where there is no torchvision.
-
-    PyPI has torchvision for torch with CUDA only. Its operators do not load into torch without, and its import fails
-    where they are not declared; its models use none of them.
-    """
-    found = importlib.util.find_spec("torchvision")
-    if found is None:
+    """The module `torchvision.models`; skips the test where there is no torchvision."""
+    if importlib.util.find_spec("torchvision") is None:
         pytest.skip("needs torchvision: pip install 'tvm-sparse[test]'")
-    if not hasattr(torch.ops.torchvision, "nms"):
-        try:
-            torch.ops.load_library(Path(found.origin).with_name("_C.so"))
-        except OSError:
-            for name in ("nms", "qnms"):
-                declaration = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-                torch.library.define(f"torchvision::{name}", declaration)
-    import torchvision.models
-
-    return torchvision.models
+    return check_torchvision.torchvision_models()
 
 
 def pruned(name, image, seed=0):

@@ -11,9 +11,10 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
+from tvm_sparse.frontend.onnx_constants import onnx_tensors
 from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.frontend.weights import layer_nodes, onnx_tensors
+from tvm_sparse.frontend.weights import layer_nodes
 
 # What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
 _AFFINE = ("BatchNormalization", "Add", "Sub", "Mul", "Div")
@@ -130,6 +131,9 @@ def _walk(
         others = [name for name in step.input if name != result]
         if step.op_type in _AFFINE and not residual and all(name in constants for name in others):
             pass
+        elif step.op_type == "HardSigmoid" and not residual:
+            # TVM imports it as three operators, the first two of which our layer takes in.
+            return None
         elif step.op_type == "Add" and wants_residual and len(others) == 1:
             residual, wants_residual = others[0], False
         elif step.op_type == "Relu" and wants_relu and not wants_residual:

@@ -42,8 +42,8 @@ def verify(
 ) -> dict[str, str]:
     """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
 
-    What is run is the very function that the model calls, of the model that `executable` is, in memory or loaded; not again where `store`
-    knows that it was right.
+    What is run is the very function that the model calls, of the module that `executable` is, in memory or loaded; not
+    again where `store` knows that it was right.
     """
     chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
     proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}

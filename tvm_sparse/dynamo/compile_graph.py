@@ -8,7 +8,8 @@ from tvm.target import Target
 
 from tvm_sparse.dynamo import graph
 from tvm_sparse.errors import ModelError, UsageError
-from tvm_sparse.frontend.relax_import import export_module, require_evaluation
+from tvm_sparse.frontend.relax_import import export_module
+from tvm_sparse.frontend.torch_training import require_evaluation_graph
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.target.resolve import resolve_target
 
@@ -71,7 +72,7 @@ def target_for(tensors: Sequence[torch.Tensor], given: Any) -> Target:
 def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -> Any:
     """The `torch.export.ExportedProgram` of a graph; ModelError where it does more than compute its results."""
     program = export_module(module, examples)
-    require_evaluation("torch.compile", program)
+    require_evaluation_graph("torch.compile", program)
     if graph.writes_to_arguments(program.graph):
         problem = "the model writes to its inputs or its state"
         raise ModelError("torch.compile", problem, hint="let it write to a copy")

@@ -75,6 +75,8 @@ class ModelSource:
     ) -> tvm.IRModule:
         """A Relax module with one function ``main(inputs...)``, every shape known.
 
+        An ONNX model is fixed to its shapes by it: open the file again for others.
+
         Parameters
         ----------
         example_inputs
@@ -82,8 +84,7 @@ class ModelSource:
         shapes
             For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
         batch
-            The first dimension of every input, in the place of what the example, the shape or the file says. The model
-            of an ONNX file is changed.
+            The first dimension of every input, in the place of what the example, the shape or the file says.
 
         Raises
         ------

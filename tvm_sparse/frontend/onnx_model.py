@@ -11,6 +11,8 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx_constants import constants_as_tensors, onnx_tensors
+from tvm_sparse.frontend.onnx_refuse import refuse_quantised, refuse_training
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -22,12 +24,15 @@ def load_onnx(path: Path) -> Any:
     Raises
     ------
     ModelError
-        The file is damaged, breaks a rule of ONNX, or is newer than the installed onnx.
+        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, is
+        quantised, or was exported in training mode.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        _check_external_data(path, model)
+        onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
     except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
         raise ModelError(str(path), f"this is no valid ONNX model ({first_line(error)})", hint=_HINT) from None
@@ -41,7 +46,30 @@ def load_onnx(path: Path) -> Any:
             raise ModelError(str(path), "its operator set is unknown", opset.version, f"up to {newest}", hint)
     if not model.graph.output:
         raise ModelError(str(path), "the model has no output", hint=_HINT)
+    if model.functions:
+        # Of the model itself, such as torch's newer exporter writes; TVM knows operators only.
+        model = require("onnx.inliner", "onnx").inline_local_functions(model)
+    constants_as_tensors(str(path), model)
+    refuse_quantised(str(path), model)
+    refuse_training(str(path), model)
     return model
+
+
+def _check_external_data(path: Path, model: Any) -> None:
+    """Raise ModelError where a file with tensors of the model is missing, or not in its folder or one below."""
+    folder = path.parent.resolve()
+    for tensor in onnx_tensors(model).values():
+        location = next((each.value for each in tensor.external_data if each.key == "location"), None)
+        if location is None or tensor.data_location != tensor.EXTERNAL:
+            continue
+        hint = "keep the files that the export wrote in one folder"
+        if not (folder / location).resolve().is_relative_to(folder):
+            problem = f"the data of tensor {tensor.name} is outside the model's folder"
+            raise ModelError(str(path), problem, location, "a file beside the model", hint)
+        if not (folder / location).is_file():
+            raise ModelError(
+                str(path), f"the file with the data of tensor {tensor.name} is missing", location, hint=hint
+            )
 
 
 def _undecodable(message: Any) -> Iterator[bytes]:
@@ -77,18 +105,32 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
         if not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value")
             raise ModelError(where, f"input {name} is no tensor", kind, "a tensor", "change the model's inputs")
-        dims = value.type.tensor_type.shape.dim
-        found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
-        given = list(shapes.get(name, found))
-        if batch is not None and found and given:
-            found[0] = given[0] = batch
-        if not all(isinstance(size, int) and size > 0 for size in given):
-            hint = f"give it as shapes={{{name!r}: (1, ...)}}"
-            raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
-        if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
-            raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
-        for dim, size in zip(dims, given, strict=True):
-            dim.dim_value = size
+        _fix_shape(where, name, value.type.tensor_type, shapes.get(name), batch)
+
+
+def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, batch: int | None) -> None:
+    """Write the shape of an input into its `onnx.TypeProto.Tensor`."""
+    dims = kind.shape.dim
+    found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+    given = list(found if wanted is None else wanted)
+    if batch is not None and found and given:
+        found[0] = given[0] = batch
+    if not all(isinstance(size, int) and size > 0 for size in given):
+        hint = _open_shape_hint(name, found)
+        raise ModelError(where, f"input {name} has no fixed shape", _shape_text(given), "positive numbers", hint)
+    if len(given) != len(found) or any(isinstance(f, int) and f != g for f, g in zip(found, given, strict=True)):
+        raise ModelError(where, f"input {name} cannot have this shape", _shape_text(given), _shape_text(found))
+    for dim, size in zip(dims, given, strict=True):
+        dim.dim_value = size
+
+
+def _open_shape_hint(name: str, found: Sequence[int | str]) -> str:
+    """How to say the shape of an input, on the command line and in Python; sizes that nobody knows are examples."""
+    shape = [size if isinstance(size, int) and size > 0 else 224 if at > 1 else 1 for at, size in enumerate(found)]
+    sizes, is_batch = ",".join(map(str, shape)), list(found[1:]) == shape[1:]
+    flags = f"--batch 1 or --input-shape {name}:{sizes}" if is_batch else f"--input-shape {name}:{sizes}"
+    python = f"shapes={{{name!r}: ({', '.join(map(str, shape))})}}"
+    return f"give it as {flags}, in Python as {'batch=1 or ' if is_batch else ''}{python}"
 
 
 def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
@@ -127,7 +169,7 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
 
 def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -> None:
     """What strict inference lets pass: channels, groups, bias and kernel shape that do not fit the weight."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     name = f"{where}, node {node.name or node.output[0]}"
     data, weight, *bias = (shapes.get(tensor, []) for tensor in node.input)
     groups = attributes.get("group", 1)
@@ -145,31 +187,8 @@ def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -
         raise ModelError(name, "kernel_shape is not its weight's", found, allowed, _HINT)
 
 
-def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
-    """Replace ``auto_pad`` of each Conv by ``pads``: TVM imports the former as a separate padded copy of the input."""
-    onnx = require("onnx", "onnx")
-    for node in model.graph.node:
-        attributes = _attributes(node)
-        mode = attributes.get("auto_pad", b"NOTSET")
-        if node.op_type != "Conv" or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
-            continue
-        sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
-        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
-            continue
-        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
-        totals = [
-            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
-            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
-        ]
-        small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-        kept = [a for a in node.attribute if a.name != "auto_pad"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-        pads = small + large if mode == b"SAME_UPPER" else large + small
-        node.attribute.append(onnx.helper.make_attribute("pads", pads))
-
-
-def _attributes(node: Any) -> dict[str, Any]:
+def attributes_of(node: Any) -> dict[str, Any]:
+    """The attributes of an `onnx.NodeProto` by name."""
     helper = require("onnx.helper", "onnx")
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 

@@ -16,11 +16,17 @@ from tvm import relax
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes, make_padding_explicit
+from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
+from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes
+from tvm_sparse.frontend.onnx_rewrite import (
+    drop_empty_scales,
+    make_output_shapes_explicit,
+    make_padding_explicit,
+    require_whole_sizes,
+    upgrade_operators,
+)
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
-
-# Operators that behave otherwise in training -> position of the argument that says so.
-_TRAINING_ARGUMENT = {"aten.batch_norm.default": 5, "aten.dropout.default": 2}
+from tvm_sparse.frontend.torch_training import require_evaluation, require_evaluation_graph
 
 
 def export_module(module: Any, example_inputs: Any) -> Any:
@@ -29,12 +35,11 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     Raises
     ------
     ModelError
-        The module is in training mode, gets no inputs, or cannot be traced.
+        The module, or a part of it, is in training mode, gets no inputs, or cannot be traced.
     """
     import torch
 
-    if module.training:
-        raise ModelError("model", "it is in training mode", hint="call model.eval() first")
+    require_evaluation(module)
     if example_inputs is None:
         raise ModelError(
             "model", "a torch module needs example inputs", hint="pass example_inputs=(torch.zeros(1, 3, 224, 224),)"
@@ -53,19 +58,10 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
     """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    require_evaluation(where, program)
+    require_evaluation_graph(where, program)
     with _frontend(where):
         module = from_exported_program(program, unwrap_unit_return_tuple=True)
     return _checked(where, module)
-
-
-def require_evaluation(where: str, program: Any) -> None:
-    """Raise ModelError where an operator of a `torch.export.ExportedProgram` behaves as in training."""
-    for node in program.graph.nodes:
-        position = _TRAINING_ARGUMENT.get(str(node.target))
-        if position is not None and node.args[position]:
-            hint = "call model.eval() before torch.export.export"
-            raise ModelError(where, f"{node.name} was exported in training mode", hint=hint)
 
 
 def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
@@ -73,7 +69,14 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     from tvm.relax.frontend.onnx import from_onnx
 
     fix_shapes(where, model, shapes, batch)
-    make_padding_explicit(model, check_shapes(where, model))
+    inferred = check_shapes(where, model)
+    if fold_shapes(model) | upgrade_operators(where, model):
+        # What was unknown behind them is known now.
+        inferred = check_shapes(where, model)
+    drop_empty_scales(model)
+    require_whole_sizes(where, model, inferred)
+    make_padding_explicit(model, inferred)
+    make_output_shapes_explicit(where, model, inferred)
     with _frontend(where):
         module = from_onnx(model, keep_params_in_input=False)
     return _checked(where, module)
@@ -93,6 +96,9 @@ def _checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
             raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
     inner = [binding.var for block in main.body.blocks for binding in block.bindings]
     for name, kind in (*named, *((f"tensor {var.name}", var.ty) for var in inner)):
+        if isinstance(kind, relax.TensorType) and fixed_shape(kind) is None:
+            hint = "export it so that no shape depends on values"
+            raise ModelError(where, f"{name} has no fixed shape", kind, hint=hint)
         sizes = list(fixed_shape(kind) or ())
         if min(sizes, default=0) < 0:
             raise ModelError(where, f"{name} has an impossible shape", sizes, "sizes of 0 or more")

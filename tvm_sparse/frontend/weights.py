@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.errors import ModelError, printable
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.onnx_constants import Constants
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +66,14 @@ def _to_numpy(value: Any) -> np.ndarray:
 
 def onnx_weights(model: Any) -> dict[str, np.ndarray]:
     """Weights of the layers of an `onnx.ModelProto`, by layer name, in the order of the graph; see `layer_nodes`."""
-    return {layer: _onnx_array(layer, tensor) for layer, _, tensor in _named_nodes(model)}
+    return {layer: weight for layer, _, weight in _named_nodes(model)}
 
 
 def layer_nodes(model: Any) -> dict[str, Any]:
     """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
-    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``,
-    ``<layer>.3``, as in `name_convolutions`.
+    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix; a constant weight may be reshaped,
+    transposed, cast or masked. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
     for stem, node, _ in _named_nodes(model):
@@ -84,31 +84,19 @@ def layer_nodes(model: Any) -> dict[str, Any]:
     return nodes
 
 
-def _named_nodes(model: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, node and weight, an `onnx.TensorProto`, of each layer."""
-    tensors = onnx_tensors(model)
-    sources = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Transpose"}
+def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
+    """Name, node and weight of each layer."""
+    constants = Constants(model)
     for node in model.graph.node:
         axes = _WEIGHT_AXES.get(node.op_type)
-        parameter = sources.get(node.input[1], node.input[1]) if axes else ""
-        tensor = tensors.get(parameter)
-        if tensor is not None and len(tensor.dims) == axes and (axes == 4 or tensor.data_type == tensor.FLOAT):
-            yield layer_name(parameter if parameter.endswith(".weight") else node.name or parameter), node, tensor
-
-
-def onnx_tensors(model: Any) -> dict[str, Any]:
-    """Constants of the graph, as `onnx.TensorProto`."""
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            tensors[node.output[0]] = node.attribute[0].t
-    return tensors
-
-
-def _onnx_array(layer: str, tensor: Any) -> np.ndarray:
-    try:
-        return require("onnx.numpy_helper", "onnx").to_array(tensor)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"layer {layer}", f"its weight cannot be read ({error})", hint="export the model again"
-        ) from None
+        parameter = constants.parameters.get(node.input[1]) if axes else None
+        if parameter is None:
+            continue
+        layer = layer_name(parameter if parameter.endswith(".weight") else node.name or parameter)
+        try:
+            weight = constants.array(node.input[1])
+        except ModelError as error:
+            problem = f"its weight cannot be read ({error.where}: {error.problem})"
+            raise ModelError(f"layer {layer}", problem, error.found, error.allowed, error.hint) from None
+        if weight.ndim == axes and (axes == 4 or weight.dtype == np.float32):
+            yield layer, node, weight

@@ -1,7 +1,7 @@
 """The logs that are read where none is named: this user's, and those that tvm-sparse ships.
 
-The user's are the ``*.jsonl`` files in ``logs`` in the cache folder (``TVM_SPARSE_HOME``, else ``~/.cache/tvm-sparse``),
-one for each kind and architecture; `optimize` writes there.
+The user's are the ``*.jsonl`` files in ``logs`` in the cache folder (``TVM_SPARSE_HOME``, else
+``~/.cache/tvm-sparse``), one for each kind and architecture; `optimize` writes there.
 """
 
 import re

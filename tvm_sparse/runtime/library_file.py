@@ -1,4 +1,4 @@
-"""The shared library of a model that was just compiled: loaded, and at hand to be copied, without a file to clean up."""
+"""The shared library of a model that was just compiled: loaded, and at hand to be copied, with no file to clean up."""
 
 from __future__ import annotations
 

@@ -1,0 +1,145 @@
+"""Rewrites what TVM's importer reads wrongly, or makes slow code of, as other nodes of ONNX."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
+from tvm_sparse.frontend.onnx_model import attributes_of
+from tvm_sparse.frontend.optional_imports import require
+
+# Operators whose first forms TVM does not read, and the first version of which it reads all.
+_OLD = ("Resize", "Slice", "Upsample")
+_READ_OPSET = 11
+_PADDED = ("Conv", "MaxPool", "AveragePool")
+
+
+def upgrade_operators(where: str, model: Any) -> bool:
+    """Convert an `onnx.ModelProto` with old operators that TVM does not read, in place; whether it was one.
+
+    Raises
+    ------
+    ModelError
+        ONNX's converter does not know the way for one of the operators.
+    """
+    is_old = any(node.op_type in _OLD and node.domain in ONNX_DOMAINS for node in model.graph.node)
+    if opset_of(model) >= _READ_OPSET or not is_old:
+        return False
+    converter = require("onnx.version_converter", "onnx")
+    try:
+        model.CopyFrom(converter.convert_version(model, _READ_OPSET))
+    except (converter.ConvertError, RuntimeError, ValueError) as error:
+        problem = f"its operators cannot be converted to opset {_READ_OPSET} ({first_line(error)})"
+        raise ModelError(where, problem, opset_of(model), hint="export it with opset_version=13 or newer") from error
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            # The converter leaves these at the defaults of the newer version, which resize otherwise.
+            names = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            _set_attributes(node, tuple(names), names)
+    return True
+
+
+def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Raise ModelError where a Resize scales to a size that is rounded: TVM would scale by the rounded sizes' ratio."""
+    constants = Constants(model)
+    for node in model.graph.node:
+        scales = node.input[2] if len(node.input) > 2 else ""
+        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
+        has_sizes = len(node.input) > 3 and node.input[3]
+        if not is_resize or has_sizes or scales not in constants.parameters:
+            continue
+        factors, sizes = constants.array(scales).ravel().tolist(), shapes.get(node.input[0], [])
+        products = np.array([size * factor for size, factor in zip(sizes, factors, strict=False)])
+        # Exporters round factors to float32.
+        is_whole = (abs(products - np.rint(products)) < 1e-5 * np.maximum(products, 1)).all()
+        if not is_whole and attributes_of(node).get("coordinate_transformation_mode") != b"align_corners":
+            found = f"scales ({', '.join(f'{factor:g}' for factor in factors)}) of {tuple(sizes)}"
+            hint = "export it with sizes, as torch does for interpolate(..., recompute_scale_factor=True)"
+            name = f"{where}, node {node.name or node.output[0]}"
+            raise ModelError(name, "it resizes to sizes that are no whole numbers", found, "whole sizes", hint)
+
+
+def drop_empty_scales(model: Any) -> None:
+    """Leave out the scales of each Resize to given sizes: version 11 wants an empty tensor there, TVM nothing."""
+    empty = {name for name, tensor in onnx_tensors(model).items() if 0 in tensor.dims}
+    for node in model.graph.node:
+        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
+        if is_resize and len(node.input) == 4 and node.input[2] in empty:
+            node.input[2] = ""
+
+
+def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Replace ``auto_pad`` of each Conv and pooling by ``pads``.
+
+    TVM imports the former of a Conv as a separate padded copy of the input, and of a pooling wrongly.
+    """
+    for node in model.graph.node:
+        attributes = attributes_of(node)
+        mode = attributes.get("auto_pad", b"NOTSET")
+        if node.op_type not in _PADDED or node.domain not in ONNX_DOMAINS or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
+            continue
+        sizes = shapes.get(node.input[0], [])[2:]
+        kernel = attributes.get("kernel_shape") or shapes.get(node.input[1], [])[2:]
+        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
+            continue
+        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+        # What makes the output as large as the input by the stride.
+        totals = [
+            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+            for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+        ]
+        _set_attributes(node, ("auto_pad",), {"pads": _pads(totals, mode == b"SAME_UPPER")})
+
+
+def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
+    """Replace ``output_shape`` of each ConvTranspose by ``pads``: TVM does not read the former.
+
+    Raises
+    ------
+    ModelError
+        The output is larger than any padding makes it.
+    """
+    for node in model.graph.node:
+        attributes = attributes_of(node) if node.op_type == "ConvTranspose" and node.domain in ONNX_DOMAINS else {}
+        wanted = attributes.get("output_shape")
+        if not wanted:
+            continue
+        sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
+        if len(sizes) != len(kernel) or 0 in sizes:
+            continue
+        ones, zeros = [1] * len(sizes), [0] * len(sizes)
+        totals = [
+            stride * (size - 1) + more + (extent - 1) * dilation + 1 - out
+            for size, extent, stride, dilation, more, out in zip(
+                sizes,
+                kernel,
+                attributes.get("strides", ones),
+                attributes.get("dilations", ones),
+                attributes.get("output_padding", zeros),
+                wanted[-len(sizes) :],
+                strict=False,
+            )
+        ]
+        if min(totals, default=0) < 0:
+            name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
+            largest = tuple(out + total for out, total in zip(wanted[-len(sizes) :], totals, strict=False))
+            raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
+        _set_attributes(
+            node, ("auto_pad", "output_shape"), {"pads": _pads(totals, attributes.get("auto_pad") == b"SAME_UPPER")}
+        )
+
+
+def _pads(totals: Sequence[int], is_upper: bool) -> list[int]:
+    """The paddings before all axes and behind all, of their sums; the larger half is behind with ``SAME_UPPER``."""
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if is_upper else large + small
+
+
+def _set_attributes(node: Any, removed: Sequence[str], added: Mapping[str, Any]) -> None:
+    """Take attributes out of a node and give it others."""
+    helper = require("onnx.helper", "onnx")
+    kept = [each for each in node.attribute if each.name not in (*removed, *added)]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in added.items())])
