@@ -2,16 +2,18 @@
 
     python scripts/table2/plot_speedup.py
 
-Reads ``density-*.json.xz`` of `bench_cpu.py` and ``table2-h200.json.xz`` of `bench_gpu.py` in docs/results; writes
+Reads ``table2-znver5.json.xz`` of `bench_cpu.py` and ``table2-h200.json.xz`` of `bench_gpu.py` in docs/results; writes
 docs/images/speedup.svg. A line is the geometric mean over operators of one kind, its band goes from the least to the
-largest of them, and a dot marks the break-even. Ratios are of the same run, against the fastest dense library that
-computes in the same run: oneDNN or ONNX Runtime, and cuDNN with TF32 allowed. Needs matplotlib (extra ``report``).
+largest of them, and a dot marks the break-even; where one density alone was measured, a bar stands for the band.
+Ratios are against the fastest dense library of the same run: oneDNN or ONNX Runtime, and cuDNN with TF32 allowed.
+Needs matplotlib (extra ``report``).
 """
 
 import argparse
 import io
 import json
 import lzma
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import geometric_mean
@@ -32,6 +34,8 @@ KINDS = {
     "5x5, 32 input channels (4, 5)": (4, 5),
     "3x3, 64 input channels and more (6, 7, 9, 10)": (6, 7, 9, 10),
 }
+# Kind -> how far to the side its bar stands where others are measured at the same density.
+BESIDE = dict(zip(KINDS, (0.92, 1, 1.09), strict=True))
 # Operator -> density -> times faster.
 Ratios = dict[int, dict[float, float]]
 
@@ -86,21 +90,26 @@ def draw(panels: Mapping[str, Ratios]) -> str:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     figure, grid = pyplot.subplots(
-        1, len(panels), figsize=(3.3 * len(panels), 3.4), squeeze=False, sharey=True, layout="constrained"
+        1, len(panels), figsize=(3.3 * len(panels), 3.4), squeeze=False, sharex=True, sharey=True, layout="constrained"
     )
+    densities = sorted({density for ratios in panels.values() for each in ratios.values() for density in each})
     for axes, (title, ratios) in zip(grid.flat, panels.items(), strict=True):
         axes.set(xscale="log", yscale="log", xlabel="density (share of weights left)")
         axes.set_title(title, fontsize=10)
         axes.axhline(1, color="black", linewidth=1)
         for colour, (kind, line) in zip(COLOURS, lines(ratios).items(), strict=False):
             low, mean, high = ([of(each) for each in line.values()] for of in (min, geometric_mean, max))
+            if len(line) == 1:
+                place = [density * BESIDE[kind] for density in line]
+                axes.vlines(place, low, high, color=colour, alpha=0.3, linewidth=5)
+                axes.plot(place, mean, color=colour, marker="o", linestyle="", markersize=5, label=kind)
+                continue
             axes.fill_between(list(line), low, high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(list(line), mean, color=colour, marker=".", markersize=4, label=kind)
             density = break_even(line)
             if density is not None:
                 axes.plot([density], [1], color=colour, marker="o", markersize=8, markeredgecolor="black")
                 axes.annotate(f"{density:.2f}", (density, 1), (4, 6), textcoords="offset points", fontsize=9)
-        densities = sorted({density for each in ratios.values() for density in each})
         axes.xaxis.set_major_locator(FixedLocator(densities))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_major_locator(FixedLocator([0.1, 0.2, 0.5, 1, 2, 5, 10, 20]))
@@ -111,26 +120,26 @@ def draw(panels: Mapping[str, Ratios]) -> str:
         axes.tick_params(labelsize=8)
         axes.grid(linewidth=0.3)
     grid.flat[0].set_ylabel("times as fast as the dense library")
-    handles, labels = grid.flat[0].get_legend_handles_labels()
+    handles, labels = grid.flat[-1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
     text = io.StringIO()
     with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": "speedup"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
-    return text.getvalue()
+    # Two digits behind the point are a hundredth of a pixel's width.
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r"\n *", "\n", text.getvalue()))
 
 
 def main() -> None:
     """Draw what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cpu", type=Path, default=command_line.RESULTS / "density-znver4.json.xz")
+    parser.add_argument("--cpu", type=Path, default=command_line.RESULTS / "table2-znver5.json.xz")
     parser.add_argument("--gpu", type=Path, default=command_line.RESULTS / "table2-h200.json.xz")
     parser.add_argument("-o", "--output", type=Path, default=PLOT, help="SVG file (default: docs/images/speedup.svg)")
     options = parser.parse_args()
     cpu, gpu = json.loads(lzma.decompress(options.cpu.read_bytes())), Document.load(options.gpu)
-    device = gpu.cases and gpu.runs[0].device.name
     panels = {f"CPU, {cpu['fingerprint']['arch']}, one thread, batch 1": cpu_ratios(cpu)}
-    panels |= {f"GPU, {device}, batch {batch}": gpu_ratios(gpu, batch) for batch in (1, 64)}
+    panels |= {f"GPU, {gpu.runs[0].device.name}, batch {batch}": gpu_ratios(gpu, batch) for batch in (1, 64)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(draw(panels))
     print(f"written: {options.output}")
