@@ -41,7 +41,7 @@ Ratios = dict[int, dict[float, float]]
 
 
 def cpu_ratios(document: Mapping[str, Any]) -> Ratios:
-    """Against the fastest of oneDNN and ONNX Runtime, with the first number of threads of a result of `bench_cpu.py`."""
+    """Against the fastest of oneDNN and ONNX Runtime, of a result of `bench_cpu.py` for one number of threads."""
     found: Ratios = {}
     for case in document["runs"][0]["cases"]:
         if "times_us" in case:
