@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tvm_sparse.logs.record import TuningRecord as TuningRecord
     from tvm_sparse.logs.tuning_log import TuningLog as TuningLog
     from tvm_sparse.measure.outcome import MeasureOptions as MeasureOptions
+    from tvm_sparse.optimizer.session import optimize as optimize
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
     from tvm_sparse.runtime.batched_model import BatchedModel as BatchedModel
@@ -35,6 +36,7 @@ _EXPORTS = {
     "TvmSparseError": "tvm_sparse.errors",
     "compile": "tvm_sparse.compiler.build_model",
     "load": "tvm_sparse.runtime.artifact",
+    "optimize": "tvm_sparse.optimizer.session",
     "save": "tvm_sparse.runtime.artifact",
     "tune": "tvm_sparse.autotune.session",
 }

@@ -103,10 +103,10 @@ def test_memory_of_a_long_lived_worker_is_not_held_against_a_candidate(monkeypat
     with Measurer(SPEC, WEIGHT, TARGET, MeasureOptions(repeats=1, builders=1)) as measurer:
         list(measurer.measure([Candidate("good")]))
         worker, first = measurer._runner, measurer._runner._channel.pid
-        worker.memory_bytes = 4 * worker._channel.memory_bytes()
+        measurer._memory_bytes = 4 * worker._channel.memory_bytes()
         list(measurer.measure([Candidate("good")]))
         assert worker._channel.pid == first
-        worker.memory_bytes = 1.5 * worker._channel.memory_bytes()
+        measurer._memory_bytes = 1.5 * worker._channel.memory_bytes()
         assert [outcome.status for outcome in measurer.measure([Candidate("good")])] == ["ok"]
         assert worker._channel.pid != first
 

@@ -19,7 +19,7 @@ FLOW = (
     ("measure",),
     ("logs",),
     ("compiler", "autotune"),
-    ("benchmarks",),
+    ("optimizer", "benchmarks"),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
 )

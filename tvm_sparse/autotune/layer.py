@@ -71,7 +71,9 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
     if runner.known.count + len(sampled) >= options.trials:
         return
-    share = max(min(len(compiled), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
+    share = options.dense_trials
+    if share is None:
+        share = max(min(len(compiled), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
     tried = sum(record.is_dense and not is_library(record.schedule) for record in runner.known.records)
     yield from GuidedPhase(runner, compiled, min(share - tried, runner.left())).run()
     if runner.left() <= 0 or runner.is_out_of_time:

@@ -18,7 +18,8 @@ class TuneOptions:
     `trials` candidates in all, known ones included, but not a library's, for which no compiler runs; `batch` at a time
     (None: 8, and on a GPU as many as are built at once); no batch is begun after `seconds` (None: no limit), not
     counting the time in which an interrupted run's trials are met again; `schedules` limits the search to schedules of
-    these names (the dense baseline is always measured).
+    these names (the dense baseline is always measured); `dense_trials` of compiled dense kernels are made (None: one of
+    eight trials, and three at least).
 
     `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
     where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
@@ -37,6 +38,7 @@ class TuneOptions:
     trials: int = 64
     seed: int = 0
     batch: int | None = None
+    dense_trials: int | None = None
     seconds: float | None = None
     schedules: tuple[str, ...] | None = None
     search: Search = "guided"

@@ -214,15 +214,13 @@ def tune_task(
 
     Bad lines of the log are moved away; what others have added to it is not measured again.
     """
-    known, starts = _begin(task, target, log, progress)
+    known, starts = begin(task, target, log, progress)
     for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
         log.append(record)
         progress.trial(record)
 
 
-def _begin(
-    task: Task, target: Any, log: TuningLog, progress: Progress
-) -> tuple[list[TuningRecord], list[TuningRecord]]:
+def begin(task: Task, target: Any, log: TuningLog, progress: Progress) -> tuple[list[TuningRecord], list[TuningRecord]]:
     """What a search of a task begins with: trials that the log holds, and records of others to try first."""
     log.refresh()
     if any(line.path == log.path and not line.newer for line in log.rejected):
@@ -238,6 +236,8 @@ def _begin(
     # Not its own trials: a run that is continued would start with what it found, and go another way.
     other = log.lookup(task.spec, task.pattern, fingerprint, own=False)
     starts = [other.record] if other else []
+    near = log.near(task.spec, task.pattern, fingerprint)
+    starts += [near.record] if near else []
     starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
     return known, starts
 
@@ -253,7 +253,7 @@ class _Desk:
     waits: Callable[[Task], None]
 
     def begin(self, task: Task, device: str) -> Job:
-        known, starts = _begin(task, self.target, self.log, self.progress.on(device))
+        known, starts = begin(task, self.target, self.log, self.progress.on(device))
         return Job(task.spec, task.weight, self.options, tuple(known), tuple(starts))
 
     def trial(self, record: TuningRecord, device: str) -> None:

@@ -6,6 +6,7 @@ the best times so far. Random: draws, the baseline. A batch that an earlier run 
 
 import itertools
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tvm_sparse.autotune.evolutionary_search import SpaceSearch
@@ -97,7 +98,7 @@ class GuidedPhase(Phase):
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
-        starts = [[(search.space, start) for start in search.space.starts()] for search in searches]
+        starts = [[(each, start) for start in each.starts()] for each in _by_rank([s.space for s in searches])]
         # Defaults of all spaces before second starts of any.
         pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
         pairs = [*self._fitting(self.runner.starts), *pairs]
@@ -136,6 +137,16 @@ class GuidedPhase(Phase):
         records = (record for record in self.runner.known.records if record.schedule == each.name)
         times = map(self.runner.cost_us, records)
         return min(times, default=0.0)
+
+
+def _by_rank(spaces: Sequence[Space]) -> list[Space]:
+    """The most promising space of each schedule first, then the second ones: a short search has tried each schedule."""
+    seen: Counter[str] = Counter()
+    ranks = []
+    for each in spaces:
+        ranks.append(seen[each.schedule])
+        seen[each.schedule] += 1
+    return [each for _, each in sorted(zip(ranks, spaces, strict=True), key=lambda pair: pair[0])]
 
 
 class RandomPhase(Phase):

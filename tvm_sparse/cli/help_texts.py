@@ -41,10 +41,21 @@ examples:
   tvm-sparse tune model.onnx --target cuda --ray auto
   tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
 """,
+    "optimize": """\
+The main job as one command. It starts from what your logs and the shipped ones know and from what is predicted, spends
+the time on the layers from which the model gains most, and compiles. Ctrl-C ends the measuring; the best so far is
+compiled. What was measured is kept in your own log, so that the next run goes on from there.
+
+examples:
+  tvm-sparse optimize model.onnx -o model.sparse
+  tvm-sparse optimize model.onnx -o model.sparse --minutes 60
+  tvm-sparse optimize model.onnx -o model.sparse --minutes 0
+""",
     "compile": """\
-Each convolution gets the fastest kernel that the log has verified, or dense where that is faster or nothing is known.
-Nothing is measured. The artifact is a folder that runs without the model file and without torch. With several batch
-sizes it takes any number of samples: a batch that it has, else the next larger one padded, else the largest in turns.
+Each convolution gets the fastest kernel that a log has verified, a predicted one where none knows it, or dense where
+that is faster. Nothing is measured; a predicted kernel is verified. The artifact is a folder that runs without the
+model file and without torch. With several batch sizes it takes any number of samples: a batch that it has, else the
+next larger one padded, else the largest in turns.
 
 examples:
   tvm-sparse compile model.onnx -o model.sparse

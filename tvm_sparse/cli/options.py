@@ -45,6 +45,17 @@ def above_0(text: str) -> float:
     return value
 
 
+def minutes(text: str) -> float:
+    """A finite number of 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number of minutes, 0 or more")
+    return value
+
+
 def names(text: str) -> list[str]:
     """Names with commas between them."""
     return [name for name in text.split(",") if name]
@@ -85,7 +96,7 @@ OF_MODEL = (
     path(
         "--tuning-records",
         "LOG",
-        "tuning log to read; may be repeated (default: tuning.jsonl where it exists)",
+        "tuning log to read; may be repeated (default: tuning.jsonl, your own and the shipped ones)",
         action="append",
         default=[],
     ),

@@ -13,6 +13,7 @@ from tvm_sparse.cli.options import (
     Option,
     above_0,
     count,
+    minutes,
     names,
     option,
     path,
@@ -23,9 +24,23 @@ from tvm_sparse.version import __version__
 
 DEMO_LOG = Path("tvm-sparse-demo.jsonl")
 # Commands that go on where they were interrupted if the same words are given again.
-RESUMING = ("tune", "demo")
+RESUMING = ("optimize", "tune", "demo")
 # Name -> what it is in a few words, and its options.
 COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
+    "optimize": (
+        "make a model as fast as a few minutes allow",
+        (
+            *OF_MODEL,
+            path("--output", "DIR", "artifact to write", required=True),
+            option(
+                "--minutes",
+                "time in all; 0: measure nothing (default: %(default)s)",
+                type=minutes,
+                metavar="M",
+                default=5.0,
+            ),
+        ),
+    ),
     "inspect": ("show what is sparse in a model", (*OF_MODEL, BATCH)),
     "tune": (
         "search the fastest kernels of a model's convolutions",

@@ -31,6 +31,8 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 MARGIN = 1.5
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one.
 NEAR_MARGIN = 1.25
+# What to do about a prediction.
+MEASURE = "not measured here: run tvm-sparse optimize"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule.partition(":")[0])
 
-    guess = cache(lambda spec, pattern: predicted(spec, pattern, target))
+    guess = cache(lambda spec, pattern: predicted(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
         found = _decide(layer, target, fingerprint, log, is_allowed)
@@ -147,20 +149,20 @@ def _from_near(
     place = record.fingerprint["arch"]
     threads = "" if record.fingerprint["kind"] == "cuda" else f" with {record.fingerprint['threads']} thread(s)"
     reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} on {place}{threads}"
-    reason += _from_log(log, record)
+    reason += f"{_from_log(log, record)}; {MEASURE}"
     return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
 
 
 def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     if guess is None:
         return dense
-    reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {dense.reason}"
+    reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
     return replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
 
 
 def _compare(match: Match, found: Comparison, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
     """The matching record's kernel where it beats dense, else `dense`."""
-    record = match.record
+    record, dense = match.record, replace(dense, is_open=False)
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
     found = replace(found, own=found.own.times(_growth(record, pattern, target, more)))
     time_us, baseline_us = found.own.median, found.baseline.median

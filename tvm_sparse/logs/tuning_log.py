@@ -52,24 +52,29 @@ class TuningLog:
 
     def __init__(self, path: Path | str, *more: Path | str, unnamed: Sequence[Path] = ()):
         self.path = Path(path)
-        self.layers = (*map(Path, more), *unnamed)
+        self.layers = tuple(map(Path, more))
         self.named = {self.path, *map(Path, more)}
+        self._unnamed = [(path, [found for _, found in log_file.parse(path)]) for path in unnamed]
         self.refresh()
 
     def refresh(self) -> None:
-        """Read all files again."""
+        """Read all files again but those that were not named, which nobody writes to meanwhile."""
         self.rejected: list[Rejected] = []
         self._lines: dict[str, TuningRecord] = {}
         self._paths: dict[str, Path] = {}
         self._by_spec: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
         for path in (self.path, *self.layers):
-            if path == self.path and not path.exists():
-                continue
-            for _, found in log_file.parse(path):
-                if isinstance(found, Rejected):
-                    self.rejected.append(found)
-                else:
-                    self._add(found, path)
+            if path != self.path or path.exists():
+                self._read(path, (found for _, found in log_file.parse(path)))
+        for path, lines in self._unnamed:
+            self._read(path, lines)
+
+    def _read(self, path: Path, lines: Iterable[TuningRecord | Rejected]) -> None:
+        for found in lines:
+            if isinstance(found, Rejected):
+                self.rejected.append(found)
+            else:
+                self._add(found, path)
 
     def require_known_schema(self) -> None:
         """Refuse to go on without records that a newer tvm-sparse made: they may be better than those that are read.
@@ -161,12 +166,12 @@ class TuningLog:
 
     def ignored(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why verified records of this convolution do not serve this weight here: one counted sentence per reason."""
-        verified = [record for record in self._by_spec.get(spec, ()) if _is_ok(record)]
+        verified = [record for record in self._of_kind(spec, fingerprint) if _is_ok(record)]
         return counted(spec, (mismatch(record, fingerprint) or misfit(record, pattern) for record in verified))
 
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
         """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
-        records = self._by_spec.get(spec, ())
+        records = self._of_kind(spec, fingerprint)
         others = [record for record in records if not record.is_trial_of(spec, pattern, fingerprint)]
         return counted(spec, (mismatch(record, fingerprint) or no_trial(record, pattern) for record in others))
 
@@ -200,6 +205,10 @@ class TuningLog:
             "schedules": dict(Counter(record.schedule for record in records)),
             "machines": dict(Counter(" ".join(machine(record)) for record in records)),
         }
+
+    def _of_kind(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
+        """Records for the kind of target; nobody expects others to serve this machine."""
+        return [each for each in self._by_spec.get(spec, ()) if each.fingerprint["kind"] == fingerprint["kind"]]
 
     def _usable(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         records = self._by_spec.get(spec, ())

@@ -12,6 +12,8 @@ class Crew:
     def __init__(self) -> None:
         self._folder = Workspace()
         self._idle: list[tuple[Mapping[str, str], Worker]] = []
+        # Workers that are hired now.
+        self.lent = 0
 
     def __enter__(self) -> "Crew":
         return self
@@ -23,6 +25,7 @@ class Crew:
 
     def hire(self, variables: Mapping[str, str], memory_bytes: float) -> Worker:
         """A worker with these environment variables, an idle one where there is one; to be given back."""
+        self.lent += 1
         for index, (own, worker) in enumerate(self._idle):
             if own == variables:
                 del self._idle[index]
@@ -33,6 +36,7 @@ class Crew:
 
     def give_back(self, variables: Mapping[str, str], worker: Worker) -> None:
         """Keep `worker` for the next who hires one like it; one that was killed is ended."""
+        self.lent -= 1
         if worker.is_killed:
             worker.stop()
         else:

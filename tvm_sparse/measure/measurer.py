@@ -37,7 +37,8 @@ ARGUMENT_SEED = 2020
 class Measurer:
     """Builds and runs candidates for one convolution and weight; a context manager.
 
-    Its workers are hired from `crew` and given back; without one they end with it.
+    Its workers are hired from `crew` for each batch of candidates, so that several measurers can share them; without
+    one they end with it.
     """
 
     def __init__(
@@ -63,12 +64,8 @@ class Measurer:
             is_large = non_zeros >= LARGE_NON_ZEROS
             builders = max(1, builders // COMPILERS_OF_LARGE) if is_large else builders
             variables[COMPILERS] = str(self.options.builders // builders)
-        memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
-        self._builders: queue.Queue[Worker] = queue.Queue()
-        self._workers = [self.crew.hire(variables, memory_bytes) for _ in range(builders)]
-        for worker in self._workers:
-            self._builders.put(worker)
-        self._runner = self.crew.hire(variables, memory_bytes)
+        self._memory_bytes = self.options.memory_bytes or memory.total_bytes() // (builders + 2)
+        self._builder_count, self._is_hired = builders, False
         self._device = device_lock.name(target.kind.name)
         self._count = 0
 
@@ -76,8 +73,7 @@ class Measurer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in (*self._workers, self._runner):
-            self.crew.give_back(self._variables, worker)
+        self._give_back()
         if self._owns_crew:
             self.crew.__exit__()
         self._folder.cleanup()
@@ -89,13 +85,18 @@ class Measurer:
         they are built, while later ones are being built.
         """
         jobs = [(candidate, self._new_library()) for candidate in candidates]
+        self._hire()
         with ThreadPoolExecutor(len(self._workers)) as pool:
             try:
                 failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
                 if self._device == "cpu":
                     failures = list(failures)
                 for failure, (candidate, library) in zip(failures, jobs, strict=True):
-                    yield failure or self._run(library, is_tf32(candidate.schedule))
+                    outcome = failure or self._run(library, is_tf32(candidate.schedule))
+                    if library == jobs[-1][1]:
+                        # Who asks for no more leaves this generator here.
+                        self._give_back()
+                    yield outcome
                     # The files of a whole search would fill a small disk.
                     for path in (library, constants_path(library)):
                         Path(path).unlink(missing_ok=True)
@@ -106,14 +107,35 @@ class Measurer:
                     for worker in self._workers:
                         worker.kill()
                 raise
+            finally:
+                self._give_back()
+
+    def _hire(self) -> None:
+        self._is_hired = True
+        self._workers = [self.crew.hire(self._variables, self._memory_bytes) for _ in range(self._builder_count)]
+        self._builders: queue.Queue[Worker] = queue.Queue()
+        for worker in self._workers:
+            self._builders.put(worker)
+        self._runner = self.crew.hire(self._variables, self._memory_bytes)
+
+    def _give_back(self) -> None:
+        """Doing it again changes nothing."""
+        if self._is_hired:
+            for worker in (*self._workers, self._runner):
+                self.crew.give_back(self._variables, worker)
+        self._is_hired = False
 
     def set_baseline(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> None:
         """Build the dense kernel that later candidates are timed in turns with; BuildError where that fails.
 
         `others` are timed in the same run, one of a schedule.
         """
-        self._baseline = self._again(candidate)
-        self._others = {each.schedule: self._again(each) for each in others}
+        self._hire()
+        try:
+            self._baseline = self._again(candidate)
+            self._others = {each.schedule: self._again(each) for each in others}
+        finally:
+            self._give_back()
 
     def _again(self, candidate: Candidate) -> str:
         """A library that stays, of a dense kernel that was built before."""

@@ -1,0 +1,98 @@
+"""A CPU model that was compiled before is not compiled again, whatever is asked for first."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tvm_sparse.compiler import build_model
+from tvm_sparse.runtime import artifact
+
+X = torch.randn(1, 8, 20, 20)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "kernels"
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """How often TVM compiled a model."""
+    found, real = [], build_model._compile
+    monkeypatch.setattr(build_model, "_compile", lambda *words: found.append(1) or real(*words))
+    return found
+
+
+def make(seed=0, bias=1.0):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    with torch.no_grad():
+        for each in (module[0], module[2]):
+            each.weight *= torch.rand_like(each.weight) < 0.1
+            each.bias += bias
+    return module
+
+
+def check(module, compiled):
+    torch.testing.assert_close(compiled(X), module(X).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_model_is_there_at_once(builds, tmp_path):
+    module = make()
+    first = build_model.compile(module, X)
+    again = build_model.compile(module, X)
+    assert len(builds) == 1
+    assert again.report() == first.report()
+    check(module, first)
+    check(module, again)
+    # Both can be kept, and loaded, as any other.
+    for name, model in (("first", first), ("again", again)):
+        check(module, artifact.load(artifact.save(model, tmp_path / name)))
+
+
+@pytest.mark.parametrize("other", [make(seed=1), make(bias=2.0)], ids=["weights", "biases"])
+def test_another_model_is_another(builds, other):
+    build_model.compile(make(), X)
+    compiled = build_model.compile(other, X)
+    assert len(builds) == 2
+    check(other, compiled)
+
+
+def test_other_decisions_are_another(builds, tmp_path):
+    build_model.compile(make(), X)
+    build_model.compile(make(), X, log=tmp_path / "none.jsonl", predict=False)
+    assert len(builds) == 2
+
+
+def test_a_damaged_library_is_built_again(builds, home):
+    module = make()
+    build_model.compile(module, X)
+    (largest,) = sorted(home.iterdir(), key=lambda path: -path.stat().st_size)[:1]
+    largest.write_bytes(largest.read_bytes()[:-100])
+    check(module, build_model.compile(module, X))
+    assert len(builds) == 2
+
+
+def test_what_was_wrong_is_not_kept(builds, monkeypatch, home):
+    monkeypatch.setattr("tvm_sparse.compiler.verify._Case.worst_error", lambda *_: np.inf)
+    build_model.compile(make(), X)
+    assert not list(home.iterdir())
+
+
+def test_without_a_linker_code_is_made_in_memory(monkeypatch, home, tmp_path):
+    def fail(*_words, **_settings):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("tvm.runtime.Executable.export_library", fail)
+    module = make()
+    check(module, build_model.compile(module, X))
+    assert not list(home.iterdir())
+
+
+def test_nothing_is_kept_where_nothing_may_be(builds, monkeypatch, home):
+    monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
+    for _ in range(2):
+        build_model.compile(make(), X)
+    assert len(builds) == 2 and not home.exists()

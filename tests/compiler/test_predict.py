@@ -1,0 +1,120 @@
+"""Layers that no log of this machine knows: what is expected of them, and that it is verified."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tvm_sparse.compiler import build_model, kernel_selection, verify
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.predict import predicted
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target, target_json
+
+CPU = resolve_target("llvm")
+CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+
+def guess(spec, density, target=CPU, **options):
+    found = predicted(spec, SparsityPattern.of(normal_weight(spec, density, 0)), target, **options)
+    return None if found is None else found.schedule
+
+
+def test_code_pays_on_large_maps_and_data_on_small_ones():
+    padded = {"padding": (1, 1, 1, 1)}
+    assert guess(ConvSpec(1, 64, 56, 56, 64, 3, 3, **padded), 0.1) == "folded_cpu"
+    assert guess(ConvSpec(1, 64, 7, 7, 64, 3, 3, **padded), 0.1) == "csr_cpu"
+    assert guess(ConvSpec(64, 64, 7, 7, 64, 3, 3, **padded), 0.1) == "folded_cpu"
+
+
+@pytest.mark.parametrize("density", [0.6, 1.0])
+def test_dense_weights_stay_dense(density):
+    assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1)), density) is None
+
+
+def test_linear_layers():
+    assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.1) == "linear_cpu"
+    assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.3) is None
+
+
+def test_on_a_gpu_nothing_that_a_compiler_must_build():
+    spec = ConvSpec(1, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1))
+    assert guess(spec, 0.05, CUDA) == "data_cuda"
+    assert guess(spec, 0.05, CUDA, allow_tf32=True) is None
+    assert guess(spec, 0.9, CUDA) is None
+
+
+def test_no_weight_at_all_is_no_reason_to_guess():
+    spec = ConvSpec(1, 8, 8, 8, 8, 3, 3)
+    assert predicted(spec, SparsityPattern.of(np.zeros(spec.weight_shape, np.float32)), CPU) is None
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    found = nn.Conv2d(16, 16, 3, padding=1).eval()
+    with torch.no_grad():
+        found.weight *= torch.rand_like(found.weight) < 0.1
+    return found
+
+
+X = torch.randn(1, 16, 30, 30)
+
+
+def test_a_predicted_kernel_is_right_and_says_so(module, tmp_path):
+    compiled = build_model.compile(module, X, log=tmp_path / "none.jsonl")
+    (row,) = compiled.report()
+    assert row["schedule"] == "folded_cpu" and row["time_us"] is None
+    assert row["reason"].startswith("predicted: folded_cpu should be about ")
+    assert row["reason"].endswith("not measured here: run tvm-sparse optimize")
+    torch.testing.assert_close(compiled(X), module(X).detach(), rtol=1e-4, atol=1e-5)
+    (dense,) = build_model.compile(module, X, log=tmp_path / "none.jsonl", predict=False).report()
+    assert dense["schedule"] == "dense_cpu"
+
+
+def test_a_predicted_kernel_that_is_wrong_gives_way_to_dense(module, monkeypatch, tmp_path):
+    monkeypatch.setattr(verify._Case, "worst_error", lambda *_: 7.0)
+    monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
+    (row,) = build_model.compile(module, X, log=tmp_path / "none.jsonl").report()
+    assert row["schedule"] == "dense_cpu"
+    assert row["reason"] == "dense, because the transferred kernel is wrong by 7 times the error bound"
+
+
+def near_record(layer, dense_us, **decisions):
+    return TuningRecord(
+        spec=layer.spec,
+        pattern=layer.pattern,
+        schedule="csr_cpu:rows2x32",
+        decisions=decisions,
+        status="ok",
+        times_us=(10.0,),
+        dense_times_us=(dense_us,),
+        baseline="dense_cpu",
+        error=0.1,
+        target=target_json(CPU),
+        fingerprint={**fingerprint_of(CPU), "threads": "77"},
+        seed=0,
+    )
+
+
+def test_what_won_on_a_near_machine_comes_first(module, tmp_path):
+    prepared = prepare(module, X)
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(near_record(prepared.layers[0], 50.0))
+    (found,) = decide(prepared.layers, CPU, log, predict=True)
+    assert found.schedule == "csr_cpu:rows2x32" and found.transferred and found.time_us is None
+    assert "was 5.00x faster than dense_cpu on" in found.reason and "with 77 thread(s)" in found.reason
+    assert decide(prepared.layers, CPU, log)[0].schedule == "dense_cpu"
+
+
+def test_what_hardly_won_there_is_not_taken(module, tmp_path):
+    prepared = prepare(module, X)
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(near_record(prepared.layers[0], 10.0 * kernel_selection.NEAR_MARGIN - 0.1))
+    assert decide(prepared.layers, CPU, log, predict=True)[0].schedule == "folded_cpu"

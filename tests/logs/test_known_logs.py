@@ -1,0 +1,82 @@
+"""Logs that nobody names: the working directory's, the user's, the shipped ones; and records of near machines."""
+
+from dataclasses import replace
+
+import pytest
+from factories import SPEC, make_record, make_weight
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.logs import known_logs
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target("llvm")
+HERE = fingerprint_of(TARGET)
+PATTERN = SparsityPattern.of(make_weight())
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def test_nothing_is_made_by_looking(home):
+    log = known_logs.known_log(TARGET)
+    assert not home.exists()
+    assert log.path == home / "logs" / f"llvm-{HERE['arch']}.jsonl"
+    assert {record.fingerprint["kind"] for record in log.records} == {"llvm", "cuda"}
+
+
+def test_the_first_that_knows_a_layer_is_named(home):
+    record = make_record(fingerprint=HERE)
+    TuningLog("tuning.jsonl").append(record)
+    log = known_logs.known_log(TARGET)
+    assert known_logs.origin(log.path_of(log.lookup(SPEC, PATTERN, HERE).record)) == "log tuning.jsonl"
+    TuningLog(log.path).append(replace(record, times_us=(1.0,)))
+    log.refresh()
+    found = log.lookup(SPEC, PATTERN, HERE).record
+    assert found.times_us == (1.0,)
+    assert known_logs.origin(log.path_of(found)) == f"your log llvm-{HERE['arch']}"
+    shipped = next(each for each in log.records if each.fingerprint["arch"] == "sm_90")
+    assert known_logs.origin(log.path_of(shipped)).startswith("shipped log nvidia-h200/")
+
+
+def test_shipped_logs_are_read_once(monkeypatch):
+    log, parsed = known_logs.known_log(TARGET), []
+    monkeypatch.setattr(known_logs.TuningLog, "_add", lambda _log, record, path: parsed.append(path))
+    monkeypatch.setattr("tvm_sparse.logs.log_file.parse", lambda path: pytest.fail(f"{path} was read again"))
+    log.refresh()
+    assert parsed
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_near"),
+    [
+        ({"arch": "x86-64-v3"}, False),
+        ({"threads": "99"}, True),
+        ({"tvm": "0.1"}, True),
+        ({"kind": "cuda", "arch": "sm_90"}, False),
+        ({"arch": "no such processor"}, False),
+    ],
+)
+def test_near_machines_have_the_same_vectors(tmp_path, changes, is_near):
+    here = {**HERE, "arch": "x86-64-v4"}
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(make_record(fingerprint={**here, **changes}))
+    assert log.lookup(SPEC, PATTERN, here) is None
+    assert (log.near(SPEC, PATTERN, here) is not None) == is_near
+
+
+def test_another_gpu_is_near(tmp_path):
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(make_record(fingerprint={**HERE, "kind": "cuda", "arch": "sm_80", "threads": "1"}))
+    assert log.near(SPEC, PATTERN, {**HERE, "kind": "cuda", "arch": "sm_90", "threads": "1"}) is not None
+
+
+def test_records_of_this_machine_are_not_near(tmp_path):
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(make_record(fingerprint=HERE))
+    assert log.lookup(SPEC, PATTERN, HERE) is not None and log.near(SPEC, PATTERN, HERE) is None

@@ -1,0 +1,40 @@
+"""``optimize``: a model to a faster artifact, within a time."""
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tvm_sparse.cli import common, tables
+from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.optimizer.picture import LivePicture
+from tvm_sparse.optimizer.session import optimize
+from tvm_sparse.runtime import artifact
+from tvm_sparse.target.resolve import resolve_target
+
+
+def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The document: where artifact and log are, and the decision table."""
+    target = resolve_target(arguments.target)
+    if arguments.tuning_records:
+        log = common.opened(console, *arguments.tuning_records)
+    else:
+        log = common.reported(console, known_log(target))
+    options = {"shapes": dict(arguments.input_shape), "allow_tf32": arguments.allow_tf32}
+    before = len(log.records)
+    compiled = optimize(arguments.model, None, arguments.minutes, target, log, picture=LivePicture(console), **options)
+    folder = artifact.save(compiled, arguments.output)
+    return {
+        "artifact": str(folder),
+        "log": str(log.path),
+        "trials": len(log.records) - before,
+        "layers": compiled.report(),
+    }
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """The decision table, and where everything is."""
+    console.print(tables.decisions(document["layers"]))
+    console.print()
+    console.print(Text(f"written: {document['artifact']}; {document['trials']} trials added to {document['log']}"))
