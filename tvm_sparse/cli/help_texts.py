@@ -4,11 +4,14 @@ DESCRIPTION = """\
 Compiles pruned convolutional networks into code that runs as fast as their zeros promise.
 
 first steps:
-  tvm-sparse demo                                 see it work on a small real network
-  tvm-sparse inspect model.onnx                   what is sparse, and what could serve it
-  tvm-sparse tune model.onnx --trials 64          search kernels; results go to tuning.jsonl
-  tvm-sparse compile model.onnx -o model.sparse   use the fastest verified kernels, else dense
-  tvm-sparse run model.sparse --input x.npy       run it
+  tvm-sparse demo                                  see it work on a small real network
+  tvm-sparse inspect model.onnx                    what is sparse, and what could serve it
+  tvm-sparse optimize model.onnx -o model.sparse   search kernels for five minutes, compile with the best
+  tvm-sparse run model.sparse --input x.npy        run it
+
+step by step:
+  tvm-sparse tune model.onnx --trials 64           search kernels; results go to tuning.jsonl
+  tvm-sparse compile model.onnx -o model.sparse    use the fastest verified kernels, else dense
 """
 EXIT_CODES = """\
 exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or run failed,

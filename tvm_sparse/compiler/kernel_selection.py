@@ -128,7 +128,7 @@ def _decide(
     if found is None:
         return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
     note = match.note + _from_log(log, match.record)
-    return _compare(replace(match, note=note), found, pattern, target, replace(fallback, is_open=False))
+    return _compare(replace(match, note=note), found, pattern, target, fallback)
 
 
 def _from_log(log: TuningLog | None, record: TuningRecord) -> str:
