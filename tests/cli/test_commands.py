@@ -69,7 +69,7 @@ def log(model, tmp_path_factory):
 @pytest.fixture(scope="session")
 def artifact(model, log, tmp_path_factory):
     """The path of the compiled model."""
-    path = tmp_path_factory.mktemp("artifact") / "tiny.ts"
+    path = tmp_path_factory.mktemp("artifact") / "tiny.sparse"
     assert main.main(["compile", str(model), "-o", str(path), "--tuning-records", str(log)]) == 0
     return path
 
@@ -116,7 +116,7 @@ def test_help_loads_nothing_else():
 
 def test_compiling_for_a_gpu_says_what_is_built(model, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))
-    words = ("compile", model, "-o", tmp_path / "a.ts", "--target", '{"kind":"cuda","arch":"sm_90"}')
+    words = ("compile", model, "-o", tmp_path / "a.sparse", "--target", '{"kind":"cuda","arch":"sm_90"}')
     for said in ("1 kernel: 1 built in ", "1 kernel: 1 built before"):
         assert call(*words) == 0
         assert said in capsys.readouterr().err
@@ -406,10 +406,10 @@ def test_bench_of_an_artifact(artifact, capsys):
 
 
 def test_compile_reports_and_writes(model, log, tmp_path, capsys):
-    found = document(capsys, "compile", model, "-o", "new.ts", "--tuning-records", log)
-    assert found["artifact"] == "new.ts" and Path("new.ts").is_dir()
+    found = document(capsys, "compile", model, "-o", "new.sparse", "--tuning-records", log)
+    assert found["artifact"] == "new.sparse" and Path("new.sparse").is_dir()
     assert [layer["layer"] for layer in found["layers"]] == ["conv"]
-    assert call("compile", model, "-o", "dense.ts") == 0
+    assert call("compile", model, "-o", "dense.sparse") == 0
     out, err = capsys.readouterr()
     assert err == "" and "no record for this shape" in out
 
@@ -425,19 +425,19 @@ def test_several_batches_in_one_artifact(model, log, tmp_path, capsys):
     plan = document(capsys, "tune", *words, "--dry-run", "--trials", "9")
     assert [task["convolution"][:2] for task in plan["tasks"]] == ["n1", "n2"]
     assert [task["known_trials"] for task in plan["tasks"]] == [6, 0]
-    rows = document(capsys, "compile", *words, "-o", tmp_path / "m.ts")["layers"]
+    rows = document(capsys, "compile", *words, "-o", tmp_path / "m.sparse")["layers"]
     assert [(row["batch"], row["layer"]) for row in rows] == [(1, "conv"), (2, "conv")]
     assert rows[1]["reason"].startswith("no record for this shape")
-    call("compile", *words, "-o", tmp_path / "m.ts")
+    call("compile", *words, "-o", tmp_path / "m.sparse")
     assert "batch" in capsys.readouterr().out
     x = np.random.default_rng(0).standard_normal((5, *SPEC.input_shape[1:])).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
-    ran = document(capsys, "run", tmp_path / "m.ts", "--input", "x.npz", "-o", tmp_path / "y.npz")
+    ran = document(capsys, "run", tmp_path / "m.sparse", "--input", "x.npz", "-o", tmp_path / "y.npz")
     assert ran["outputs"][0]["shape"][0] == 5
     weight, bias = make_arrays()
     with np.load("y.npz") as found:
         assert reference.reference(replace(SPEC, n=5), x, weight, bias).worst(found["output0"]) <= 1
-    assert document(capsys, "bench", tmp_path / "m.ts", "--repeat", "3")["rounds"] == 3
+    assert document(capsys, "bench", tmp_path / "m.sparse", "--repeat", "3")["rounds"] == 3
 
 
 def test_tuning_several_batches_shows_which(model, tmp_path, capsys):

@@ -182,7 +182,7 @@ def test_commands_list_and_tune_linear_layers(tmp_path, capsys, monkeypatch):
         capsys, "tune", "m.onnx", *target, "--trials", "4", "--schedules", "linear_cpu", "-o", "log.jsonl"
     )
     assert (code, found["tasks"][0]["layers"]) == (0, ["fc"])
-    code, found = call(capsys, "compile", "m.onnx", *target, "-o", "m.ts", "--tuning-records", "log.jsonl")
+    code, found = call(capsys, "compile", "m.onnx", *target, "-o", "m.sparse", "--tuning-records", "log.jsonl")
     assert (code, found["layers"][0]["layer"]) == (0, "fc")
     code, found = call(
         capsys, "show", "m.onnx", *target, "--layer", "fc", "--schedule", "linear_cpu", "--stage", "scheduled"

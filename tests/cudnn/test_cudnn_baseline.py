@@ -190,7 +190,7 @@ def test_a_model_calls_it_and_its_artifact_says_so(on_host, prepared, log, tmp_p
     agreement = layer_check.agreement_of(row["schedule"] for row in compiled.report())
     assert agreement == (TF32_AGREEMENT if allow_tf32 else AGREEMENT)
     assert layer_check.relative_difference(found, expected) <= agreement
-    folder = artifact.save(compiled, tmp_path / "net.ts")
+    folder = artifact.save(compiled, tmp_path / "net.sparse")
     assert json.loads((folder / "manifest.json").read_text())["libraries"] == {"cudnn": on_host.library.version}
     on_host.reset()
     np.testing.assert_array_equal(run(artifact.load(folder))[0], found)
@@ -201,7 +201,7 @@ def test_an_artifact_that_calls_it_is_refused_without_it(on_host, prepared, log,
     for layer in prepared.layers:
         log.append(alone(layer, FP32, 20.0))
     compiled = build_model.build(prepared, decide(prepared.layers, HOST, log), HOST)
-    folder = artifact.save(compiled, tmp_path / "net.ts")
+    folder = artifact.save(compiled, tmp_path / "net.sparse")
     monkeypatch.setattr(library, "find", lambda: None)
     with pytest.raises(ArtifactError) as caught:
         artifact.load(folder)
@@ -213,14 +213,14 @@ def test_an_artifact_that_calls_it_is_refused_without_it(on_host, prepared, log,
 def test_artifacts_without_libraries_need_none(prepared, tmp_path, monkeypatch):
     monkeypatch.setattr(library, "find", lambda: None)
     decisions = all_dense(decide(prepared.layers, HOST, None), HOST, "this is a test")
-    folder = artifact.save(build_model.build(prepared, decisions, HOST), tmp_path / "net.ts")
+    folder = artifact.save(build_model.build(prepared, decisions, HOST), tmp_path / "net.sparse")
     assert isinstance(artifact.load(folder), CompiledModel)
     assert json.loads((folder / "manifest.json").read_text())["libraries"] == {}
 
 
 def test_an_unknown_library_is_a_sentence():
     with pytest.raises(ArtifactError, match="calls a library that this tvm-sparse does not know, found cublas"):
-        libraries.require("net.ts", {"cublas": "13.0"})
+        libraries.require("net.sparse", {"cublas": "13.0"})
 
 
 def test_untuned_layers_call_it_if_they_can(on_host, prepared, monkeypatch):

@@ -167,7 +167,7 @@ import torch, tvm
 found.clear()
 trap = Path("trap")
 for path in sorted(Path("data").iterdir()):
-    for words in (["inspect", path], ["check", path], ["run", "net.ts", "--input", path], ["logs", "stats", path],
+    for words in (["inspect", path], ["check", path], ["run", "net.sparse", "--input", path], ["logs", "stats", path],
                   ["inspect", "good.onnx", "--tuning-records", path], ["run", path]):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
             code = cli.main([str(word) for word in words])
@@ -187,7 +187,7 @@ def folder(tmp_path_factory):
     """A folder with a good model, its artifact, and the traps in ``data``."""
     place = tmp_path_factory.mktemp("traps")
     onnx.save(zoo.ONNX["pads"], place / "good.onnx")
-    artifact.save(build_model.compile(place / "good.onnx"), place / "net.ts")
+    artifact.save(build_model.compile(place / "good.onnx"), place / "net.sparse")
     (place / "data").mkdir()
     for name, content in traps(str(place / "trap")).items():
         (place / "data" / name).write_bytes(content)
@@ -228,9 +228,9 @@ def test_a_foreign_library_is_refused_before_it_is_loaded(folder, tmp_path):
         f'__attribute__((constructor)) static void spring(void) {{ fclose(fopen("{tmp_path}/trap", "w")); }}\n'
     )
     subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", tmp_path / "trap.so"], check=True)
-    place = tmp_path / "net.ts"
+    place = tmp_path / "net.sparse"
     place.mkdir()
-    for path in (folder / "net.ts").iterdir():
+    for path in (folder / "net.sparse").iterdir():
         (place / path.name).write_bytes((tmp_path / "trap.so" if path.suffix == ".so" else path).read_bytes())
     code = "import sys; from tvm_sparse.cli import main as cli; sys.exit(cli.main(['run', sys.argv[1]]))"
     done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False, timeout=120)

@@ -144,4 +144,4 @@ def test_the_example_runs(tmp_path):
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "unstructured" in done.stdout
-    assert (tmp_path / "my.ts").is_dir()
+    assert (tmp_path / "my.sparse").is_dir()

@@ -4,11 +4,14 @@ DESCRIPTION = """\
 Compiles pruned convolutional networks into code that runs as fast as their zeros promise.
 
 first steps:
-  tvm-sparse demo                               see it work on a small real network
-  tvm-sparse inspect model.onnx                 what is sparse, and what could serve it
-  tvm-sparse tune model.onnx --trials 64        search kernels; results go to tuning.jsonl
-  tvm-sparse compile model.onnx -o model.ts     use the fastest verified kernels, else dense
-  tvm-sparse run model.ts --input x.npy         run it
+  tvm-sparse demo                                  see it work on a small real network
+  tvm-sparse inspect model.onnx                    what is sparse, and what could serve it
+  tvm-sparse optimize model.onnx -o model.sparse   search kernels for five minutes, compile with the best
+  tvm-sparse run model.sparse --input x.npy        run it
+
+step by step:
+  tvm-sparse tune model.onnx --trials 64           search kernels; results go to tuning.jsonl
+  tvm-sparse compile model.onnx -o model.sparse    use the fastest verified kernels, else dense
 """
 EXIT_CODES = """\
 exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or run failed,
@@ -58,9 +61,9 @@ model file and without torch. With several batch sizes it takes any number of sa
 next larger one padded, else the largest in turns.
 
 examples:
-  tvm-sparse compile model.onnx -o model.ts
-  tvm-sparse compile model.onnx -o model.ts --tuning-records my.jsonl --target cuda --allow-tf32
-  tvm-sparse compile model.onnx -o model.ts --batch 1,8,64
+  tvm-sparse compile model.onnx -o model.sparse
+  tvm-sparse compile model.onnx -o model.sparse --tuning-records my.jsonl --target cuda --allow-tf32
+  tvm-sparse compile model.onnx -o model.sparse --batch 1,8,64
 """,
     "check": """\
 The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
@@ -75,8 +78,8 @@ examples:
 An artifact is code: run only what you trust.
 
 examples:
-  tvm-sparse run model.ts --input x.npy -o y.npz
-  tvm-sparse run model.ts --input inputs.npz --json
+  tvm-sparse run model.sparse --input x.npy -o y.npz
+  tvm-sparse run model.sparse --input inputs.npz --json
 """,
     "bench": """\
 A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
@@ -85,7 +88,7 @@ timed alone, with the largest batch that it has.
 
 examples:
   tvm-sparse bench model.onnx --tuning-records my.jsonl
-  tvm-sparse bench model.ts --repeat 50
+  tvm-sparse bench model.sparse --repeat 50
 """,
     "show": """\
 The kernel that compile would take for a layer, as text: the dense compute (te), the same with tiles, threads and

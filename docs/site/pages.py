@@ -1,0 +1,47 @@
+"""What the site needs beside docs/: pages that lie elsewhere in the repository, and links that leave docs/.
+
+MkDocs calls the functions ``on_*``. A link to a file that is no page becomes the name of that file.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+# Name in the site -> file in the repository.
+ELSEWHERE = {
+    "index.md": ROOT / "README.md",
+    "contributing.md": ROOT / "CONTRIBUTING.md",
+    "tuning-logs.md": ROOT / "tuning_logs" / "README.md",
+}
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of `ELSEWHERE`."""
+    for name, path in ELSEWHERE.items():
+        files.append(File.generated(config, name, content=path.read_text()))
+    return files
+
+
+def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
+    """Links as the site has its pages."""
+    name = page.file.src_uri
+    source = ELSEWHERE.get(name, DOCS / name)
+
+    def linked(match: re.Match[str]) -> str:
+        words, target, anchor = match.groups()
+        path = Path(os.path.normpath(source.parent / target))
+        inside = next((each for each, found in ELSEWHERE.items() if found == path), None)
+        if inside is None and path.is_relative_to(DOCS):
+            inside = path.relative_to(DOCS).as_posix()
+        if inside is None or files.get_file_from_path(inside) is None:
+            shown = f"`{path.relative_to(ROOT)}`"
+            return shown if words in (path.name, shown) else f"{words} ({shown})"
+        return f"[{words}]({os.path.relpath(inside, Path(name).parent)}{anchor or ''})"
+
+    return LINK.sub(linked, text)

@@ -1,0 +1,39 @@
+"""Predictions stand in for records, and never for what was measured on this machine."""
+
+import numpy as np
+import pytest
+from test_build_model import TARGET, record
+
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.predict import predicted
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.tuning_log import TuningLog
+
+
+@pytest.fixture
+def layer():
+    """One for which a sparse kernel is predicted."""
+    spec = ConvSpec(n=1, c=64, h=28, w=28, k=64, r=3, s=3, padding=(1, 1, 1, 1))
+    rng = np.random.default_rng(0)
+    weight = np.where(rng.random(spec.weight_shape) < 0.1, 1.5, 0).astype(np.float32)
+    assert predicted(spec, SparsityPattern.of(weight), TARGET) is not None
+    return ConvLayer("only", spec, weight, None)
+
+
+def test_without_a_record_the_layer_is_predicted(layer, tmp_path):
+    (decision,) = decide([layer], TARGET, TuningLog(tmp_path / "log.jsonl"), predict=True)
+    assert decision.reason.startswith("predicted: ")
+    assert not decision.schedule.startswith("dense")
+
+
+@pytest.mark.parametrize(
+    ("dense_time_us", "schedule", "reason"),
+    [(8.0, "folded_cpu:measured", "folded_cpu:measured is 4.00x faster"), (1.0, "dense_cpu", "dense_cpu is faster")],
+)
+def test_what_was_measured_here_is_not_predicted(layer, tmp_path, dense_time_us, schedule, reason):
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(record(layer, schedule="folded_cpu:measured", time_us=2.0, dense_time_us=dense_time_us))
+    (decision,) = decide([layer], TARGET, log, predict=True)
+    assert (decision.schedule, decision.reason[: len(reason)]) == (schedule, reason)
