@@ -56,12 +56,17 @@ def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
 
 
 class RowSpace(HandMadeSpace):
-    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument."""
+    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument.
 
-    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool):
+    `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`).
+    """
+
+    def __init__(
+        self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False
+    ):
         func = conv2d_rows(spec, layout, direct=pack == "direct")
         super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", func, fold)
-        self.spec, self.layout, self.pack = spec, layout, pack
+        self.spec, self.layout, self.pack, self.is_assembly = spec, layout, pack, is_assembly
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, layout, pack = self.spec, self.layout, self.pack
@@ -110,10 +115,10 @@ class RowSpace(HandMadeSpace):
     def _k_tiles(self) -> tuple[list[int], int]:
         """Input channels of a k-tile that are offered, and the default.
 
-        Assembly (`codegen.cpu`) is a block a k-tile, and thousands of blocks in one function take LLVM long.
+        Assembly is a block a k-tile, and thousands of blocks in one function take LLVM long.
         """
         channels = self.spec.weight_shape[1]
-        if not self.fold or self.layout.lanes < 8:
+        if not self.is_assembly:
             tiles = divisors(channels, 256)
             return tiles, nearest(tiles, 32)
         tiles = divisors(channels, 2048)
