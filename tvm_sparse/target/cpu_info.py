@@ -43,7 +43,7 @@ class CpuInfo:
 
     @classmethod
     def of_processor(cls, mcpu: str, machine: str) -> "CpuInfo | None":
-        """That of the processor which LLVM calls `mcpu`, of the architecture `machine`; None where it knows none."""
+        """That of the processor which LLVM calls `mcpu`, of the architecture `machine`; None where it lists none."""
         config = {"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}
         is_known = mcpu in llvm_get_cpu_archlist(Target(config))
         return cls.of(Target({**config, "mcpu": mcpu})) if is_known else None
