@@ -19,8 +19,9 @@ NAME = "dense_cpu"
 TARGET = "llvm"
 # Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
-# Vectors of filters in a register tile; fewer where there are fewer filters.
-VECTORS = (2, 4)
+# Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
+# fewer filters.
+VECTORS_OF_TAP, VECTORS = (4, 2), (2, 4)
 # How many times as long as their multiply-adds kernels of rows take whose pixels fill the vectors: their weights are
 # read in the order of use only where a tile holds all filters.
 ROWS_COST = 1.4
@@ -35,7 +36,8 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     rows: list[Space] = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
     if spec.groups > 1:
         return rows
-    vectors = sorted({min(each, -(-spec.k // cpu.lanes)) for each in VECTORS})
+    offered = VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS
+    vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each) for each in vectors]
     is_first = min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)

@@ -22,6 +22,8 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 # Pixels of a register tile and rows of a block by default; and the fewest pixels for which a row is not made longer.
 PIXELS, ROWS, FEW_PIXELS = 8, 7, 4
+# Taps of a row, but for one, that LLVM unrolls.
+MOST_SHARED = 2
 
 
 class FilterSpace(HandMadeSpace):
@@ -29,9 +31,7 @@ class FilterSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int):
         self.spec, self.filters, self._lanes = spec, cpu.lanes * vectors, cpu.lanes
-        # Beside sums there are a tap's weights and, where a multiply-add cannot broadcast it, a pixel.
-        others = vectors + (0 if cpu.has_memory_broadcast else 1)
-        self._most_pixels = max(1, (cpu.registers - others) // vectors)
+        self._most_pixels = _most_pixels(spec, cpu, vectors)
         self._columns = _columns(spec.out_w, self._most_pixels)
         func = conv2d_filters(spec, self.filters, self._columns)
         super().__init__(name, f"filters{self.filters}", func, fold=False)
@@ -58,8 +58,7 @@ class FilterSpace(HandMadeSpace):
         channels = divisors(spec.c, 4)
         pixels = choose.one_of("pixels", tiles, nearest(tiles, PIXELS))
         rows_block = choose.one_of("rows", rows, nearest(rows, ROWS))
-        # Of convolutions by one tap several channels between two jumps. Taps of a row would share pixels, which LLVM
-        # then keeps in registers that sums need: up to 2.3 times as long.
+        # Of convolutions by one tap several channels between two jumps.
         channels_block = choose.one_of("channels", channels, channels[-1] if spec.r * spec.s == 1 else 1)
 
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
@@ -85,6 +84,17 @@ class FilterSpace(HandMadeSpace):
         sch.unroll(sch.get_loops(sch.decompose_reduction(conv, c))[-2])
         if is_packed(spec, self._columns):
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
+
+
+def _most_pixels(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> int:
+    """Pixels of a tile whose sums fit the registers, beside a tap's weights and, where need be, a broadcast pixel.
+
+    LLVM unrolls the taps of a short row and keeps the pixels that they share in registers. Where these then are too
+    few for the sums, a kernel takes up to 2.4 times as long.
+    """
+    if spec.s == 1:
+        return max(1, (cpu.registers - vectors - (0 if cpu.has_memory_broadcast else 1)) // vectors)
+    return max(1, (cpu.registers - vectors - min(spec.s - 1, MOST_SHARED)) // (vectors + 1))
 
 
 def _columns(width: int, most: int) -> int:
