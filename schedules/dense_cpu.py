@@ -22,9 +22,8 @@ LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters.
 VECTORS_OF_TAP, VECTORS = (4, 2), (2, 4)
-# How many times as long as their multiply-adds kernels of rows take whose pixels fill the vectors: their weights are
-# read in the order of use only where a tile holds all filters.
-ROWS_COST = 1.4
+# How many times as long as their multiply-adds kernels of rows take whose pixels fill the vectors (docs/measurements.md).
+ROWS_COST = 1.1
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:

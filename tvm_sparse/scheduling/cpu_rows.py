@@ -74,8 +74,7 @@ class RowSpace(HandMadeSpace):
         acc = sch.cache_write(conv, 0, "local")
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         _, tile, wide = _default_tile(layout.vectors)
-        few = min(8, REGISTERS[layout.lanes] * 3 // 4 / (tile * wide))
-        filters_tile = choose.one_of("filters", filters, nearest(filters, few))
+        filters_tile = choose.one_of("filters", filters, self._default_filters(filters, tile * wide))
         rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
 
         n, k, y, x = sch.get_loops(out)
@@ -111,6 +110,17 @@ class RowSpace(HandMadeSpace):
             sch.unroll(k)
             sch.unroll(vector)
         return c_outer
+
+    def _default_filters(self, filters: list[int], vectors: int) -> int:
+        """Filters of a register tile of so many vectors.
+
+        Where weights are data, LLVM keeps the vectors of the input in registers too; one sum too many, and kernels take
+        1.5 times as long.
+        """
+        registers = REGISTERS[self.layout.lanes]
+        if self.fold:
+            return nearest(filters, min(8, registers * 3 // 4 / vectors))
+        return max(each for each in filters if each <= max(1, min(8, (registers - 1) // vectors - 1)))
 
     def _k_tiles(self) -> tuple[list[int], int]:
         """Input channels of a k-tile that are offered, and the default.
