@@ -22,7 +22,7 @@ LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters.
 VECTORS_OF_TAP, VECTORS = (4, 2), (2, 4)
-# How many times as long as their multiply-adds kernels of rows take whose pixels fill the vectors (docs/measurements.md).
+# How many times as long as their multiply-adds kernels of rows take that have no idle lanes (docs/measurements.md).
 ROWS_COST = 1.1
 
 

@@ -70,7 +70,7 @@ def test_sums_and_weights_fit_the_registers_and_hide_latency(unit, taps):
 @pytest.mark.parametrize(
     ("spec", "first"),
     [
-        # Rows of 7 and 14 pixels leave lanes idle; vectors of filters are stored lane by lane, which few products outweigh.
+        # Rows of 7 and 14 pixels leave lanes idle; vectors of filters are stored lane by lane, dear after few products.
         (ConvSpec(1, 512, 7, 7, 512, 3, 3, **PADDED), "filters"),
         (ConvSpec(1, 256, 14, 14, 256, 3, 3, **PADDED), "filters"),
         (ConvSpec(1, 1024, 14, 14, 256, 1, 1), "filters"),

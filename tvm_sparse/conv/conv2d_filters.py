@@ -7,15 +7,7 @@ Vectors along output rows (`conv2d_rows`) compute pixels that nobody reads where
 import numpy as np
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import (
-    WEIGHT,
-    arguments_of,
-    epilogue,
-    padded,
-    prim_func,
-    reading_all_of,
-    reduce_axes,
-)
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, padded, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.spec import ConvSpec
 
 

@@ -61,9 +61,7 @@ class RowSpace(HandMadeSpace):
     `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`).
     """
 
-    def __init__(
-        self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False
-    ):
+    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False):
         func = conv2d_rows(spec, layout, direct=pack == "direct")
         super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", func, fold)
         self.spec, self.layout, self.pack, self.is_assembly = spec, layout, pack, is_assembly
