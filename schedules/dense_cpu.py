@@ -1,7 +1,7 @@
 """Dense convolution for CPUs: vectors of filters (`cpu_filters`) or of output rows (`cpu_rows`), the weight as data.
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. Default decisions take
-about as long as ONNX Runtime on the layers of ResNet (docs/measurements.md).
+0.9 to 1.3 times as long as ONNX Runtime on the layers of ResNet (docs/measurements.md).
 """
 
 from tvm.target import Target
