@@ -4,8 +4,8 @@
     python scripts/models/bench_dense.py --schedules dense_cpu,folded_cpu --layers 3x224x64x7x2
 
 A layer is input channels x input size x filters x filter size x stride. Each result is compared with float64 first.
-Prints for each space how many times as long as ONNX Runtime it takes, by the least times of all rounds. Times are of the
-calling thread's clock, which stands still while others have the core.
+Prints for each space how many times as long as ONNX Runtime it takes, by the least times of all rounds. Times are of
+the calling thread's clock, which stands still while others have the core.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", default=LAYERS, help="(default: %(default)s)")
     parser.add_argument("--schedules", default="dense_cpu", help="such as dense_cpu,folded_cpu (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=12, help="(default: %(default)s)")
     options = parser.parse_args()
     for layer in options.layers.split(","):
         c, size, k, taps, stride = map(int, layer.split("x"))
