@@ -1,16 +1,20 @@
 """Whether a record serves a weight on a machine, and the sentence that says why it does not."""
 
+from __future__ import annotations
+
 import math
 import platform
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
-from tvm_sparse.target.cpu_info import CpuInfo
+
+if TYPE_CHECKING:
+    from tvm_sparse.target.cpu_info import CpuInfo
 
 
 def machine(record: TuningRecord) -> tuple[str, ...]:
@@ -49,7 +53,12 @@ def _vectors(fingerprint: dict[str, Any]) -> CpuInfo | None:
     return _vectors_of(fingerprint["arch"], architecture)
 
 
-_vectors_of = cache(CpuInfo.of_processor)
+@cache
+def _vectors_of(mcpu: str, architecture: str) -> CpuInfo | None:
+    # Logs are read where TVM is not loaded.
+    from tvm_sparse.target.cpu_info import CpuInfo
+
+    return CpuInfo.of_processor(mcpu, architecture)
 
 
 def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:
