@@ -1,7 +1,7 @@
-"""Dense convolution for CPUs: the structure of `cpu_rows` with the weight as an argument.
+"""Dense convolution for CPUs: vectors of filters (`cpu_filters`) or of output rows (`cpu_rows`), the weight as data.
 
-The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On operators 6
-to 10 of Table 2 it runs at 0.6 to 1.0 times the speed of oneDNN (docs/results/table2-znver5.md).
+The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. Default decisions take
+0.9 to 1.3 times as long as ONNX Runtime on the layers of ResNet (docs/measurements.md).
 """
 
 from tvm.target import Target
@@ -9,6 +9,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_filters import FilterSpace
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import Space
@@ -16,15 +17,27 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "dense_cpu"
 TARGET = "llvm"
-# Layouts offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
+# Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
+# Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
+# fewer filters.
+VECTORS_OF_TAP, VECTORS = (4, 2), (2, 4)
+# How many times as long as their multiply-adds kernels of rows take that have no idle lanes (docs/measurements.md).
+ROWS_COST = 1.1
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
+    cpu = CpuInfo.of(target)
     if is_linear(spec):
-        return [ProductSpace(NAME, spec, CpuInfo.of(target).lanes)]
-    return [
-        RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False)
-        for layout in layouts(spec, CpuInfo.of(target).lanes)[:LAYOUTS]
-    ]
+        return [ProductSpace(NAME, spec, cpu.lanes)]
+    by_rows = layouts(spec, cpu.lanes)[:LAYOUTS]
+    rows: list[Space] = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
+    if spec.groups > 1:
+        return rows
+    offered = VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS
+    vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
+    filters = [FilterSpace(NAME, spec, cpu, each) for each in vectors]
+    is_first = min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
+    ranked = sorted(filters, key=lambda space: space.cost)
+    return [*ranked, *rows] if is_first else [*rows, *ranked]

@@ -14,7 +14,7 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "folded_cpu"
 TARGET = "llvm"
-# Non-zeros a kernel may hold: in assembly (AVX2, AVX-512) 15 us of one core for each, 5 s in all, and code that
+# Non-zeros a kernel may hold: in assembly 15 us of one core for each, 5 s in all, and code that
 # outgrows the caches and runs no faster than `csr_cpu`, whose weights are data (512x512x3x3 on 7x7 at density 0.1: 689
 # us folded, 607 as CSR); in LLVM's own code minutes.
 MAX_NNZ, MAX_NNZ_LLVM = 300_000, 40_000
@@ -39,8 +39,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if pattern.nnz > most:
         streams = "make code that streams no faster than data would"
         raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {most} are folded")
+    cpu = CpuInfo.of(target)
     return [
-        RowSpace(NAME, spec, layout, pack, fold=True)
-        for layout in layouts(spec, CpuInfo.of(target).lanes)[:LAYOUTS]
+        RowSpace(NAME, spec, layout, pack, fold=True, is_assembly=bool(cpu.register_name))
+        for layout in layouts(spec, cpu.lanes)[:LAYOUTS]
         for pack in packs(spec, layout)
     ]

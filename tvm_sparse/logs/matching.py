@@ -1,17 +1,20 @@
 """Whether a record serves a weight on a machine, and the sentence that says why it does not."""
 
+from __future__ import annotations
+
 import math
+import platform
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
-
-from tvm.target import Target
+from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
-from tvm_sparse.target.cpu_info import CpuInfo
+
+if TYPE_CHECKING:
+    from tvm_sparse.target.cpu_info import CpuInfo
 
 
 def machine(record: TuningRecord) -> tuple[str, ...]:
@@ -30,22 +33,32 @@ def mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
 def is_near(record: TuningRecord, fingerprint: dict[str, Any]) -> bool:
     """Whether decisions made for another machine fit that of `fingerprint`.
 
-    Equal are a CPU's vectors, which decide the layout of its kernels; of GPUs it is the system's CUDA that counts, as
-    all architectures from sm_80 on have what the kernels need. TVM and threads may differ.
+    Equal are a CPU's vectors, which decide the layout of its kernels: their length, and how many registers there are
+    and for what; of GPUs it is the system's CUDA that counts, as all architectures from sm_80 on have what the kernels
+    need. TVM and threads may differ.
     """
     theirs = record.fingerprint
     if theirs["kind"] != fingerprint["kind"]:
         return False
-    return theirs["kind"] == "cuda" or _vectors(theirs["arch"]) == _vectors(fingerprint["arch"])
+    if theirs["kind"] == "cuda":
+        return True
+    vectors = _vectors(theirs)
+    return vectors is not None and vectors == _vectors(fingerprint)
+
+
+def _vectors(fingerprint: dict[str, Any]) -> CpuInfo | None:
+    """The vector unit of a machine; None where LLVM does not know its name."""
+    # Fingerprints without a system are of this one.
+    architecture = fingerprint.get("system", "").rpartition("-")[2] or platform.machine()
+    return _vectors_of(fingerprint["arch"], architecture)
 
 
 @cache
-def _vectors(mcpu: str) -> CpuInfo | None:
-    """The vector unit of a processor; None where LLVM does not know the name."""
-    try:
-        return CpuInfo.of(Target({"kind": "llvm", "mcpu": mcpu}))
-    except (ValueError, RuntimeError):
-        return None
+def _vectors_of(mcpu: str, architecture: str) -> CpuInfo | None:
+    # Logs are read where TVM is not loaded.
+    from tvm_sparse.target.cpu_info import CpuInfo
+
+    return CpuInfo.of_processor(mcpu, architecture)
 
 
 def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:

@@ -1,7 +1,7 @@
 """Sizes of folded code from which on it is built in another way or not at all, each with its reason.
 
-A compiler takes 0.3 ms (LLVM) to 1 ms (nvcc) for each multiply-add, and works on one kernel with one core; assembly of
-x86-64 takes LLVM 10 us.
+A compiler takes 0.3 ms (LLVM) to 1 ms (nvcc) for each multiply-add, and works on one kernel with one core; assembly
+takes LLVM 10 us.
 """
 
 # Multiply-adds of a kernel at most, vectors of any width counted once: two minutes of LLVM, and as much of nvcc on a

@@ -56,12 +56,15 @@ def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
 
 
 class RowSpace(HandMadeSpace):
-    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument."""
+    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument.
 
-    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool):
+    `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`).
+    """
+
+    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False):
         func = conv2d_rows(spec, layout, direct=pack == "direct")
         super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", func, fold)
-        self.spec, self.layout, self.pack = spec, layout, pack
+        self.spec, self.layout, self.pack, self.is_assembly = spec, layout, pack, is_assembly
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, layout, pack = self.spec, self.layout, self.pack
@@ -69,8 +72,7 @@ class RowSpace(HandMadeSpace):
         acc = sch.cache_write(conv, 0, "local")
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         _, tile, wide = _default_tile(layout.vectors)
-        few = min(8, REGISTERS[layout.lanes] * 3 // 4 / (tile * wide))
-        filters_tile = choose.one_of("filters", filters, nearest(filters, few))
+        filters_tile = choose.one_of("filters", filters, self._default_filters(filters, tile * wide))
         rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
 
         n, k, y, x = sch.get_loops(out)
@@ -107,13 +109,24 @@ class RowSpace(HandMadeSpace):
             sch.unroll(vector)
         return c_outer
 
+    def _default_filters(self, filters: list[int], vectors: int) -> int:
+        """Filters of a register tile of so many vectors.
+
+        Where weights are data, LLVM keeps the vectors of the input in registers too; one sum too many, and kernels take
+        1.5 times as long.
+        """
+        registers = REGISTERS[self.layout.lanes]
+        if self.fold:
+            return nearest(filters, min(8, registers * 3 // 4 / vectors))
+        return max(each for each in filters if each <= max(1, min(8, (registers - 1) // vectors - 1)))
+
     def _k_tiles(self) -> tuple[list[int], int]:
         """Input channels of a k-tile that are offered, and the default.
 
-        Assembly (`codegen.cpu`) is a block a k-tile, and thousands of blocks in one function take LLVM long.
+        Assembly is a block a k-tile, and thousands of blocks in one function take LLVM long.
         """
         channels = self.spec.weight_shape[1]
-        if not self.fold or self.layout.lanes < 8:
+        if not self.is_assembly:
             tiles = divisors(channels, 256)
             return tiles, nearest(tiles, 32)
         tiles = divisors(channels, 2048)

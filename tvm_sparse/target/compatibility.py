@@ -8,7 +8,7 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features
 
 from tvm_sparse.target.cpu import cpu_flags
-from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.target.resolve import architecture_of, resolve_target
 
 _INSTRUCTION_SET = re.compile(
     r"s?sse|avx|amx|fma|bmi|f16c|lzcnt|movbe|popcnt|aes|sha|gfni|vaes|vpclmul|neon|sve|dotprod"
@@ -26,7 +26,7 @@ def why_not_here(target: Target) -> str:
     """Why code for `target` does not run on this machine, as a sentence; empty if it does."""
     if target.kind.name == "cuda":
         return _why_not_this_gpu(str(target.attrs["arch"]))
-    architecture = str(target.attrs.get("mtriple", platform.machine())).split("-", maxsplit=1)[0]
+    architecture = architecture_of(target)
     if architecture != platform.machine():
         return f"it was built for {architecture}, and this is {platform.machine()}"
     # Generic levels of processors, taken where AVX-512 is hidden, lack many features that Linux shows.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
+from tvm.target.codegen import llvm_get_cpu_archlist, target_has_features
 
 # Vector registers by the floats that one holds: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
 REGISTERS = {16: 32, 8: 16, 4: 32}
@@ -34,9 +34,21 @@ class CpuInfo:
 
     @classmethod
     def of(cls, target: Target) -> "CpuInfo":
-        """That of a target for LLVM; vectors of four floats where it is no x86-64 with AVX2."""
+        """That of a target for LLVM; vectors of four floats where it is neither AArch64 nor x86-64 with AVX2."""
         if target_has_features("avx512f", target):
             return cls(16, "zmm", True)
         if target_has_features("avx2", target):
             return cls(8, "ymm" if target_has_features("fma", target) else "")
-        return cls(4)
+        return cls(4, "v" if target_has_features("neon", target) and _is_aarch64(target) else "")
+
+    @classmethod
+    def of_processor(cls, mcpu: str, machine: str) -> "CpuInfo | None":
+        """That of the processor which LLVM calls `mcpu`, of the architecture `machine`; None where it lists none."""
+        config = {"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}
+        is_known = mcpu in llvm_get_cpu_archlist(Target(config))
+        return cls.of(Target({**config, "mcpu": mcpu})) if is_known else None
+
+
+def _is_aarch64(target: Target) -> bool:
+    """Whether it has 64-bit registers: 32-bit ARM has NEON too, and half as many."""
+    return bool(target.attrs.get("feature.is_aarch64", False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tvm_sparse.target.cpu import cpu_name
 from tvm_sparse.target.gpu_driver import gpu_property
-from tvm_sparse.target.resolve import thread_count
+from tvm_sparse.target.resolve import architecture_of, thread_count
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -23,5 +23,5 @@ def fingerprint_of(target: Target) -> dict[str, str]:
         "threads": str(thread_count(target)),
         "device": (gpu_property("name") or "unknown") if kind == "cuda" else cpu_name(),
         "tvm": metadata.version("apache-tvm"),
-        "system": f"{platform.system()}-{platform.machine()}",
+        "system": f"{platform.system()}-{architecture_of(target)}",
     }

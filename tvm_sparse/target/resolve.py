@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,12 @@ def target_json(target: Target) -> dict[str, Any]:
 def thread_count(target: Target) -> int:
     """CPU threads that kernels for `target` run with."""
     return int(target.attrs.get("num-cores", 1)) if target.kind.name == "llvm" else 1
+
+
+def architecture_of(target: Target) -> str:
+    """What Linux calls the architecture that code for `target`, or its host code, is for."""
+    triple = "" if target.kind.name == "cuda" else str(target.attrs.get("mtriple", ""))
+    return triple.split("-", maxsplit=1)[0] or platform.machine()
 
 
 @lru_cache(maxsize=1)

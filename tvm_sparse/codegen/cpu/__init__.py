@@ -1,4 +1,4 @@
 """Assembly of CPU kernels.
 
-In: chains of multiply-adds that folding makes. Out: LLVM IR with a block of x86-64 assembly for each.
+In: chains of multiply-adds that folding makes. Out: LLVM IR with a block of assembly, of x86-64 or AArch64, for each.
 """

@@ -43,8 +43,8 @@ tvm_ffi.register_error("BuildError", BuildError)
 def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
     """The pass FoldWeights; functions without a bound weight are left alone.
 
-    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`, and that of x86-64 kernels is
-    assembly; without it all code is TIR.
+    With `deferred`, the code of CUDA kernels is left to its `Deferred.write_pass`, and that of CPU kernels is
+    assembly where the vector unit has a writer; without it all code is TIR.
     """
 
     def fold(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -1,0 +1,88 @@
+"""Dense kernels with vectors of filters: right where filters and rows do not fill the tiles, whatever the processor."""
+
+import numpy as np
+import pytest
+from random_convolutions import run
+
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.conv2d_filters import filter_blocks
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.scheduling.cpu_filters import FilterSpace
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
+UNITS = {
+    "AVX-512": CpuInfo(16, "zmm", True),
+    "AVX2": CpuInfo(8, "ymm"),
+    "NEON": CpuInfo(4, "v"),
+    "SSE": CpuInfo(4),
+}
+PADDED = {"padding": (1, 1, 1, 1)}
+SPECS = (
+    ConvSpec(1, 6, 9, 9, 40, 3, 3, **PADDED, bias=True, relu=True),
+    # Rows whose width no tile divides, without padding too.
+    ConvSpec(2, 3, 17, 17, 20, 1, 1, residual=True),
+    ConvSpec(1, 4, 5, 25, 33, 3, 3, bias=True),
+    ConvSpec(1, 3, 23, 23, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3)),
+    ConvSpec(1, 5, 12, 20, 7, 3, 5, padding=(2, 4, 1, 3), dilation=(2, 2)),
+    # Maps of few pixels.
+    ConvSpec(3, 8, 2, 2, 18, 3, 3, **PADDED),
+)
+
+
+@pytest.mark.parametrize(("unit", "vectors"), [("AVX-512", 2), ("AVX-512", 4), ("AVX2", 2), ("NEON", 4), ("SSE", 1)])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
+def test_matches_the_reference(spec, unit, vectors):
+    """With vectors of each length, which any processor computes with those that it has."""
+    space = FilterSpace("dense_cpu", spec, UNITS[unit], vectors)
+    weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
+    expected = reference.reference(spec, arguments["x"], weight, arguments.get("bias"), arguments.get("residual"))
+    assert expected.worst(run(apply_decisions(space, weight), spec, arguments, TARGET)) <= 1
+
+
+def test_weights_lie_in_the_order_of_use():
+    weight = normal_weight(ConvSpec(1, 3, 8, 8, 5, 2, 3), 1.0, 0)
+    found = filter_blocks(weight, 4)
+    assert found.shape == (2, 3, 2, 3, 4)
+    assert np.array_equal(found[1, 2, 1, 0], [weight[4, 2, 1, 0], 0, 0, 0])
+    assert np.array_equal(found[0, 1, 0, 2], weight[:4, 1, 0, 2])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("taps", [1, 3, 7])
+def test_sums_and_weights_fit_the_registers_and_hide_latency(unit, taps):
+    cpu = UNITS[unit]
+    for vectors in (2, 4):
+        for width in (1, 3, 7, 13, 14, 17, 27, 29, 56, 112):
+            spec = ConvSpec(1, 4, 3, width + taps - 1, 64, 1, taps)
+            space = FilterSpace("dense_cpu", spec, cpu, vectors)
+            pixels = space.starts()[0]["pixels"]
+            assert pixels * vectors + vectors <= cpu.registers
+            if width > 3 and cpu.registers == 32:
+                assert pixels * vectors >= 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [
+        # Rows of 7 and 14 pixels leave lanes idle; vectors of filters are stored lane by lane, dear after few products.
+        (ConvSpec(1, 512, 7, 7, 512, 3, 3, **PADDED), "filters"),
+        (ConvSpec(1, 256, 14, 14, 256, 3, 3, **PADDED), "filters"),
+        (ConvSpec(1, 1024, 14, 14, 256, 1, 1), "filters"),
+        (ConvSpec(1, 64, 56, 56, 256, 1, 1), "rows"),
+        (ConvSpec(1, 96, 56, 56, 24, 1, 1), "rows"),
+        (ConvSpec(1, 32, 56, 56, 32, 3, 3, **PADDED, groups=32), "rows"),
+    ],
+    ids=lambda value: getattr(value, "key", value),
+)
+def test_the_likely_faster_form_is_first(spec, first):
+    target = resolve_target({"kind": "llvm", "mcpu": "znver4", "num-cores": 1})
+    pattern = SparsityPattern.of(normal_weight(spec, 1.0, 0))
+    names = [each.name for each in spaces_of(spec, pattern, target, ["dense_cpu"])[0]]
+    assert names[0].startswith(f"dense_cpu:{first}")
+    assert any(":rows" in name for name in names)
