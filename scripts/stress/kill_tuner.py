@@ -121,7 +121,7 @@ class Chain:
 
     def leftovers(self) -> list[str]:
         """Names of temporary files and folders that are still there; locks, which are for the next tuner, are none."""
-        kept = ("log.jsonl", "events", ".log.jsonl.claims", "log.jsonl.rejected", "tvm-sparse-locks")
+        kept = ("log.jsonl", "events", "log.jsonl.rejected", "tvm-sparse-locks")
         return [path.name for path in self.folder.iterdir() if not path.name.startswith(kept)]
 
 

@@ -40,7 +40,7 @@ def check(name, device, image=IMAGE):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.filterwarnings("ignore:torch.compile. no tuning log was given", "ignore:input .* is not contiguous")
+@pytest.mark.filterwarnings("ignore:torch.compile. no log knows a kernel", "ignore:input .* is not contiguous")
 def test_on_the_cpu(name):
     check(name, "cpu")
 
@@ -48,7 +48,7 @@ def test_on_the_cpu(name):
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, *LARGE_MODELS])
-@pytest.mark.filterwarnings("ignore:torch.compile. no tuning log was given", "ignore:input .* is not contiguous")
+@pytest.mark.filterwarnings("ignore:torch.compile. no log knows a kernel", "ignore:input .* is not contiguous")
 def test_on_a_gpu(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)

@@ -1,17 +1,21 @@
 """Claims: tuners that share a log share its tasks, so that no two measure the same candidates.
 
-A claim is a lock on one byte of an empty file beside the log, ``.<log>.claims``; which byte, the task decides. The
-kernel frees it when its process ends, however that happens. Two `Claims` within one process do not exclude each other.
+A claim is a lock on one byte of an empty file among this user's locks, one for each log; which byte, the task decides.
+The kernel frees it when its process ends, however that happens. Two `Claims` within one process do not exclude each
+other, nor do those of different users or machines, which then measure some candidates twice.
 """
 
+import errno
 import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from tvm_sparse.errors import LogError
+from tvm_sparse.measure import device_lock
 
 T = TypeVar("T")
 
@@ -30,10 +34,11 @@ class Claims(Generic[T]):
     kin
         Items of which this gives the same are claimed here one after the other, in their order; None: `name`.
 
+
     Raises
     ------
     LogError
-        There can be no file beside the log.
+        There can be no log at `path`.
     """
 
     def __init__(self, path: Path, items: Sequence[T], name: Callable[[T], str], kin: Callable[[T], str] | None = None):
@@ -95,12 +100,16 @@ def in_turn(path: Path, items: Sequence[T], name: Callable[[T], str], waits: Cal
 def _claims_file(path: Path) -> FileIO:
     path = path.resolve()
     try:
+        # Found out before the first trial, not when that is to be kept.
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f".{path.name}.claims").open("a+b", buffering=0)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise LogError(
-            str(path), f"no file can be made beside it ({error.strerror})", hint="check path and rights"
+            str(path), f"no log can be made there ({error.strerror})", hint="check path and rights"
         ) from error
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return device_lock.file(f"claims-{digest}").open("a+b", buffering=0)
 
 
 def _claim(file: FileIO, name: str, wait: bool) -> bool:

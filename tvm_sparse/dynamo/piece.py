@@ -129,9 +129,9 @@ class Piece:
         rows = model.report()
         if all(row["density"] > self._options.density for row in rows):
             return self._eager
-        if self._options.compile.get("log") is None:
-            hint = "search some with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
-            say(f"{WHERE}: no tuning log was given, so all convolutions run dense and nothing is faster; {hint}")
+        if all(row["schedule"].startswith("dense") for row in rows):
+            hint = "search some with tvm_sparse.optimize, or tvm-sparse tune and options={'log': 'tuning.jsonl'}"
+            say(f"{WHERE}: no log knows a kernel that is faster than dense, so all layers run dense; {hint}")
         logger.info("compiled a graph:\n%s", model.report_text())
         if self._options.on_compiled is not None:
             self._options.on_compiled(model)

@@ -34,10 +34,15 @@ def together(device: str) -> contextlib.AbstractContextManager[None]:
     return _held(device, fcntl.LOCK_SH)
 
 
+def file(name: str) -> Path:
+    """The file to lock that is called `name`, among this user's; it need not exist."""
+    return _folder() / f"{name}.lock"
+
+
 @contextlib.contextmanager
 def _held(device: str, operation: int) -> Iterator[None]:
-    with (_folder() / f"{device}.lock").open("ab") as file:
-        fcntl.flock(file, operation)
+    with file(device).open("ab") as opened:
+        fcntl.flock(opened, operation)
         yield
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import tvm
 
@@ -14,8 +15,9 @@ import tvm
 class LibraryFile:
     """A loaded library, `module`, whose file has no name any more; the system frees it with the last who uses it."""
 
-    def __init__(self, module: Any, file: BinaryIO):
-        self.module, self._file = module, file
+    def __init__(self, module: Any, descriptor: int):
+        self.module, self._descriptor = module, descriptor
+        weakref.finalize(self, os.close, descriptor)
 
     @classmethod
     def of(cls, write: Callable[[str], object]) -> LibraryFile:
@@ -23,8 +25,12 @@ class LibraryFile:
         with tempfile.TemporaryDirectory(prefix="tvm-sparse-library-") as folder:
             path = Path(folder, "model.so")
             write(str(path))
-            return cls(tvm.runtime.load_module(str(path)), path.open("rb"))
+            return cls(tvm.runtime.load_module(str(path)), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def content(self) -> bytes:
         """The whole library; from any thread."""
-        return os.pread(self._file.fileno(), os.fstat(self._file.fileno()).st_size, 0)
+        found, size = bytearray(), os.fstat(self._descriptor).st_size
+        # Linux reads 2 GiB at a time, at most.
+        while len(found) < size and (part := os.pread(self._descriptor, size - len(found), len(found))):
+            found += part
+        return bytes(found)
