@@ -592,7 +592,8 @@ def test_there_are_no_modes():
 
 def test_arguments_of_compile(tmp_path):
     compiled = Compiled(Plain(), strict_nonfinite=True)
-    compiled.check(randn(), made=1)
+    with pytest.warns(UserWarning, match="all layers run dense"):
+        compiled.check(randn(), made=1)
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(LogError), torch.no_grad():
         Compiled(Plain(), log=tmp_path / "log.jsonl").call(randn())

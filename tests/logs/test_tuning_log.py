@@ -349,6 +349,10 @@ def test_one_field_of_the_machine_decides_and_the_reason_is_said(path, key):
     assert log.dense(SPEC, other) is None
     assert log.trials(SPEC, pattern(), other) == []
     for reasons in (log.ignored(SPEC, pattern(), other), log.ignored_trials(SPEC, pattern(), other)):
+        if key == "kind":
+            # Nobody expects a CPU's records to serve a GPU.
+            assert reasons == []
+            continue
         assert len(reasons) == 1
         assert reasons[0].startswith(f"2 records of {SPEC.key} ignored: made for ")
         assert reasons[0].endswith(f" {FINGERPRINT[key]}, here it is other")
