@@ -73,7 +73,9 @@ def test_a_change_of_our_code_changes_the_key(tmp_path: Path, monkeypatch: pytes
     codes = set()
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", "1")):
         (tmp_path / "codegen" / name).write_text(text)
+        kernel_cache.code_digest.cache_clear()
         codes.add(kernel_cache._versions.__wrapped__()["code"])
+    kernel_cache.code_digest.cache_clear()
     assert len(codes) == 3
 
 

@@ -166,6 +166,7 @@ def test_builders_of_large_kernels_share_the_cores(filters: int, builders: int, 
     spec = ConvSpec(1, 256, 2, 2, filters, 1, 1)
     options = MeasureOptions(builders=16)
     with Measurer(spec, np.ones(spec.weight_shape, np.float32), CUDA, options) as measurer:
+        measurer._hire()
         assert len(measurer._workers) == builders
         assert measurer._workers[0]._variables[COMPILERS] == str(compilers)
 

@@ -114,7 +114,8 @@ def build(
 ) -> CompiledModel:
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     cache = LibraryCache.of_user(target)
-    if cache is None:
+    # What calls a library is as that is found here and now.
+    if cache is None or any(is_library(decision.schedule) for decision in decisions):
         return _built(prepared, decisions, target, on_progress)
     key = cache.key(prepared, decisions)
     found = cache.find(key)
