@@ -149,6 +149,9 @@ class Contest:
             entry.learn(record)
         # What the log knows does not count towards what is tried now.
         options = replace(self._options, trials=self._options.trials + len(known))
+        if task.pattern.structure == "dense":
+            # Hardly ever does a kernel that skips zeros win here.
+            options = replace(options, dense_trials=options.trials // 2)
         return tune_layer(task.spec, task.weight, target, options, known, lambda: None, starts, self._crew)
 
     def _close(self, entry: Entry) -> None:
