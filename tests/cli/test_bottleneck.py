@@ -44,7 +44,7 @@ def look(spec, density, structure="unstructured", target=TARGET):
         ),
         (MAP, 0.0, "memory", "all its weights are zero", "64 of 64 filters are all zero"),
         (POINTWISE, 0.02, "memory", "operations for each byte", "more zeros will not make it faster"),
-        (SMALL, 0.1, "code size", "too many to fold", "at a density of 0.017"),
+        (SMALL, 0.2, "code size", "too many to fold", "at a density of 0.13"),
         (dataclasses.replace(SMALL, c=64, k=64), 0.1, "vectors", r"a 7x7 map fills", ""),
     ],
 )

@@ -47,7 +47,9 @@ def home(wheel, tmp_path_factory):
     (packages,) = home.glob("lib/python*/site-packages")
     # A path in a .pth file is searched last, and .pth files there, such as an editable tvm_sparse's, are not read.
     (packages / "others.pth").write_text("\n".join({sysconfig.get_path("purelib"), *site.getsitepackages()}))
-    pip("--python", home / "bin" / "python", "install", "--no-deps", "--no-index", wheel, cwd=home)
+    pip(
+        "--python", home / "bin" / "python", "install", "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=home
+    )
     return home
 
 

@@ -58,7 +58,7 @@ def verify(
     use_threads(thread_count(target))
     in_tf32 = {decision.layer for decision in decisions if is_tf32(decision.schedule)}
     names = function_names(layers, kernels)
-    module = executable.jit() if isinstance(executable, tvm.runtime.Executable) else executable
+    module = executable.jit() if hasattr(executable, "jit") else executable
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())
     with ThreadPoolExecutor(side_by_side) as pool:
