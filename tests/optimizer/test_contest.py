@@ -11,6 +11,7 @@ from tvm_sparse.autotune.session import Progress, Task
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.optimizer import contest as module
 from tvm_sparse.optimizer.contest import FIRST_SLICE, PATIENCE, SLICE, Contest
@@ -148,3 +149,18 @@ def test_no_trial_begins_after_the_end(fake, tmp_path):
     fake.times = {8: [100.0, 40.0]}
     _, log, _ = run(fake, [task(8)], tmp_path, seconds=-1)
     assert not log.records
+
+
+def test_a_layer_that_cannot_be_measured_costs_the_others_nothing(fake, tmp_path, monkeypatch):
+    fake.times = {8: [100.0, 40.0]}
+    real = fake.tune_layer
+
+    def tune_layer(spec, *words):
+        if spec.c == 16:
+            raise BuildError("convolution", "no dense kernel to compare with")
+        yield from real(spec, *words)
+
+    monkeypatch.setattr(module, "tune_layer", tune_layer)
+    contest, log, _ = run(fake, [task(16), task(8)], tmp_path)
+    assert [record.spec.c for record in log.records] == [8, 8]
+    assert all(entry.is_at_end for entry in contest.entries)

@@ -6,6 +6,7 @@ Code is charged for being read once a call, as in a model where other layers' co
 own estimates against that of cuDNN, of kernels for which no compiler runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm.target import Target
@@ -16,6 +17,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import csr_cpu, data_cuda, folded_cpu, linear_cpu, spaces_of
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 
@@ -46,12 +48,14 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None
-    if target.kind.name == "cuda":
-        speedups = _on_gpu(spec, pattern, target, 1.0 if allow_tf32 else FLOAT32_RATIO)
+    is_gpu = target.kind.name == "cuda"
+    names = [data_cuda.NAME] if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, linear_cpu.NAME]
+    found, _ = spaces_of(spec, pattern, target, names)
+    if is_gpu:
+        speedups = _on_gpu(spec, target, found, 1.0 if allow_tf32 else FLOAT32_RATIO)
     else:
         speedups = _on_cpu(spec, pattern, target)
-    found, _ = spaces_of(spec, pattern, target, list(speedups))
-    served = {name for each in found if (name := each.schedule) in speedups}
+    served = speedups.keys() & {each.schedule for each in found}
     best = max(served, key=lambda name: speedups[name], default=None)
     return Prediction(best, speedups[best]) if best is not None and speedups[best] >= MARGIN else None
 
@@ -70,9 +74,8 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
     return {folded_cpu.NAME: dense_ns / folded_ns, csr_cpu.NAME: dense_ns / data_ns}
 
 
-def _on_gpu(spec: ConvSpec, pattern: SparsityPattern, target: Target, ratio: float) -> dict[str, float]:
-    """The same, against a dense kernel that takes `ratio` times as long as cuDNN in TF32."""
-    found, _ = spaces_of(spec, pattern, target, [data_cuda.NAME])
+def _on_gpu(spec: ConvSpec, target: Target, found: Sequence[Space], ratio: float) -> dict[str, float]:
+    """The same of the spaces `found`, against a dense kernel that takes `ratio` times as long as cuDNN in TF32."""
     times_us = [each.estimate_us for each in found if each.estimate_us is not None]
     rival_us = ratio * cost_model.cudnn_us(spec, gpu_info(target))
     return {data_cuda.NAME: rival_us / min(times_us)} if times_us else {}

@@ -16,6 +16,7 @@ from typing import Any
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, Task, begin
+from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.crew import Crew
@@ -111,7 +112,13 @@ class Contest:
         """
         while time.monotonic() < end_s and (open_ := [each for each in self.entries if not each.is_at_end]):
             entry = max(open_, key=lambda each: (each.promise(), each.size()))
-            self._slice(entry, end_s, look)
+            try:
+                self._slice(entry, end_s, look)
+            except BuildError as error:
+                # A layer without any dense kernel must not cost the others theirs.
+                self._progress.note(str(error))
+                entry.is_at_end = True
+                self._close(entry)
 
     def _slice(self, entry: Entry, end_s: float, look: Callable[[Entry], None]) -> None:
         if entry.search is None:

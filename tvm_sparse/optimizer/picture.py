@@ -54,10 +54,13 @@ class LivePicture(Picture):
     def trial(self, contest: Contest, entry: Entry) -> None:
         """A trial of a layer has ended."""
         self._trials += 1
-        self._line = self._text(contest, entry)
+        self._show(self._text(contest, entry))
+
+    def _show(self, line: str) -> None:
+        self._line = line
         if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
             self._shown_s = self._clock()
-            self.console.print(Text(self._line))
+            self.console.print(Text(line))
 
     def _text(self, contest: Contest, entry: Entry) -> str:
         measured = sum(each.layers for each in contest.entries if each.time_us < float("inf"))
@@ -75,10 +78,7 @@ class LivePicture(Picture):
 
     def building(self, progress: BuildProgress) -> None:
         """CUDA kernels are being built."""
-        self._line = f"building kernels {progress.done}/{progress.total}, about {progress.eta_s:.0f} s left"
-        if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
-            self._shown_s = self._clock()
-            self.console.print(Text(self._line))
+        self._show(f"building kernels {progress.done}/{progress.total}, about {progress.eta_s:.0f} s left")
 
     def end(self) -> None:
         """Measuring has ended: the last line stays."""

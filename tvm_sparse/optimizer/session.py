@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.autotune.session import Progress, Task, tasks_of
+from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import Decision, decide
-from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -85,25 +85,18 @@ def optimize(
     end_s -= min(compile_s, 60 * minutes / 2)
     if minutes:
         improve(prepared, resolved, log, end_s, picture)
-    return build(prepared, decisions_of(prepared, resolved, log, allow_tf32), resolved, picture.building)
-
-
-def decisions_of(prepared: PreparedModel, target: Any, log: TuningLog, allow_tf32: bool = False) -> list[Decision]:
-    """What the logs know, and predictions for the rest."""
-    return decide(prepared.layers, target, log, allow_tf32, predict=True)
+    decisions = decide(prepared.layers, resolved, log, allow_tf32, predict=True)
+    return build(prepared, decisions, resolved, picture.building)
 
 
 def improve(prepared: PreparedModel, target: Any, log: TuningLog, end_s: float, picture: Picture) -> None:
     """Measure into `log` until the clock shows `end_s`, nothing more is to be had, or Ctrl-C."""
-    tasks: Sequence[Task] = tasks_of(prepared.layers)
+    tasks = tasks_of(prepared.layers)
     picture.start(len(prepared.layers), end_s)
     try:
         with Contest(tasks, target, log, OPTIONS, _Notes(picture)) as contest:
             contest.run(end_s, lambda entry: picture.trial(contest, entry))
     except KeyboardInterrupt:
         picture.note("interrupted: compiling the best that was found; press Ctrl-C again to stop")
-    except BuildError as error:
-        # One layer without any dense kernel must not cost the others theirs.
-        picture.note(str(error))
     finally:
         picture.end()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tvm_sparse.codegen.cpu.chain_writer import ChainWriter, Vector
+from tvm_sparse.codegen.cpu.chain_writer import ChainWriter
 from tvm_sparse.codegen.tir.fma_chains import Chain
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -27,7 +27,6 @@ class NeonWriter(ChainWriter):
     def __init__(self, cpu: CpuInfo, chain: Chain, unit_floats: Sequence[int]):
         super().__init__(cpu, chain, unit_floats)
         self._factors, self._input, *self._free = self._others
-        self._held: dict[Vector, str] = {}
 
     @property
     def table(self) -> list[float]:

@@ -56,6 +56,8 @@ class ChainWriter(ABC):
         self._accumulators = {vector: self._register(index) for index, vector in enumerate(vectors)}
         # Registers that hold no accumulator.
         self._others = [self._register(index) for index in range(len(vectors), cpu.registers)]
+        # Inputs that are in a register now.
+        self._held: dict[Vector, str] = {}
         ends = enumerate(zip(chain.x_offsets, chain.acc_offsets, strict=True))
         self._products = _with_next_uses([(number, (x, i), (acc, i)) for number, (x, acc) in ends for i in parts])
 

@@ -14,7 +14,6 @@ class X86Writer(ChainWriter):
     def __init__(self, cpu: CpuInfo, chain: Chain, unit_floats: Sequence[int]):
         super().__init__(cpu, chain, unit_floats)
         self._factor, *self._free = self._others
-        self._held: dict[Vector, str] = {}
 
     def lines(self) -> list[str]:
         """Accumulators in, products, accumulators out."""
