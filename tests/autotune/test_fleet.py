@@ -277,7 +277,7 @@ def test_each_device_has_one_layer_at_a_time_and_kin_come_in_order(tmp_path):
                 time.sleep(0.01)
                 with lock:
                     busy[name] -= 1
-                return {"out_of_time": name == "two"}
+                return {"out_of_time": name == "two", "ended_early": "no more" if name == "one" else None}
             return {}
 
         return Talker(name, answer)
@@ -296,10 +296,14 @@ def test_each_device_has_one_layer_at_a_time_and_kin_come_in_order(tmp_path):
             assert device == "two"
             self.ended += 1
 
-    tasks = [f"{kin}{number}" for number in range(5) for kin in "xyz"]
+        def ended_early(self, sentence, device):
+            assert (sentence, device) == ("no more", "one")
+            self.ended += 1
+
+    office, tasks = Office(), [f"{kin}{number}" for number in range(5) for kin in "xyz"]
     with task_lock.Claims(tmp_path / "log.jsonl", tasks, str, lambda task: task[0]) as claims:
-        Fleet([device("one"), device("two")], CPU).tune(claims, Office())
-    assert sorted(begun) == sorted(tasks)
+        Fleet([device("one"), device("two")], CPU).tune(claims, office)
+    assert sorted(begun) == sorted(tasks) and office.ended == len(tasks)
     for kin in "xyz":
         assert [task for task in begun if task[0] == kin] == [f"{kin}{number}" for number in range(5)]
 

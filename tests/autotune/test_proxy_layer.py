@@ -8,12 +8,12 @@ import pytest
 from test_layer import Fake, keys
 
 from tvm_sparse.autotune import evolutionary_search, layer, proxy_layer, session, trial_runner
+from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.proxy_layer import WHOLE, Sample
-from tvm_sparse.cli.tables import progress_console
-from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space, spaces_of
@@ -44,7 +44,7 @@ def large(monkeypatch):
 
 def tune(log, **options):
     task = session.Task(("conv",), SPEC, WEIGHT, SparsityPattern.of(WEIGHT))
-    progress = Progress(progress_console())
+    progress = LiveProgress(progress_console())
     options = TuneOptions(**{"trials": TRIALS, "batch": 4, "schedules": ("folded_cuda",), **options})
     session.tune_task(task, CUDA, TuningLog(log), options, progress)
     return TuningLog(log).records, progress.tasks[0]

@@ -163,4 +163,4 @@ def test_an_actor_is_told_text_and_numbers_and_answers_text(monkeypatch, tmp_pat
     assert ask(job.weight, action="begin", job=job.to_json(), builders=1, tuners=1) == {}
     answers = [ask(action="advance") for _ in range(OPTIONS.trials + 1)]
     assert all(TuningRecord.from_line(answer["record"]).status == "ok" for answer in answers[:-1])
-    assert answers[-1] == {"out_of_time": False} and ask(action="end") == {}
+    assert answers[-1] == {"out_of_time": False, "ended_early": None} and ask(action="end") == {}

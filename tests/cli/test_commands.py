@@ -21,6 +21,8 @@ from fake_cudnn import compiled
 import tvm_sparse
 from tvm_sparse.autotune import trial_runner
 from tvm_sparse.cli import common, demo_data, main
+from tvm_sparse.cli.commands import tune
+from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
@@ -555,3 +557,8 @@ def test_demo(capsys):
     assert call(*words) == 0
     text = capsys.readouterr().out
     assert "Tuning: 0 new trials" in text and "held-out images" in text
+
+
+@pytest.mark.parametrize(("words", "patience"), [([], 24), (["--full"], None)])
+def test_full_makes_all_trials(words, patience):
+    assert tune._options(build_parser().parse_args(["tune", "m.onnx", *words])).patience == patience

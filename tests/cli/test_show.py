@@ -10,13 +10,14 @@ import tvm_ffi
 import zoo
 from factories import make_record
 
-from tvm_sparse.cli import main, tables
+from tvm_sparse.cli import main
 from tvm_sparse.cli.commands import show
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda.nvcc import source_only
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.consoles import result_console
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space, make_kernel
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -86,7 +87,7 @@ def test_every_stage_of_a_folded_layer(kind, stage, model, capsys):
     ("kind", "schedule", "reason", "line"),
     [
         ("cpu", "dense_cpu:", "no record for this shape", "define "),
-        ("cuda", "data_cuda", "predicted: data_cuda", 'extern "C" __global__ '),
+        ("cuda", "folded_cuda:", "predicted: folded_cuda:", 'extern "C" __global__ '),
     ],
 )
 def test_without_a_log_it_is_the_source_of_what_compile_takes(kind, schedule, reason, line, model, capsys):
@@ -123,9 +124,7 @@ def test_with_a_log_it_is_the_kernel_that_compile_takes(model, capsys):
 )
 def test_the_head_names_decisions_and_cannot_leave_its_comment(decisions, text, capsys):
     known = {"shape": "", "density": 1.0, "nnz": 1, "weights": 1, "structure": "dense", "reason": "", "stage": "te"}
-    show.show(
-        {**known, "layer": "a\nb", "schedule": "s", "decisions": decisions, "text": "text"}, tables.result_console()
-    )
+    show.show({**known, "layer": "a\nb", "schedule": "s", "decisions": decisions, "text": "text"}, result_console())
     *head, last = capsys.readouterr().out.splitlines()
     assert head[0] == "# layer a\\nb: " and head[2] == f"# schedule s, {text}"
     assert all(line.startswith("# ") for line in head) and last == "text"

@@ -36,6 +36,7 @@ class DeviceTuner:
         self._crew = Crew()
         self._records: Iterator[TuningRecord] = iter(())
         self._is_out_of_time = False
+        self._early_end: str | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to ``hello``, ``begin``, ``advance`` or ``end``; ``{"failure": cause}`` where that fails."""
@@ -62,16 +63,17 @@ class DeviceTuner:
         if isinstance(weight, str):
             weight = np.load(weight, allow_pickle=False)
         job = Job.from_json(request["job"], weight).shared(request["builders"], request["tuners"])
-        self._is_out_of_time = False
-        self._records = tune_layer(
-            job.spec, job.weight, self._target, job.options, job.known, self._note_time, job.starts, self._crew
-        )
+        self._is_out_of_time, self._early_end = False, None
+        ends = self._note_time, job.starts, self._crew, self._note_end
+        self._records = tune_layer(job.spec, job.weight, self._target, job.options, job.known, *ends)
         return {}
 
     def _advance(self, _request: dict[str, Any]) -> dict[str, Any]:
-        """The next trial's record; at the end whether there was no time for more."""
+        """The next trial's record; at the end whether there was no time for more, or why it came early."""
         record = next(self._records, None)
-        return {"out_of_time": self._is_out_of_time} if record is None else {"record": record.to_line()}
+        if record is not None:
+            return {"record": record.to_line()}
+        return {"out_of_time": self._is_out_of_time, "ended_early": self._early_end}
 
     def _end(self, _request: dict[str, Any]) -> dict[str, Any]:
         """End the workers."""
@@ -80,6 +82,9 @@ class DeviceTuner:
 
     def _note_time(self) -> None:
         self._is_out_of_time = True
+
+    def _note_end(self, sentence: str) -> None:
+        self._early_end = sentence
 
 
 def _require_gpu(arch: str) -> None:

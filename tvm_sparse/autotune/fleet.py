@@ -36,6 +36,9 @@ class Desk(Protocol[In_contra]):
     def out_of_time(self, device: str) -> None:
         """The device's task has ended before its trials were made."""
 
+    def ended_early(self, sentence: str, device: str) -> None:
+        """The device's task has ended because nothing more was gained; `sentence` says so."""
+
     def waits(self, task: In_contra) -> None:
         """All tasks that are left are another process's; this one is waited for."""
 
@@ -142,6 +145,8 @@ class _Shift(Generic[T]):
             return
         if answer["out_of_time"]:
             self._desk.out_of_time(device.name)
+        elif sentence := answer.get("ended_early"):
+            self._desk.ended_early(sentence, device.name)
         self._claims.free(task)
         self._idle.append(device)
 

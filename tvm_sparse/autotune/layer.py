@@ -12,6 +12,7 @@ import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.patience import GAIN
 from tvm_sparse.autotune.proxy_layer import MIN_TRIALS, Sample, SamplePhase
 from tvm_sparse.autotune.strategies import GuidedPhase, LibraryPhase, RandomPhase
 from tvm_sparse.autotune.trial_runner import TrialRunner
@@ -35,14 +36,16 @@ def tune_layer(
     out_of_time: Callable[[], None] = lambda: None,
     starts: Sequence[TuningRecord] = (),
     crew: Crew | None = None,
+    ended_early: Callable[[str], None] = lambda _sentence: None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
 
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
-    towards the budget and are not measured again. `out_of_time` is called at the end where `options.seconds`, and not
-    the trials, ended the search. A guided search first tries the decisions of `starts` where they fit, records that are
-    no trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
-    `crew`, where one is given.
+    towards the budget and are not measured again. A search that ends before its trials are made says so at its end:
+    `out_of_time` is called where `options.seconds` ended it, and `ended_early`, with a sentence, where
+    `options.patience` did. A guided search first tries the decisions of `starts` where they fit, records that are no
+    trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of `crew`,
+    where one is given.
 
     Raises
     ------
@@ -55,6 +58,11 @@ def tune_layer(
         yield from _search(runner)
         if runner.is_out_of_time:
             out_of_time()
+        elif runner.is_exhausted:
+            ended_early(
+                f"the last {runner.options.patience} candidates gained less than {GAIN:.0%}, so no more are tried; "
+                "--full, in Python TuneOptions(patience=None), tries all"
+            )
 
 
 def _search(runner: TrialRunner) -> Iterator[TuningRecord]:

@@ -8,6 +8,8 @@ from tvm_sparse.measure.outcome import MeasureOptions
 
 # Fewer trials than this are all spent on hand-made schedules.
 MIN_TRIALS_GENERATED = 32
+# With 12, a search on a CPU ended with a kernel 67% slower, with 24 none lost more than 5% (docs/measurements.md).
+PATIENCE = 24
 Search = Literal["guided", "random"]
 
 
@@ -27,12 +29,15 @@ class TuneOptions:
     baseline that shows, at equal trials, what guiding is worth. The dense kernel is searched for alike in both. A
     record does not say which search made it, and known records count for both: give each a log of its own.
 
+    A guided search ends early, at the end of a batch, when `patience` sparse candidates in a row have gained less than
+    2% (None: never). A rerun with these options ends there again.
+
     A guided search of a layer that takes a GPU's compilers long spends most trials on a proxy of it, see `proxy_layer`.
 
     Raises
     ------
     UsageError
-        `seconds` is not above 0, or `search` is neither of the two.
+        `seconds` is not above 0, `patience` is below 1, or `search` is neither of the two.
     """
 
     trials: int = 64
@@ -42,10 +47,13 @@ class TuneOptions:
     seconds: float | None = None
     schedules: tuple[str, ...] | None = None
     search: Search = "guided"
+    patience: int | None = PATIENCE
     measure: MeasureOptions = field(default_factory=MeasureOptions)
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError("seconds", "is no time limit", self.seconds, "a number above 0, or None for no limit")
+        if self.patience is not None and not self.patience >= 1:
+            raise UsageError("patience", "is no number of trials", self.patience, "1 or more, or None for all trials")
         if self.search not in get_args(Search):
             raise UsageError("search", "is unknown", self.search, ", ".join(get_args(Search)))

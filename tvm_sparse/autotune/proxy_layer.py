@@ -97,3 +97,4 @@ class SamplePhase(GuidedPhase):
         elif self._goes_on():
             yield from self._measure(proposals)
         runner.is_out_of_time |= inner.is_out_of_time
+        runner.is_exhausted |= inner.is_exhausted

@@ -6,7 +6,8 @@ space's postprocessors refuse, as the guided search does. Like `evolutionary_sea
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -32,35 +33,39 @@ class RandomSearch:
         self._drawn: set[Key] = set()
         # Why draws were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
-        self._sources: list[tuple[Space, ms.TuneContext]] = []
+        self._sources: list[tuple[Space, Iterator[Decisions | None]]] = []
         for index, each in enumerate(spaces):
-            # One replay a proposal, so that refused and repeated draws are counted together.
-            strategy = ms.search_strategy.ReplayTrace(max_fail_count=1)
-            context = tune_context(each, target, strategy, seed + index, self.refused)
-            # It counts trials that it is told the results of, which it never is.
-            context.pre_tuning(max_trials=1, num_trials_per_iter=1)
-            self._sources.append((each, context))
+            draws = each.draws(seed + index) if each.has_draws else self._replays(each, target, seed + index)
+            self._sources.append((each, draws))
+
+    def _replays(self, each: Space, target: Target, seed: int) -> Iterator[Decisions | None]:
+        """What MetaSchedule draws; None for each that is refused."""
+        # One replay a proposal, so that refused and repeated draws are counted together.
+        strategy = ms.search_strategy.ReplayTrace(max_fail_count=1)
+        context = tune_context(each, target, strategy, seed, self.refused)
+        # It counts trials that it is told the results of, which it never is.
+        context.pre_tuning(max_trials=1, num_trials_per_iter=1)
+        while True:
+            (candidate,) = context.generate_measure_candidates() or [None]
+            yield None if candidate is None else each.decisions_of(candidate.sch)
 
     def propose(self, count: int) -> list[Proposal]:
         """The next `count` candidates, each a space and its decisions; fewer only where the spaces are exhausted."""
         found: list[Proposal] = []
         while len(found) < count and self._sources:
             source = self._random.choice(self._sources)
-            each, context = source
-            decisions = self._draw(each, context)
+            each, draws = source
+            decisions = self._draw(each, draws)
             if decisions is None:
                 self._sources.remove(source)
             else:
                 found.append((each, decisions))
         return found
 
-    def _draw(self, each: Space, context: ms.TuneContext) -> Decisions | None:
+    def _draw(self, each: Space, draws: Iterator[Decisions | None]) -> Decisions | None:
         """Decisions that were not drawn before, or None."""
-        for _ in range(MAX_DRAWS):
-            for candidate in context.generate_measure_candidates():
-                decisions = each.decisions_of(candidate.sch)
-                key = key_of_proposal(each, decisions)
-                if key not in self._drawn:
-                    self._drawn.add(key)
-                    return decisions
+        for decisions in islice(draws, MAX_DRAWS):
+            if decisions is not None and (key := key_of_proposal(each, decisions)) not in self._drawn:
+                self._drawn.add(key)
+                return decisions
         return None

@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tvm_sparse.autotune import task_lock
 from tvm_sparse.autotune.fleet import Fleet
 from tvm_sparse.autotune.job import Job
 from tvm_sparse.autotune.layer import tune_layer
+from tvm_sparse.autotune.live_progress import progress_of
 from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress import Progress, Task
 from tvm_sparse.autotune.proxy_layer import Sample
-from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -35,42 +33,6 @@ from tvm_sparse.target.resolve import resolve_target
 
 # Layers whose densities differ by no more than this factor share their trials.
 DENSITY_RATIO = 1.25
-
-
-@dataclass(frozen=True)
-class Task:
-    """Layers that are tuned as one: their names, and the convolution and weight of the first."""
-
-    names: tuple[str, ...]
-    spec: ConvSpec
-    weight: np.ndarray
-    pattern: SparsityPattern
-
-
-class Progress:
-    """What a display is told while a model is tuned; this one shows nothing."""
-
-    def start(self, tasks: Sequence[Task], trials: int) -> None:
-        """Tuning begins: `trials` a task."""
-
-    def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
-        """A task begins; `known` records of it are in the log already."""
-
-    def trial(self, record: TuningRecord) -> None:
-        """A trial of the current task has ended and is in the log."""
-
-    def out_of_time(self) -> None:
-        """The current task has ended because its time is over, before its trials were made."""
-
-    def note(self, text: str) -> None:
-        """Something that the user should know."""
-
-    def on(self, _device: str) -> "Progress":
-        """What is told of the device's tasks, where several devices tune at once."""
-        return self
-
-    def end(self) -> None:
-        """The tuning has ended, or was interrupted."""
 
 
 def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
@@ -116,7 +78,7 @@ def tune(
     options: TuneOptions | None = None,
     layers: Sequence[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     batch: int | Sequence[int] | None = None,
     devices: Sequence[str] | None = None,
     ray: str | None = None,
@@ -139,6 +101,9 @@ def tune(
         Everything else about the search; its `trials` is overridden.
     layers
         Names of the layers to tune; None for all.
+    progress
+        What is told how far it is: an object of yours; True, a line on standard error; False, nobody; None, that line
+        where standard error is a terminal or Jupyter runs.
     batch
         Sizes of the first dimension of all inputs, one after the other; a later one first tries what was fastest at
         the others.
@@ -159,7 +124,7 @@ def tune(
     options = replace(options or TuneOptions(), trials=trials)
     batches = [None] if batch is None else batch_sizes(batch)
     tasks = [task for size in batches for task in tasks_of(prepare(source, example_inputs, shapes, size).layers)]
-    tasks, progress = select(tasks, layers), progress or Progress()
+    tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
     if resolved is not None:
         tune_tasks(tasks, resolved, log, options, progress)
         return log
@@ -215,7 +180,8 @@ def tune_task(
     Bad lines of the log are moved away; what others have added to it is not measured again.
     """
     known, starts = begin(task, target, log, progress)
-    for record in tune_layer(task.spec, task.weight, target, options, known, progress.out_of_time, starts, crew):
+    ends = progress.out_of_time, starts, crew, progress.ended_early
+    for record in tune_layer(task.spec, task.weight, target, options, known, *ends):
         log.append(record)
         progress.trial(record)
 
@@ -262,6 +228,9 @@ class _Desk:
 
     def out_of_time(self, device: str) -> None:
         self.progress.on(device).out_of_time()
+
+    def ended_early(self, sentence: str, device: str) -> None:
+        self.progress.on(device).ended_early(sentence)
 
     def note(self, text: str) -> None:
         self.progress.note(text)

@@ -5,18 +5,23 @@ the best times so far. Random: draws, the baseline. A batch that an earlier run 
 """
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tvm_sparse.autotune.evolutionary_search import SpaceSearch
+from tvm_sparse.autotune.patience import Patience
 from tvm_sparse.autotune.random_search import RandomSearch
-from tvm_sparse.autotune.trial_history import Proposal, key_of_proposal
+from tvm_sparse.autotune.trial_history import Key, Proposal, key_of_proposal
 from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.scheduling.space import Space
+
+# How many times as long as the best start one of another schedule may be estimated to take to be tried with the first.
+UNLIKELY = 1.5
 
 
 class Phase(ABC):
@@ -26,6 +31,10 @@ class Phase(ABC):
         self.runner = runner
         self.spaces = list(filter(runner.searches, spaces))
         self.end = len(runner.known) + budget
+        is_dense = all(each.schedule.startswith("dense") for each in self.spaces)
+        is_guided = runner.options.search == "guided"
+        self._patience = Patience(runner.options.patience if is_guided and not is_dense else None)
+        self._met: set[Key] = set()
 
     @abstractmethod
     def run(self) -> Iterator[TuningRecord]:
@@ -37,7 +46,7 @@ class Phase(ABC):
         return self.end - len(self.runner.known)
 
     def _goes_on(self) -> bool:
-        """Whether there are trials and time for another batch.
+        """Whether there are trials, time and patience for another batch.
 
         Meeting an earlier run's trials again takes time, but is not counted: else reruns of a long search would be over
         before they measure anything.
@@ -45,20 +54,28 @@ class Phase(ABC):
         names = {each.name for each in self.spaces}
         if any(record.schedule in names for record in self.runner.known.pending):
             self.runner.start_clock()
-        return self.left > 0 and self.runner.has_time()
+        if self.left <= 0:
+            return False
+        self.runner.is_exhausted = self._patience.is_over
+        return not self.runner.is_exhausted and self.runner.has_time()
 
     def _measure(self, proposals: Sequence[Proposal], searches: Sequence[SpaceSearch] = ()) -> Iterator[TuningRecord]:
         """Measure what is new of as many proposals as the budget allows.
 
         Where an earlier run did not measure one of them, it went another way: its other trials are learnt now.
         """
-        known = self.runner.known
-        fresh = [each for each in proposals[: max(self.left, 0)] if not known.resume(key_of_proposal(*each))]
+        known, proposals = self.runner.known, proposals[: max(self.left, 0)]
+        fresh = [each for each in proposals if not known.resume(key_of_proposal(*each))]
         if fresh:
             lost = known.give_up(lambda name: name in {each.name for each in self.spaces})
             for search in searches:
                 search.remember(lost, self.runner.cost_us)
         yield from self.runner.measure(fresh[: max(self.left, 0)])
+        for key in dict.fromkeys(key_of_proposal(*each) for each in proposals):
+            # A search proposes again what it knows. What an earlier run measured counts as it did then.
+            if key not in self._met and (record := known.lookup(key)):
+                self._met.add(key)
+                self._patience.learn(record.time_us, self.runner.cost_us(record))
 
     def _fitting(self, records: Iterable[TuningRecord]) -> Iterator[Proposal]:
         """Candidates that decide as records of another weight or convolution do, without those that do not fit."""
@@ -98,10 +115,7 @@ class GuidedPhase(Phase):
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
-        starts = [[(each, start) for start in each.starts()] for each in _by_rank([s.space for s in searches])]
-        # Defaults of all spaces before second starts of any.
-        pairs = [pair for rank in itertools.zip_longest(*starts) for pair in rank if pair is not None]
-        pairs = [*self._fitting(self.runner.starts), *pairs]
+        pairs = [*self._fitting(self.runner.starts), *_promising_first([search.space for search in searches])]
         for first in range(0, len(pairs), self.runner.batch):
             if not self._goes_on():
                 return
@@ -139,8 +153,29 @@ class GuidedPhase(Phase):
         return min(times, default=0.0)
 
 
+def _promising_first(spaces: Sequence[Space]) -> list[Proposal]:
+    """Starts of all spaces: defaults before second starts; where times are estimated, the best estimates before others.
+
+    A short search has tried each schedule, so the best start of each comes first, unless it is estimated to take far
+    longer than another's.
+    """
+    columns = (
+        [(each, *start) for start in zip(each.starts(), each.starts_us, strict=True)] for each in _by_rank(spaces)
+    )
+    starts = [start for rank in itertools.zip_longest(*columns) for start in rank if start is not None]
+    best_us = min((us for *_, us in starts if us is not None), default=None)
+    if best_us is not None:
+        # Nothing estimates the time of schedules that others have outdone.
+        starts.sort(key=lambda start: math.inf if start[-1] is None else start[-1])
+        # The best of each schedule: what comes last stays.
+        best = {start[0].schedule: start for start in reversed(starts)}
+        leads = [each for each in best.values() if each[-1] is not None and each[-1] <= UNLIKELY * best_us]
+        starts = leads + [each for each in starts if each not in leads]
+    return [(space, decisions) for space, decisions, _ in starts]
+
+
 def _by_rank(spaces: Sequence[Space]) -> list[Space]:
-    """The most promising space of each schedule first, then the second ones: a short search has tried each schedule."""
+    """The most promising space of each schedule first, then the second ones."""
     seen: Counter[str] = Counter()
     ranks = []
     for each in spaces:

@@ -43,7 +43,8 @@ class TrialRunner:
             self.fingerprint["cudnn"] = cudnn
         self.baseline: TuningRecord | None = None
         self.model, self.folded_model = SharedModel(options.seed), SharedModel(options.seed, own=True)
-        self.is_out_of_time = False
+        # What ended the search before its trials were made: its seconds, or its patience.
+        self.is_out_of_time = self.is_exhausted = False
         self.start_clock()
         self.given = list(known)
         self.known = Trials(self.trials_of(self.spec, self.pattern), options.seed)

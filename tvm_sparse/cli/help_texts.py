@@ -31,6 +31,7 @@ examples:
     "tune": """\
 Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
 turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.
+A layer whose last 24 sparse candidates gained less than 2% ends before --trials are made, but for --full.
 Of several batch sizes, a later one first tries what was fastest at the others. Several GPUs, or the devices of a Ray
 cluster, take a layer each at a time; without --target it is theirs.
 
@@ -47,12 +48,14 @@ examples:
     "optimize": """\
 The main job as one command. It starts from what your logs and the shipped ones know and from what is predicted, spends
 the time on the layers from which the model gains most, and compiles. Ctrl-C ends the measuring; the best so far is
-compiled. What was measured is kept in your own log, so that the next run goes on from there.
+compiled. What was measured is kept in your own log, or in the first of --tuning-records, so that the next run goes on
+from there. All known logs are read too, after those that are named. Of several batch sizes the time goes to all.
 
 examples:
   tvm-sparse optimize model.onnx -o model.sparse
   tvm-sparse optimize model.onnx -o model.sparse --minutes 60
   tvm-sparse optimize model.onnx -o model.sparse --minutes 0
+  tvm-sparse optimize model.onnx -o model.sparse --batch 1,8
 """,
     "compile": """\
 Each convolution gets the fastest kernel that a log has verified, a predicted one where none knows it, or dense where

@@ -57,16 +57,16 @@ def _sentence(error: Exception) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
-    from tvm_sparse.cli import tables
+    from tvm_sparse.display.consoles import progress_console, result_console
 
     command = importlib.import_module(f"tvm_sparse.cli.commands.{arguments.command}")
     # Libraries that print must not spoil the document.
     with contextlib.redirect_stdout(sys.stderr):
-        document = command.run(arguments, tables.progress_console())
+        document = command.run(arguments, progress_console())
     if arguments.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        command.show(document, tables.result_console())
+        command.show(document, result_console())
     sys.stdout.flush()
     # A command may find out what is wrong, show it, and still end as a failure.
     if hasattr(command, "failure") and (failure := command.failure(document)) is not None:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         "make a model as fast as a few minutes allow",
         (
             *OF_MODEL,
+            BATCH,
             path("--output", "DIR", "artifact to write", required=True),
             option(
                 "--minutes",
@@ -78,6 +79,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
                 choices=("guided", "random"),
                 default="guided",
             ),
+            switch("--full", "make all trials, also of layers whose last 24 gained less than 2%%"),
             option(
                 "--worker-memory",
                 "a candidate that takes more is killed (default: the workers share the machine's)",

@@ -10,7 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import build_progress, common, tables
+from tvm_sparse.cli import common, tables
+from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence

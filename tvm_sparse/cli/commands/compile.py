@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import build_progress, common, tables
-from tvm_sparse.compiler import build_model
+from tvm_sparse.cli import common, tables
+from tvm_sparse.compiler import build_model, build_progress
 from tvm_sparse.runtime import artifact
 
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
     with build_progress.shown(console) as on_progress:
         target = arguments.target
-        compiled = build_model.compile(arguments.model, None, target, on_progress=on_progress, **options)
+        compiled = build_model.compile(arguments.model, None, target, progress=on_progress, **options)
     folder = artifact.save(compiled, arguments.output)
     return {"artifact": str(folder), "layers": compiled.report()}
 

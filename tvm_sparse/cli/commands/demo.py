@@ -11,11 +11,11 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common, demo_data, tables
 from tvm_sparse.cli.commands import inspect
-from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     inspect.show_layers(found, console)
 
     _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
-    progress = Progress(console)
+    progress = LiveProgress(console)
     # Short measurements: a demo shows the way, and its kernels take microseconds.
     measure = MeasureOptions(repeats=5, min_repeat_ms=2.0)
     options = TuneOptions(trials=arguments.trials, seed=arguments.seed, measure=measure)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tvm_sparse.autotune.task_progress import Causes
 from tvm_sparse.cli import common, tables
-from tvm_sparse.cli.task_progress import Causes
 from tvm_sparse.errors import LogError, UsageError, VerificationError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import log_page, metaschedule_database, tuning_log, validate

@@ -17,13 +17,14 @@ from tvm_sparse.target.resolve import resolve_target
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: where artifact and log are, and the decision table."""
     target = resolve_target(arguments.target)
-    if arguments.tuning_records:
-        log = common.opened(console, *arguments.tuning_records)
-    else:
-        log = common.reported(console, known_log(target))
-    options = {"shapes": dict(arguments.input_shape), "allow_tf32": arguments.allow_tf32}
+    log = common.reported(console, known_log(target, *arguments.tuning_records))
+    options = {
+        "shapes": dict(arguments.input_shape),
+        "allow_tf32": arguments.allow_tf32,
+        "batch": arguments.batch,
+    }
     before = len(log.records)
-    compiled = optimize(arguments.model, None, arguments.minutes, target, log, picture=LivePicture(console), **options)
+    compiled = optimize(arguments.model, None, arguments.minutes, target, log, progress=LivePicture(console), **options)
     folder = artifact.save(compiled, arguments.output)
     return {
         "artifact": str(folder),

@@ -11,11 +11,12 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.local_devices import kind_of
 from tvm_sparse.autotune.open_fleet import open_fleet
-from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.options import PATIENCE, TuneOptions
 from tvm_sparse.cli import common, tables
-from tvm_sparse.cli.tuning_progress import Progress, duration
+from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         return _plan(tasks, target, log, arguments)
     if arguments.ray is None and target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
         console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
-    progress = Progress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
+    progress = LiveProgress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     options = _options(arguments)
     if arguments.devices is None and arguments.ray is None:
         session.tune_tasks(tasks, target, log, options, progress)
@@ -68,6 +69,7 @@ def _options(arguments: argparse.Namespace) -> TuneOptions:
         seconds=arguments.seconds,
         schedules=tuple(arguments.schedules) if arguments.schedules else None,
         search=arguments.search,
+        patience=None if arguments.full else PATIENCE,
         measure=MeasureOptions(**limits),
     )
 
@@ -120,6 +122,10 @@ def show(document: dict[str, Any], console: Console) -> None:
         "speedup": "speed-up",
     }
     console.print(tables.table(document["log"], rows, columns))
+    early = [tables.cell(row["layers"]) for row in rows if row["ended_early"]]
+    if early:
+        console.print()
+        console.print(Text(f"Ended early, as nothing more was gained: {', '.join(early)}. --full makes all trials."))
     ended = [tables.cell(row["layers"]) for row in rows if row["out_of_time"]]
     if ended:
         console.print()

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tvm_sparse.cli import build_progress
+from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_kernels import BuildProgress
 
 
@@ -40,9 +40,15 @@ def test_what_was_built_before_is_said_and_nothing_of_no_kernels() -> None:
 
 def test_a_live_line_on_a_terminal() -> None:
     """It goes away at the end."""
-    text = shown([(0, BuildProgress(1, 20, 0, 200.0)), (1, BuildProgress(20, 20, 0, 0.0))], is_terminal=True)
-    assert "building kernels  20/20  about 0 s left" in text
-    assert text.endswith("20 kernels: 20 built in 1 s, 0 built before\n")
+    text = shown([(0, BuildProgress(1, 20, 0, 200.0)), (2, BuildProgress(19, 20, 0, 9.0))], is_terminal=True)
+    assert "building kernels  19/20  about 9 s left" in text
+    assert text.endswith("20 kernels: 19 built in 2 s, 0 built before\n")
+
+
+def test_a_terminal_sees_that_it_compiles() -> None:
+    """Also where no kernel is built by itself, as on a CPU; nothing of that stays."""
+    text = shown([], is_terminal=True)
+    assert "compiling  0 s" in text and text.endswith("\x1b[2K")
 
 
 def test_a_failure_ends_the_line() -> None:

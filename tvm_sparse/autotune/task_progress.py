@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tvm_sparse.cli.tables import cell
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.words import cell
 from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.schedules import title_of
@@ -21,13 +21,6 @@ _FAILURES = {
     "wrong": "wrong result",
     "rejected": "rejected",
 }
-
-
-def duration(seconds: float) -> str:
-    """A time span in words, about: ``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Causes:
@@ -77,6 +70,8 @@ class TaskProgress:
         self.done = 0
         self.new = 0
         self.is_out_of_time = False
+        # Why it ended before its trials were made, though there was time.
+        self.early_end: str | None = None
         self.failures: Counter[str] = Counter()
         self.causes = Causes()
         self.new_causes = Causes()
@@ -137,6 +132,7 @@ class TaskProgress:
             "trials": self.done,
             "new_trials": self.new,
             "out_of_time": self.is_out_of_time,
+            "ended_early": self.early_end is not None,
             "time_us": self.time_us,
             "dense_time_us": self.dense_time_us,
             "speedup": self.speedup,
@@ -158,6 +154,8 @@ class TaskProgress:
             parts.append(", ".join(f"{count} {_FAILURES[status]}" for status, count in sorted(self.failures.items())))
         if self.is_out_of_time:
             parts.append("out of time")
+        if self.early_end is not None:
+            parts.append("ended early")
         return "  ".join(parts)
 
     def _rivals(self) -> dict[str, float]:

@@ -1,26 +1,32 @@
-"""Progress of tuning, on one device or several."""
+"""Progress of tuning on a console, on one device or several."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
-from tvm_sparse.autotune import session
-from tvm_sparse.autotune.session import Task
-from tvm_sparse.cli.task_progress import TaskProgress, duration
+from tvm_sparse.autotune.progress import Progress, Task
+from tvm_sparse.autotune.task_progress import TaskProgress
+from tvm_sparse.display.consoles import watched_console
+from tvm_sparse.display.live_line import Interval, LiveLine
+from tvm_sparse.display.words import duration
 from tvm_sparse.logs.record import TuningRecord
 
-# Seconds between two lines about one layer where the output is no terminal.
-PLAIN_INTERVAL_S = 30.0
+
+def progress_of(progress: Progress | bool | None, limit_s: float | None = None) -> Progress:
+    """What `tune` tells: `progress` where it is an object; else as `watched_console` says."""
+    if progress is not None and not isinstance(progress, bool):
+        return progress
+    console = watched_console(progress)
+    return Progress() if console is None else LiveProgress(console, limit_s=limit_s)
 
 
-class Progress(session.Progress):
+class LiveProgress(Progress):
     """Shows how tuning goes on: one line a layer, the last one live; of several devices, one live line each.
 
-    Where `console` is no terminal, a layer's line is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
+    Where `console` cannot renew lines, a layer's is printed when it ends, and every `PLAIN_INTERVAL_S` until then.
     `limit_s` is how long a layer may take, for the time that is left.
     """
 
@@ -38,16 +44,14 @@ class Progress(session.Progress):
         self._count = self._trials = 0
         self._has_batches = False
         self._start_s = clock()
-        self.live: Live | None = None
+        self.live = LiveLine(console, self._live_text)
 
     def start(self, tasks: Sequence[Task], trials: int) -> None:
         """Tuning begins: `trials` a task."""
         self._count, self._trials = len(tasks), trials
         self._has_batches = len({task.spec.n for task in tasks}) > 1
         self._start_s = self.clock()
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, get_renderable=self._live_text, transient=True)
-            self.live.start()
+        self.live.start()
 
     def on(self, device: str) -> "DeviceProgress":
         """The part that shows one device's tasks; "" where there is only one device."""
@@ -67,6 +71,10 @@ class Progress(session.Progress):
         """The current task has ended because its time is over, before its trials were made."""
         self.on("").out_of_time()
 
+    def ended_early(self, sentence: str) -> None:
+        """The current task has ended because nothing more was gained."""
+        self.on("").ended_early(sentence)
+
     def note(self, text: str) -> None:
         """Something that the user should know."""
         self.console.print(Text(text))
@@ -75,9 +83,7 @@ class Progress(session.Progress):
         """The tuning has ended, or was interrupted."""
         for device in self._devices.values():
             device.finish()
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+        self.live.stop()
 
     def begin(self, task: TaskProgress, device: str) -> None:
         """A device begins a task; one that was lost had begun it, so it is the same task still."""
@@ -120,19 +126,20 @@ class Progress(session.Progress):
         eta_s = self.eta_s() if with_eta else None
         return text + (f"  about {duration(eta_s)} left" if eta_s is not None else "")
 
-    def _live_text(self) -> Text:
+    def _live_text(self) -> str:
         busy = [(device.current, name) for name, device in self._devices.items() if device.current is not None]
         lines = [self.line(task, name, with_eta=number == 0) for number, (task, name) in enumerate(busy)]
-        return Text("\n".join(lines or ["starting"]), style="cyan", no_wrap=True, overflow="ellipsis")
+        return "\n".join(lines or ["starting"])
 
 
-class DeviceProgress(session.Progress):
-    """The part of a `Progress` that shows one device's tasks, one after the other."""
+class DeviceProgress(Progress):
+    """The part of a `LiveProgress` that shows one device's tasks, one after the other."""
 
-    def __init__(self, shown: Progress, name: str):
+    def __init__(self, shown: LiveProgress, name: str):
         self._shown, self._name = shown, name
         self.current: TaskProgress | None = None
-        self.start_s = self._shown_s = shown.clock()
+        self.start_s = shown.clock()
+        self._interval = Interval(shown.clock)
 
     def task(self, task: Task, known: Sequence[TuningRecord]) -> None:
         """The device begins a task, and is done with its last."""
@@ -140,21 +147,25 @@ class DeviceProgress(session.Progress):
         current = TaskProgress(task.names, known, task.spec, self._shown.allow_tf32)
         self._shown.begin(current, self._name)
         self.current = current
-        self.start_s = self._shown_s = self._shown.clock()
+        self.start_s = self._shown.clock()
+        self._interval.restart()
 
     def trial(self, record: TuningRecord) -> None:
         """A trial of the device's task has ended and is in the log."""
         assert self.current is not None
         self.current.add(record)
-        now_s = self._shown.clock()
-        if self._shown.live is None and now_s - self._shown_s >= PLAIN_INTERVAL_S:
-            self._shown_s = now_s
+        if not self._shown.live.is_shown and self._interval.is_due():
             self._shown.note(self._shown.line(self.current, self._name, with_eta=True))
 
     def out_of_time(self) -> None:
         """The device's task has ended because its time is over."""
         assert self.current is not None
         self.current.is_out_of_time = True
+
+    def ended_early(self, sentence: str) -> None:
+        """The device's task has ended because nothing more was gained."""
+        assert self.current is not None
+        self.current.early_end = sentence
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -164,6 +175,10 @@ class DeviceProgress(session.Progress):
         """Show what became of the device's task."""
         if self.current is not None:
             self.note(self._shown.line(self.current, self._name))
+            # Said once, of the first layer that it happens to.
+            early_ends = [each.early_end for each in self._shown.tasks if each.early_end is not None]
+            if self.current.early_end is not None and len(early_ends) == 1:
+                self.note(f"    {self.current.early_end}")
             for line in self.current.new_causes.lines():
                 self.note(f"    {line}")
             self.current = None

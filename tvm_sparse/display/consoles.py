@@ -1,0 +1,35 @@
+"""Where text goes: results to standard output, progress to standard error."""
+
+import sys
+
+from rich.console import Console
+
+# Characters a line where the output is no terminal; tables are not cut to a guess of 80.
+PLAIN_WIDTH = 200
+
+
+def result_console() -> Console:
+    """For results: standard output."""
+    return _console(stderr=False)
+
+
+def progress_console() -> Console:
+    """For progress and messages: standard error."""
+    return _console(stderr=True)
+
+
+def watched_console(progress: bool | None) -> Console | None:
+    """Where Python's functions show progress; None: nowhere.
+
+    ``progress`` True shows it, False does not, and None shows it where somebody looks: where standard error is a
+    terminal, or Jupyter runs. rich alone would also call a log a terminal, where FORCE_COLOR is set.
+    """
+    if progress is False:
+        return None
+    console = progress_console()
+    return console if progress or console.is_jupyter or sys.stderr.isatty() else None
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)

@@ -1,0 +1,23 @@
+"""Values as people read them."""
+
+from typing import Any
+
+
+def cell(value: Any) -> str:
+    """One value of a table: four significant digits, ``-`` for None, names and counts as text."""
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({count})" for name, count in value.items())
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def duration(seconds: float) -> str:
+    """A time span in words, about: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
