@@ -27,6 +27,7 @@ from tvm_sparse.schedules import (
     folded_cpu,
     folded_cuda,
     generated_cpu,
+    generated_cuda,
     linear_cpu,
     linear_cuda,
 )
@@ -41,6 +42,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     linear_cpu,
     dense_cpu,
     folded_cuda,
+    generated_cuda,
     data_cuda,
     csr_cuda,
     linear_cuda,

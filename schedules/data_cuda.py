@@ -192,6 +192,10 @@ class DataSpace(WrittenSpace):
         return self.estimated_us(self._tiling(sch))
 
     @property
+    def starts_us(self) -> list[float | None]:
+        return [time_us for time_us, _ in self.ranked[:STARTS]]
+
+    @property
     def estimate_us(self) -> float | None:
         return self.ranked[0][0]
 

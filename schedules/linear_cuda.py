@@ -22,6 +22,8 @@ from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = "linear_cuda"
 TARGET = "cuda"
+# Of a kernel without work, and the share of the memory's rate at which weights arrive (assumed).
+START_US, READ_SHARE = 2.0, 0.6
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -54,6 +56,12 @@ class LinearSpace(HandMadeSpace):
         # Each row is filled up to whole reads.
         self.length = -(-(nnz + (WIDE - 1) * spec.k) // WIDE) * WIDE
         super().__init__(NAME, "", csr_function(spec, self.length, self._write, "uint16"), fold=False)
+
+    @property
+    def estimate_us(self) -> float:
+        """Estimated time: to read the weights once for each group of images, and to start."""
+        reads = -(-self.spec.n // self.images) * 6 * self.length
+        return START_US + reads / (READ_SHARE * self.gpu.dram_bytes_s) * 1e6
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """Row pointers count reads."""

@@ -14,11 +14,11 @@ from pathlib import Path
 import command_line
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks import operators
-from tvm_sparse.cli.tables import progress_console
-from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.target.resolve import resolve_target
@@ -54,6 +54,7 @@ def main() -> None:
     """Tune what the command line asks for."""
     options = arguments()
     how = TuneOptions(
+        patience=None,
         trials=options.trials,
         seed=options.seed if options.search_seed is None else options.search_seed,
         seconds=options.seconds,
@@ -62,7 +63,7 @@ def main() -> None:
         measure=MeasureOptions(build_timeout_s=options.timeout),
     )
     tasks = [task(*case, options.seed) for case in product(options.operators, options.batch, options.density)]
-    progress = Progress(progress_console(), limit_s=options.seconds)
+    progress = LiveProgress(progress_console(), limit_s=options.seconds)
     session.tune_tasks(tasks, resolve_target(options.target), TuningLog(options.output), how, progress)
 
 

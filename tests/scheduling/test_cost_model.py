@@ -26,18 +26,29 @@ LOGS = sorted((Path(__file__).parents[2] / "tuning_logs" / "nvidia-h200").glob("
 H200 = card(90)
 
 
+# Of networks of which a layer had up to eight sparse candidates, mostly with weights as data: the folded kernel kept is
+# what the first estimates led to, on shapes that nothing was fitted to.
+BARELY_SEARCHED = "networks-batch1.jsonl.xz"
+
+
 @pytest.fixture(scope="module")
 def shipped() -> list[Sample]:
     """The timed folded kernels of the shipped logs."""
     return samples(record for path in LOGS for record in TuningLog(path).records)
 
 
-def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
-    """Within a factor of 1.15 in the median and 1.7 for nine of ten, with the constants fitted before these records."""
-    assert len(shipped) >= 50
-    off = factors(FITS[DEFAULT], shipped)
-    assert statistics.median(off) < 1.15
-    assert off[int(0.9 * len(off))] < 1.7
+@pytest.mark.parametrize(
+    ("is_searched", "number", "median", "nine_of_ten"), [(True, 100, 1.15, 1.7), (False, 40, 1.25, 2.5)]
+)
+def test_estimates_are_near_the_shipped_times(
+    is_searched: bool, number: int, median: float, nine_of_ten: float
+) -> None:
+    """Within these factors in the median and for nine of ten, with the constants fitted before these records."""
+    paths = [path for path in LOGS if (path.name != BARELY_SEARCHED) == is_searched]
+    off = factors(FITS[DEFAULT], samples(record for path in paths for record in TuningLog(path).records))
+    assert len(off) >= number
+    assert statistics.median(off) < median
+    assert off[int(0.9 * len(off))] < nine_of_ten
 
 
 def test_a_fit_finds_constants_again(shipped: list[Sample]) -> None:

@@ -133,9 +133,14 @@ class RowSpace(HandMadeSpace):
         return tiles, nearest(tiles, BLOCK_TAPS / (self.spec.r * self.spec.s))
 
     def refusal(self, sch: Schedule) -> str:
-        """Why the accumulators do not fit the vector registers; spilled ones cost more than a larger tile saves."""
+        """Why the accumulators do not fit the vector registers, as spilled ones cost more than a larger tile saves.
+
+        Or why their multiply-adds would not be assembly, without which a kernel takes 20 to 50 times as long to build.
+        """
         *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
         width = int(sch.get(lane).extent) // self.layout.lanes
+        if self.is_assembly and width & (width - 1):
+            return f"{width} vectors side by side, which memory pads; assembly takes 1, 2 or 4"
         accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
         most = REGISTERS[self.layout.lanes]
         return "" if accumulators <= most else f"{accumulators} accumulators, at most {most}"

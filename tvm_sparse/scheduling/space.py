@@ -7,7 +7,7 @@ its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Deci
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -126,6 +126,8 @@ class Space(ABC):
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
     has_features = False
+    # Whether the space draws random decisions itself; else MetaSchedule does.
+    has_draws = False
 
     def __init__(self, schedule: str, variant: str, func: tirx.PrimFunc, fold: bool = True):
         self.schedule, self.variant, self.func, self.fold = schedule, variant, func, fold
@@ -151,6 +153,10 @@ class Space(ABC):
     def starts(self) -> list[Decisions]:
         """Decisions that a search begins with, the default first; a generated space has none."""
 
+    def draws(self, seed: int) -> Iterator[Decisions]:
+        """Random decisions that are valid and worth a trial, where `has_draws`."""
+        raise NotImplementedError(f"{self.name} is drawn from by MetaSchedule")
+
     def refusal(self, sch: Schedule) -> str:
         """Why a schedule is not worth a trial, judged before it is built, or ""."""
         return ""
@@ -167,6 +173,11 @@ class Space(ABC):
     def estimate_us(self) -> float | None:
         """Estimated time of the default decisions; None where nothing estimates it."""
         return None
+
+    @property
+    def starts_us(self) -> list[float | None]:
+        """Estimated times of `starts` in a model, whose other layers displace a kernel's code between two calls."""
+        return [None if rank else self.estimate_us for rank in range(len(self.starts()))]
 
 
 class HandMadeSpace(Space):

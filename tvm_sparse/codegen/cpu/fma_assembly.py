@@ -75,8 +75,8 @@ def _unit_floats(access: Access, lanes: int) -> int | None:
         return None
     (ramp,), element_floats = access.ramps, tvm.DataType(str(access.buffer.ty.dtype)).lanes
     if ramp is None:
-        # TVM has made an array of vectors of it.
-        return lanes if element_floats == lanes else None
+        # TVM has made an array of vectors of it; in memory LLVM pads those whose length is no power of two.
+        return lanes if element_floats == lanes and lanes & (lanes - 1) == 0 else None
     has_unit_stride = isinstance(ramp.stride, IntImm) and int(ramp.stride) == 1
     return 1 if has_unit_stride and element_floats == 1 else None
 

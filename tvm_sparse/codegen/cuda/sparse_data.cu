@@ -28,7 +28,7 @@
   /* In shared memory: floats of a row, of a channel, before a row, of all; rows that begin with zeros. */        \
   X(row_pitch) X(channel_pitch) X(lead) X(input_floats) X(zero_rows)                                              \
   /* Where pairs begin among a block's weights, in 16 bytes; what follows the sum. */                             \
-  X(first_pair) X(has_bias) X(has_residual) X(relu)
+  X(first_pair) X(has_bias) X(has_residual) X(relu) X(relu_max)
 
 #define DECLARED(name) int name;
 #define PARAMETER(name) , int name
@@ -74,6 +74,10 @@ __device__ __forceinline__ void remote_store(unsigned address, float value) {
 #define KERNEL extern "C" __global__ void __launch_bounds__(1024, 1)
 #define BITS_AS_FLOAT __int_as_float
 #endif
+
+__device__ __forceinline__ float with_relu(const Geometry& g, float value) {
+  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
+}
 
 __device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
 
@@ -195,7 +199,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
 #pragma unroll
       for (int p = 0; p < P; p++) {
         float value = acc[p] + own_bias + added[p];
-        if (outputs[p] >= 0) y[map + outputs[p]] = g.relu ? fmaxf(value, 0.f) : value;
+        if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, value);
       }
     } else {
       const int slot = part * (g.filters >> shift) + (f >> shift);
@@ -233,7 +237,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const float value = sum[j] + added4[j];
-      if (outputs4[j] >= 0) y[map + outputs4[j]] = g.relu ? fmaxf(value, 0.f) : value;
+      if (outputs4[j] >= 0) y[map + outputs4[j]] = with_relu(g, value);
     }
     i += threads;
     if (i < all) read_ahead(i);

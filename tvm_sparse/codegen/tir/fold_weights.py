@@ -22,7 +22,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
-from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, Stmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.cpu.fma_assembly import AssemblyChains
 from tvm_sparse.codegen.tir.branch_tree import Selection
@@ -124,7 +124,11 @@ class _Folder:
         return body if self.assembly is None else self.assembly.imported(body)
 
     def _fold(self, loop: For) -> tirx.Stmt:
-        nest = self._match(loop)
+        code = sequence([self._folded(each) for each in self._match(loop)])
+        blocks = int(loop.annotations[FOLD])
+        return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
+
+    def _folded(self, nest: _MultiplyAdd) -> tirx.Stmt:
         forms = [self._form(self._resolve(index), nest.loops) for index in nest.weight.args[1:]]
         selection = Selection(self.name, [form.base for form in forms], self.extents)
         weights = {origin: self._weights(forms, origin, nest.loops) for origin in selection.origins}
@@ -143,10 +147,7 @@ class _Folder:
                 return chain.code(x, acc)
             return self.deferred.call(chain, x, acc)
 
-        tree = selection.code(emit)
-        code = sequence([*prologue, tree])
-        blocks = int(loop.annotations[FOLD])
-        return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
+        return sequence([*prologue, selection.code(emit)])
 
     def _count(self, weights: Iterable[np.ndarray], is_assembly: bool) -> None:
         """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""
@@ -167,24 +168,28 @@ class _Folder:
             index = tvm_ffi.structural_map(index, (Var, lambda v: self.values.get(v, v)), order="post")
         return index
 
-    def _match(self, loop: For) -> _MultiplyAdd:
-        """The multiply-add of a marked nest.
+    def _match(self, loop: For) -> list[_MultiplyAdd]:
+        """The multiply-adds of a marked nest: one, or one for each virtual thread, which TVM lays out innermost.
 
         Raises
         ------
         BuildError
-            The nest is not one statement of the form that schedules produce.
+            A statement of the nest is not of the form that schedules produce.
         """
         loops, body = [], loop
         while isinstance(body, For):
             loops.append(body)
             body = body.body
-        value = body.value if isinstance(body, BufferStore) else None
+        stores = list(body.seq) if isinstance(body, SeqStmt) else [body]
+        return [self._multiply_add(loops, store) for store in stores]
+
+    def _multiply_add(self, loops: list[For], store: Stmt) -> _MultiplyAdd:
+        value = store.value if isinstance(store, BufferStore) else None
         terms = [value.a, value.b] if isinstance(value, tirx.Add) else []
         products = [term for term in terms if isinstance(term, tirx.Mul)]
         if len(products) != 1 or not all(isinstance(each.extent, IntImm) for each in loops):
             raise BuildError(
-                self.name, "the marked nest is not a multiply-add in loops of constant extent", _line(body)
+                self.name, "the marked nest is not a multiply-add in loops of constant extent", _line(store)
             )
         factors = [products[0].a, products[0].b]
         weighted = [factor for factor in factors if _weight_calls(factor)]
@@ -192,7 +197,7 @@ class _Folder:
         if len(weighted) != 1 or len(inputs) != 1:
             raise BuildError(self.name, "the marked nest does not multiply an input by the weight", _line(products[0]))
         lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
-        return _MultiplyAdd(loops, body, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
+        return _MultiplyAdd(loops, store, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
 
     def _form(self, index: tirx.Expr, loops: list[For]) -> IndexForm:
         form = split_index(index, [each.loop_var for each in loops], [int(each.extent) for each in loops])

@@ -17,6 +17,9 @@ from tvm_sparse.target.gpu import CARDS, GpuInfo
 
 # Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).
 _OTHER_REGISTERS = 24
+# Of an instruction that is executed for the first time since its code was displaced, on top of a warm one's: the median
+# of 137 kernels at batch 1 on an H200 (tuning_logs/nvidia-h200/networks-batch1), a tenth of which lie above 25.
+_FIRST_CYCLES = 4
 
 
 def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float:
@@ -26,6 +29,16 @@ def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float
     floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
     # What DRAM delivers is hidden in part.
     return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early
+
+
+def first_code_us(counts: KernelCounts, gpu: GpuInfo) -> float:
+    """What is added in a model, whose other layers displace a kernel's code between two calls.
+
+    A large batch makes several waves of blocks, of which those behind the first find the code: of such kernels it was
+    10 to 20% of their time.
+    """
+    waves = max(1.0, _Estimate(counts, gpu, FITS[fitted_on(gpu)]).waves)
+    return counts.instructions * _FIRST_CYCLES / gpu.clock_hz * 1e6 / waves
 
 
 def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:

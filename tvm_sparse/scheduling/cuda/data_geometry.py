@@ -5,6 +5,8 @@ The kernel (codegen/cuda/sparse_data.cu) is the same for every shape and tiling;
 
 from typing import NamedTuple
 
+import numpy as np
+
 from tvm_sparse.scheduling.cuda.data_tiling import Staging, Tiling
 
 
@@ -64,6 +66,7 @@ class Geometry(NamedTuple):
     has_bias: int
     has_residual: int
     relu: int
+    relu_max: int
 
 
 def geometry(tiling: Tiling) -> Geometry:
@@ -126,6 +129,8 @@ def geometry(tiling: Tiling) -> Geometry:
         has_bias=int(spec.bias),
         has_residual=int(spec.residual),
         relu=int(spec.relu),
+        # The bits of a float.
+        relu_max=int(np.float32(spec.relu_max).view(np.int32)),
     )
 
 

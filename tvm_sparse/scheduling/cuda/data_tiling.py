@@ -67,13 +67,13 @@ class Tiling:
         needed = -(-self.rows * self.pitch // WARP)
         return "pixel groups without pixels" if needed <= (self.pixel_groups - 1) * self.lane_pixels else ""
 
-    @property
+    @cached_property
     def in_size(self) -> tuple[int, int]:
         """Height and width of an input map, in which a 1x1 convolution has one row."""
         spec = self.spec
         return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
 
-    @property
+    @cached_property
     def out_size(self) -> tuple[int, int]:
         """The same of an output map."""
         spec = self.spec
@@ -91,12 +91,12 @@ class Tiling:
             return self.columns % self.vector == 0
         return self.columns == self.spec.out_w and self.spec.stride[1] in (1, 2)
 
-    @property
+    @cached_property
     def part_channels(self) -> int:
         """Input channels of a block."""
         return self.spec.c // self.spec.groups // self.parts
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Floats of a copy."""
         if self.staging is Staging.PLANES:
@@ -134,12 +134,12 @@ class Tiling:
         rows, columns = (min(st, (size - 1) * d + 1) for st, size, d in self._axes)
         return (rows, 1) if self.staging is Staging.ROWS else (rows, columns)
 
-    @property
+    @cached_property
     def _axes(self) -> list[tuple[int, int, int]]:
         spec = self.spec
         return list(zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True))
 
-    @property
+    @cached_property
     def plane_rows(self) -> int:
         """Rows of a plane."""
         (stride, size, dilation), _ = self._axes
@@ -160,7 +160,7 @@ class Tiling:
         """Pixels from one row of a tile to the next."""
         return self.row_pitch // self.step
 
-    @property
+    @cached_property
     def lane_pixels(self) -> int:
         """Pixels of a lane."""
         return -(-self.rows * self.pitch // (WARP * self.pixel_groups))
@@ -206,12 +206,12 @@ class Tiling:
         """Where pairs begin among a block's weights, in 16 bytes."""
         return -(-(2 * self.filters + 1) // 4)
 
-    @property
+    @cached_property
     def tiles(self) -> tuple[int, int]:
         """Tiles below and beside each other."""
         return -(-self.out_size[0] // self.rows), -(-self.out_size[1] // self.columns)
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int, int]:
         """Blocks: parts, filters, tiles of all images."""
         return self.parts, self.spec.k // self.filters, self.tiles[0] * self.tiles[1] * self.spec.n

@@ -15,7 +15,7 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.cost_model import features, time_us
+from tvm_sparse.scheduling.cuda.cost_model import features, first_code_us, time_us
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
@@ -180,3 +180,8 @@ class FoldedCudaSpace(HandMadeSpace):
     @property
     def estimate_us(self) -> float | None:
         return time_us(self.counts(self.defaults[0]), self.gpu) if self.defaults else None
+
+    @property
+    def starts_us(self) -> list[float | None]:
+        counts = map(self.counts, self.defaults)
+        return [time_us(each, self.gpu) + first_code_us(each, self.gpu) for each in counts]
