@@ -30,7 +30,7 @@ def torch_conv2d(spec, arguments, weight, dtype):
         x, torch.from_numpy(weight).to(dtype), tensors.get("bias"), spec.stride, 0, spec.dilation, spec.groups
     )
     y = y + tensors["residual"] if spec.residual else y
-    return (y.relu() if spec.relu else y).numpy()
+    return (y.clamp(0, spec.relu_max) if spec.relu else y).numpy()
 
 
 def expected(spec, arguments, weight):

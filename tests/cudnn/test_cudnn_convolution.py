@@ -74,6 +74,9 @@ def test_tf32_is_no_float32(fake):
         ({"relu": False}, NCHW, [PLAIN]),
         ({"relu": False, "bias": True}, NCHW, [FUSED]),
         ({}, NHWC, [COPY, FUSED, COPY]),
+        # A ReLU6 is fused as a ReLU, and clipped afterwards.
+        ({"relu_max": 6.0}, NHWC, [COPY, FUSED, COPY, "RELU"]),
+        ({"relu_max": 6.0}, {**NCHW, "epilogue": "apart"}, [PLAIN, "RELU"]),
         ({"residual": True}, NHWC, [COPY, COPY, FUSED, COPY]),
         ({"bias": True, "residual": True}, {**NCHW, "epilogue": "apart"}, [PLAIN, "AddTensor", "AddTensor", "RELU"]),
         ({"residual": True}, {**NHWC, "epilogue": "apart"}, [COPY, PLAIN, COPY, "AddTensor", "RELU"]),

@@ -26,7 +26,7 @@ from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
 # Relax operators left once everything that can be fused is.
 LEFT = {
     "batch_norm_before": ["subtract", "divide", "multiply", "add", "nn.relu", "call_tir"],
-    "relu6": ["call_tir", "clip"],
+    "relu6": ["call_tir"],
     "batch3": ["call_tir", "nn.max_pool2d", "call_tir"],
     "depthwise": ["call_tir"] * 2,
     "stride2": ["call_tir"] * 2,

@@ -8,11 +8,11 @@
 #include <string.h>
 
 enum { BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
-enum { PRECOMP = 1, RELU = 1, IDENTITY = 5, FMA_MATH = 3 };
+enum { PRECOMP = 1, RELU = 1, CLIPPED_RELU = 3, IDENTITY = 5, FMA_MATH = 3 };
 typedef struct { int is_set, shape[4], strides[4]; } Tensor;
 typedef struct { int is_set, nhwc, shape[4]; } Filters;
 typedef struct { int padding[2], stride[2], dilation[2], mode, math, groups; } Convolution;
-typedef struct { int mode, propagates_nan; } Activation;
+typedef struct { int mode, propagates_nan; float most; } Activation;
 typedef struct { void* stream; int in_use; } Handle;
 
 static char notes[1 << 16], failing[64], last_error[256];
@@ -73,8 +73,8 @@ int cudnnSetConvolution2dDescriptor(Convolution* v, int ph, int pw, int sh, int 
 int cudnnSetConvolutionMathType(Convolution* v, int math) { v->math = math; return 0; }
 int cudnnSetConvolutionGroupCount(Convolution* v, int groups) { v->groups = groups; return 0; }
 int cudnnSetActivationDescriptor(Activation* a, int mode, int nan_option, double coefficient) {
-  if (coefficient != 0) return refuse(BAD_PARAM, "activation");
-  *a = (Activation){mode, nan_option};
+  if ((coefficient != 0) != (mode == CLIPPED_RELU)) return refuse(BAD_PARAM, "activation");
+  *a = (Activation){mode, nan_option, coefficient};
   return 0;
 }
 
@@ -114,8 +114,11 @@ static float relu(float value) { return value < 0 ? 0 : value; }
 int cudnnActivationForward(Handle* handle, const Activation* a, const float* alpha, const Tensor* from, const float* x,
                            const float* beta, const Tensor* to, float* y) {
   BEGIN(handle);
-  if (a->mode != RELU || !a->propagates_nan || *alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "activation");
-  EACH(to) y[at(to, n, c, h, w)] = relu(x[at(from, n, c, h, w)]);
+  if (a->mode == IDENTITY || !a->propagates_nan || *alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "activation");
+  EACH(to) {
+    float value = relu(x[at(from, n, c, h, w)]);
+    y[at(to, n, c, h, w)] = a->mode == CLIPPED_RELU && value > a->most ? a->most : value;
+  }
   END(handle);
 }
 

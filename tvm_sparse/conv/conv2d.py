@@ -85,7 +85,12 @@ def epilogue(spec: ConvSpec, arguments: Mapping[str, te.Tensor], value: tirx.Exp
         value = value + arguments["bias"][index[1]]
     if spec.residual:
         value = value + arguments["residual"][tuple(index)]
-    return relu(value, spec.dtype) if spec.relu else value
+    value = relu(value, spec.dtype) if spec.relu else value
+    if spec.is_clipped:
+        most = tirx.const(spec.relu_max, spec.dtype)
+        # A plain minimum gives `most` for NaN.
+        value = tirx.Select(value > most, most, value)
+    return value
 
 
 def relu(value: tirx.Expr, dtype: str) -> tirx.Expr:

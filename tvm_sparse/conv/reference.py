@@ -118,7 +118,7 @@ def reference(
     of nnz_k products in any order, each with one rounding, plus the epilogue's roundings (Higham, Accuracy
     and Stability of Numerical Algorithms, section 3.1), u the accumulator's unit roundoff. A product too small for a
     normal number adds half of the smallest subnormal one (section 2.2 there); where the sum of magnitudes exceeds
-    float32's range, there is no bound. ReLU never enlarges an error.
+    float32's range, there is no bound. ReLU, clipped or not, never enlarges an error.
     """
     value = conv2d(spec, x, weight)
     magnitude = conv2d(spec, np.abs(x), np.abs(weight))
@@ -129,7 +129,7 @@ def reference(
         value += residual
         magnitude += np.abs(residual.astype(np.float64))
     if spec.relu:
-        value = np.maximum(value, 0)
+        value = np.clip(value, 0, spec.relu_max)
     nnz = nonzeros_of(weight)
     bound = (nnz + 2) * FLOAT32_ROUNDOFF * magnitude + nnz * FLOAT32_UNDERFLOW
     # The bound itself stays clear of the largest number's rounding.

@@ -6,7 +6,8 @@ kernel height R and width S. Layouts are NCHW for tensors and KCRS for weights.
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class ConvSpec:
         C and K are split into this many independent parts; ``groups == c == k`` is depthwise.
     bias, residual, relu
         Which parts of the epilogue are fused. The bias is (K,), the residual has the output's shape.
+    relu_max
+        The largest value that the ReLU lets pass, 6 for ReLU6; infinity for a plain one.
     dtype
         Of input, weight, accumulator and output.
 
@@ -59,6 +62,8 @@ class ConvSpec:
     residual: bool = False
     relu: bool = False
     dtype: str = "float32"
+    # Older lines of logs lack it.
+    relu_max: float = field(default_factory=lambda: math.inf, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         where = f"convolution {self.key}"
@@ -74,6 +79,8 @@ class ConvSpec:
             values = getattr(self, name)
             if len(values) != length or any(type(value) is not int or value < least for value in values):
                 raise ModelError(where, f"{name} is not usable", values, allowed)
+        if type(self.relu_max) not in (int, float) or not self.relu_max > 0 or (self.is_clipped and not self.relu):
+            raise ModelError(where, "relu_max is not usable", self.relu_max, "a number above 0, of a ReLU")
         if self.c % self.groups or self.k % self.groups:
             raise ModelError(
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
@@ -92,17 +99,22 @@ class ConvSpec:
                 raise ModelError(where, f"the {name} is too large", found, allowed, "use a smaller input or batch")
 
     @property
+    def is_clipped(self) -> bool:
+        """Whether its ReLU has a largest value."""
+        return self.relu_max < math.inf
+
+    @cached_property
     def padded_shape(self) -> tuple[int, int, int, int]:
         """(N, C, H + top + bottom, W + left + right)."""
         top, left, bottom, right = self.padding
         return (self.n, self.c, self.h + top + bottom, self.w + left + right)
 
-    @property
+    @cached_property
     def out_h(self) -> int:
         """Height of the output."""
         return _outputs(self.padded_shape[2], self.r, self.stride[0], self.dilation[0])
 
-    @property
+    @cached_property
     def out_w(self) -> int:
         """Width of the output."""
         return _outputs(self.padded_shape[3], self.s, self.stride[1], self.dilation[1])
@@ -128,7 +140,7 @@ class ConvSpec:
         """(K, C / groups, R, S)."""
         return (self.k, self.c // self.groups, self.r, self.s)
 
-    @property
+    @cached_property
     def output_shape(self) -> tuple[int, int, int, int]:
         """(N, K, OH, OW)."""
         return (self.n, self.k, self.out_h, self.out_w)
@@ -138,7 +150,7 @@ class ConvSpec:
         """Pixels of all outputs, N * OH * OW: the rows of the matrix product that a convolution is (implicit GEMM)."""
         return self.n * self.out_h * self.out_w
 
-    @property
+    @cached_property
     def traffic_bytes(self) -> int:
         """Bytes that a kernel must move: input, output and residual, once each."""
         outputs = math.prod(self.output_shape) * (2 if self.residual else 1)
@@ -155,8 +167,12 @@ class ConvSpec:
 
     @property
     def key(self) -> str:
-        """A short text that identifies it, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``."""
+        """A short text that identifies it, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``.
+
+        With a ReLU6 it ends in ``br6``.
+        """
         epilogue = "".join(letter for letter, on in (("b", self.bias), ("a", self.residual), ("r", self.relu)) if on)
+        epilogue += f"{self.relu_max:g}" if self.is_clipped else ""
         text = (
             f"n{self.n}c{self.c}h{self.h}w{self.w}-k{self.k}r{self.r}s{self.s}"
             f"-st{'x'.join(map(str, self.stride))}-p{'.'.join(map(str, self.padding))}"
@@ -165,8 +181,11 @@ class ConvSpec:
         return f"{text}-{epilogue}" if epilogue else text
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; `from_json` reads them back."""
-        return dataclasses.asdict(self)
+        """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`."""
+        values = dataclasses.asdict(self)
+        if not self.is_clipped:
+            del values["relu_max"]
+        return values
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ConvSpec":

@@ -18,7 +18,7 @@ _FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = 0, 1, 1
 # Math types: the default lets float32 be rounded to TF32 for the tensor cores, the other computes in float32 only.
 _DEFAULT_MATH, _FMA_MATH = 0, 3
 _FORMATS = {"nchw": 0, "nhwc": 1}
-RELU, IDENTITY = 1, 5
+RELU, CLIPPED_RELU, IDENTITY = 1, 3, 5
 _ADDRESS, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cudnnCreate": (_ADDRESS,),
@@ -99,10 +99,10 @@ class Cudnn:
         self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
         return descriptor
 
-    def activation(self, mode: int) -> int:
-        """`RELU` or `IDENTITY`; NaN stays NaN."""
+    def activation(self, mode: int, most: float = 0.0) -> int:
+        """`RELU`, `CLIPPED_RELU` at `most`, or `IDENTITY`; NaN stays NaN."""
         descriptor = self._created("cudnnCreateActivationDescriptor")
-        self.call("cudnnSetActivationDescriptor", descriptor, mode, _PROPAGATE_NAN, 0.0)
+        self.call("cudnnSetActivationDescriptor", descriptor, mode, _PROPAGATE_NAN, most)
         return descriptor
 
     def workspace_bytes(self, handle: int, x: int, weight: int, convolution: int, y: int, algorithm: int) -> int:

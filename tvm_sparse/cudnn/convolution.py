@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Mapping
 
-from tvm_sparse.cudnn.api import IDENTITY, RELU, Cudnn, CudnnError
+from tvm_sparse.cudnn.api import CLIPPED_RELU, IDENTITY, RELU, Cudnn, CudnnError
 from tvm_sparse.cudnn.plan import ALGORITHMS, Plan
 from tvm_sparse.errors import BuildError
 
@@ -58,6 +58,8 @@ class Convolution:
         self._weight = cudnn.filters(spec.weight_shape, plan.layout)
         self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1))
         self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
+        # cuDNN fuses a plain ReLU only.
+        self._last = cudnn.activation(CLIPPED_RELU, spec.relu_max) if spec.is_clipped else self._relu
         padding = spec.symmetric_padding or (0, 0)
         self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.tf32)
         descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
@@ -93,6 +95,8 @@ class Convolution:
             self._copy(self._conv_y, y, self._y, at["y"])
         if not plan.is_fused:
             self._add_epilogue(at)
+        elif spec.is_clipped:
+            self._activate(at["y"])
 
     def _add_epilogue(self, at: Mapping[str, int]) -> None:
         spec, y = self._plan.spec, at["y"]
@@ -101,7 +105,10 @@ class Convolution:
         if spec.residual:
             self._call("cudnnAddTensor", _ONE, self._y, at["residual"], _ONE, self._y, y)
         if spec.relu:
-            self._call("cudnnActivationForward", self._relu, _ONE, self._y, y, _ZERO, self._y, y)
+            self._activate(y)
+
+    def _activate(self, y: int) -> None:
+        self._call("cudnnActivationForward", self._last, _ONE, self._y, y, _ZERO, self._y, y)
 
     def _copy(self, source: int, from_address: int, to: int, to_address: int) -> None:
         self._call("cudnnTransformTensor", _ONE, source, from_address, _ZERO, to, to_address)

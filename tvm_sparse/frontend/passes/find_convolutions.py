@@ -4,12 +4,13 @@ That is convolutions, and linear layers with a sparse weight, which are 1x1 conv
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import tvm
+from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -93,11 +94,13 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     is_linear = is_call(call, "relax.matmul")
     variables = [var]
     bias = residual = None
-    relu = False
+    relu, relu_max = False, math.inf
     while not relu and (user := graph.only_user(variables[-1])) is not None and user[0] not in taken:
         following, step = user
         if is_call(step, "relax.nn.relu"):
             relu = True
+        elif (most := _clips_at(step)) is not None:
+            relu, relu_max = True, most
         elif is_call(step, "relax.add"):
             other = step.args[1] if step.args[0].same_as(variables[-1]) else step.args[0]
             vector = channel_vector(other, one_a_channel(call, variables[-1]))
@@ -110,7 +113,7 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         elif not (is_linear and _keeps_rows(step, following, len(weight))):
             break
         variables.append(following)
-    spec = _spec(call, weight, bias is not None, residual is not None, relu)
+    spec = replace(_spec(call, weight, bias is not None, residual is not None, relu), relu_max=relu_max)
     name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
     layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
     if bias is not None:
@@ -121,6 +124,16 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
 def _keeps_rows(step: Call, result: Var, channels: int) -> bool:
     """Whether `step` reshapes all axes but the last, as torch.export does behind linear layers of many axes."""
     return is_call(step, "relax.reshape") and (static_shape(result) or ())[-1:] == (channels,)
+
+
+def _clips_at(step: Expr) -> float | None:
+    """The largest value of a ReLU that has one, such as ReLU6; None where `step` is none."""
+    if not is_call(step, "relax.clip"):
+        return None
+    numbers = [float(each.value) for each in step.args[1:] if isinstance(each, tirx.FloatImm | tirx.IntImm)]
+    # As the kernels and TVM's own clip know it.
+    numbers = [float(np.float32(each)) for each in numbers]
+    return numbers[1] if len(numbers) == 2 and numbers[0] == 0 < numbers[1] < math.inf else None
 
 
 def _is_residual(value: Expr, output: Var) -> bool:
