@@ -1,5 +1,7 @@
 """Predictions stand in for records, and never for what was measured on this machine."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_build_model import TARGET, record
@@ -37,3 +39,13 @@ def test_what_was_measured_here_is_not_predicted(layer, tmp_path, dense_time_us,
     log.append(record(layer, schedule="folded_cpu:measured", time_us=2.0, dense_time_us=dense_time_us))
     (decision,) = decide([layer], TARGET, log, predict=True)
     assert (decision.schedule, decision.reason[: len(reason)]) == (schedule, reason)
+
+
+def test_what_was_measured_with_another_epilogue_is_a_prediction(layer, tmp_path):
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(record(layer, schedule="folded_cpu:measured", time_us=2.0, dense_time_us=8.0))
+    clipped = replace(layer, spec=replace(layer.spec, bias=True, relu=True, relu_max=6.0))
+    (decision,) = decide([clipped], TARGET, log, predict=True)
+    expected = "predicted: folded_cpu:measured was 4.00x faster than dense_cpu with another epilogue; not measured here"
+    assert (decision.schedule, decision.reason[: len(expected)]) == ("folded_cpu:measured", expected)
+    assert decision.transferred

@@ -20,12 +20,12 @@ import tvm
 from tvm.support import nvcc
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.cli import tables
-from tvm_sparse.cli.tuning_progress import Progress
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import device_lock, memory
@@ -204,7 +204,7 @@ def test_causes_reach_the_log_and_the_summary(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAULTS", json.dumps({name: how for name, (how, _, _) in FAULTS.items()}))
     log = TuningLog(tmp_path / "log.jsonl")
     task = session.Task(("conv1",), SPEC, WEIGHT, SparsityPattern.of(WEIGHT))
-    progress = Progress(tables.progress_console())
+    progress = LiveProgress(progress_console())
     progress.start([task], 9)
     session.tune_task(task, TARGET, log, TuneOptions(trials=9, batch=2, measure=OPTIONS), progress)
     progress.end()

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
+from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
@@ -19,12 +20,14 @@ from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
+from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.schedule_gemv import schedule_gemv
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
@@ -55,7 +58,7 @@ def compile(
     strict_nonfinite: bool = False,
     allow_tf32: bool = False,
     batch: int | Sequence[int] | None = None,
-    on_progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
     predict: bool = True,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
@@ -80,8 +83,9 @@ def compile(
     batch
         Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
         (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
-    on_progress
-        Called with a `BuildProgress` now and then while CUDA kernels are built.
+    progress
+        Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error;
+        False, nothing; None, that line where standard error is a terminal or Jupyter runs.
 
     Raises
     ------
@@ -100,11 +104,12 @@ def compile(
     log.require_known_schema()
 
     def compiled(size: int | None) -> CompiledModel:
-        prepared = prepare(source, example_inputs, shapes, size)
-        decisions = decide(prepared.layers, resolved, log, allow_tf32, predict)
-        if strict_nonfinite:
-            decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-        return build(prepared, decisions, resolved, on_progress)
+        with told(progress) as on_progress:
+            prepared = prepare(source, example_inputs, shapes, size)
+            decisions = decide(prepared.layers, resolved, log, allow_tf32, predict)
+            if strict_nonfinite:
+                decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
+            return build(prepared, decisions, resolved, on_progress)
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
@@ -235,18 +240,20 @@ def _compile(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel]
 
 
 def _pipeline(target: Target) -> tvm.transform.Pass:
-    """TVM's own Relax pipeline for `target`, with one addition on CPUs."""
-    if target.kind.name != "llvm":
-        return relax.get_default_pipeline(target)
-    return tvm.transform.Sequential(
-        [
-            *cpu_generic.library_dispatch_passes(target),
-            *cpu_generic.legalize_passes(target),
-            schedule_matmul,
-            *cpu_generic.dataflow_lower_passes(target),
-            *cpu_generic.finalize_passes(target),
-        ]
+    """TVM's own Relax pipeline for `target`, with a schedule of ours for products that its own schedules badly."""
+    is_cpu = target.kind.name == "llvm"
+    backend = cpu_generic if is_cpu else cuda
+    legalize = backend.legalize_passes(target)
+    if is_cpu:
+        legalize.append(schedule_matmul)
+    else:
+        # Before the last, which schedules what is left.
+        legalize.insert(-1, schedule_gemv)
+    dispatch, lower, finalize = (
+        passes(target)
+        for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
     )
+    return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
 
 
 def _signature(module: tvm.IRModule) -> Signature:

@@ -15,7 +15,9 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.predict import Prediction, predicted
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.known_logs import origin
@@ -25,6 +27,7 @@ from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_exact
+from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # A GPU's kernel for more non-zeros may take so many times as long as estimated.
@@ -42,7 +45,7 @@ class Decision:
     `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
     `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
     imported, or is a library's by default. `dense_record` is the log's best dense kernel, which stands in for one that
-    turns out wrong. `is_open`: dense for want of a record.
+    turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where there is no record.
     """
 
     layer: str
@@ -56,11 +59,12 @@ class Decision:
     dense_record: TuningRecord | None = None
     transferred: bool = False
     is_open: bool = False
+    predicted: Decisions | None = None
 
     @property
-    def chosen(self) -> dict[str, Any] | list[Any] | None:
+    def chosen(self) -> Decisions | None:
         """The decisions of the kernel; None for the schedule's defaults."""
-        return self.record.chosen if self.record is not None else None
+        return self.record.chosen if self.record is not None else self.predicted
 
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""
@@ -89,7 +93,7 @@ def decide(
         near = log.near(layer.spec, layer.pattern, fingerprint) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        return _from_near(found, near, log, is_allowed) or _as_predicted(found, guess(layer.spec, counts))
+        return _from_near(layer.spec, found, near, log, is_allowed) or _as_predicted(found, guess(layer.spec, counts))
 
     return [decision(layer) for layer in layers]
 
@@ -103,7 +107,9 @@ def _decide(
 ) -> Decision:
     pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
-    schedule = dense.schedule if dense is not None else _default_dense(target)[0]
+    # cuDNN computes one pixel of a linear layer as a convolution, which took it 6 times as long as to read the weights.
+    default = _default_dense(target)[-1 if is_linear(layer.spec) else 0]
+    schedule = dense.schedule if dense is not None else default
     dense_time_us = dense.time_us if dense is not None else None
     fallback = Decision(
         layer=layer.name,
@@ -137,18 +143,21 @@ def _from_log(log: TuningLog | None, record: TuningRecord) -> str:
 
 
 def _from_near(
-    dense: Decision, match: Match | None, log: TuningLog | None, is_allowed: Callable[[str], bool]
+    spec: ConvSpec, dense: Decision, match: Match | None, log: TuningLog | None, is_allowed: Callable[[str], bool]
 ) -> Decision | None:
-    """The decisions that won on another machine with vectors like these; None where there are none."""
+    """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are."""
     found = against_baseline(match.record, None, is_allowed) if match is not None else None
     if match is None or found is None or found.verdict != "faster":
         return None
     record, times = match.record, found.baseline.median / found.own.median
     if times < NEAR_MARGIN:
         return None
-    place = record.fingerprint["arch"]
-    threads = "" if record.fingerprint["kind"] == "cuda" else f" with {record.fingerprint['threads']} thread(s)"
-    reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} on {place}{threads}"
+    place = f"on {record.fingerprint['arch']}"
+    if record.spec != spec:
+        place = "with another epilogue"
+    elif record.fingerprint["kind"] != "cuda":
+        place += f" with {record.fingerprint['threads']} thread(s)"
+    reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
     reason += f"{_from_log(log, record)}; {MEASURE}"
     return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
 
@@ -157,7 +166,8 @@ def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     if guess is None:
         return dense
     reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
-    return replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
+    found = replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
+    return replace(found, predicted=guess.decisions)
 
 
 def _compare(match: Match, found: Comparison, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:
@@ -236,6 +246,7 @@ def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
         reason=f"dense, because {reason}",
         record=record,
         transferred=_is_unverified(schedule, record, target),
+        predicted=None,
     )
 
 

@@ -136,7 +136,7 @@ def _walk(
             return None
         elif step.op_type == "Add" and wants_residual and len(others) == 1:
             residual, wants_residual = others[0], False
-        elif step.op_type == "Relu" and wants_relu and not wants_residual:
+        elif step.op_type == ("Clip" if spec.is_clipped else "Relu") and wants_relu and not wants_residual:
             return Names(data, residual, step.output[0])
         else:
             break

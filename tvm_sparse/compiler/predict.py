@@ -3,7 +3,7 @@
 On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
 4 (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which other processors hardly change.
 Code is charged for being read once a call, as in a model where other layers' code displaces it. On GPUs: the spaces'
-own estimates against that of cuDNN, of kernels for which no compiler runs.
+own estimates, code charged likewise, against that of cuDNN.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import csr_cpu, data_cuda, folded_cpu, linear_cpu, spaces_of
+from tvm_sparse.schedules import csr_cpu, data_cuda, folded_cpu, folded_cuda, linear_cpu, linear_cuda, spaces_of
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 
@@ -27,18 +27,21 @@ FOLDED_NS, DATA_NS, DENSE_NS = 0.6, 0.95, 0.2
 CODE_NS, PAIR_NS = 10.0, 1.0
 # A linear layer's non-zero and image against a dense weight and image, where both come from memory.
 LINEAR_RATIO = 4.0
-# cuDNN in float32 against TF32, at the least: 3.1 in all of ResNet-50 at batch 1 on an H200.
-FLOAT32_RATIO = 2.0
+# cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
+# multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
+K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
+GPU_SCHEDULES = [data_cuda.NAME, folded_cuda.NAME, linear_cuda.NAME]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A schedule, with its default decisions, and how many times as fast as the best dense kernel it should be."""
+    """A space's name and decisions (None: defaults), and how many times as fast as the best dense it should be."""
 
     schedule: str
     speedup: float
+    decisions: Decisions | None = None
 
 
 def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf32: bool = False) -> Prediction | None:
@@ -49,12 +52,11 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
-    names = [data_cuda.NAME] if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, linear_cpu.NAME]
+    names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, linear_cpu.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
-        speedups = _on_gpu(spec, target, found, 1.0 if allow_tf32 else FLOAT32_RATIO)
-    else:
-        speedups = _on_cpu(spec, pattern, target)
+        return _on_gpu(spec, pattern, target, found, allow_tf32)
+    speedups = _on_cpu(spec, pattern, target)
     served = speedups.keys() & {each.schedule for each in found}
     best = max(served, key=lambda name: speedups[name], default=None)
     return Prediction(best, speedups[best]) if best is not None and speedups[best] >= MARGIN else None
@@ -74,8 +76,20 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
     return {folded_cpu.NAME: dense_ns / folded_ns, csr_cpu.NAME: dense_ns / data_ns}
 
 
-def _on_gpu(spec: ConvSpec, target: Target, found: Sequence[Space], ratio: float) -> dict[str, float]:
-    """The same of the spaces `found`, against a dense kernel that takes `ratio` times as long as cuDNN in TF32."""
-    times_us = [each.estimate_us for each in found if each.estimate_us is not None]
-    rival_us = ratio * cost_model.cudnn_us(spec, gpu_info(target))
-    return {data_cuda.NAME: rival_us / min(times_us)} if times_us else {}
+def _on_gpu(
+    spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Sequence[Space], allow_tf32: bool
+) -> Prediction | None:
+    """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN."""
+    gpu = gpu_info(target)
+    dense_us = cost_model.cudnn_us(spec, gpu)
+    if not allow_tf32:
+        k = pattern.size // spec.k
+        dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * k)
+    dense_us += 4 * pattern.size / gpu.dram_bytes_s * 1e6
+    known = {
+        (space, rank): time_us for space in found for rank, time_us in enumerate(space.starts_us) if time_us is not None
+    }
+    if not known or dense_us < MARGIN * min(known.values()):
+        return None
+    space, rank = best = min(known, key=lambda each: known[each])
+    return Prediction(space.name, dense_us / known[best], space.starts()[rank])

@@ -6,6 +6,8 @@ They are no business of ours but for one thing: beside fast convolutions, 5 ms o
 import tvm
 from tvm import s_tir, tirx
 
+from tvm_sparse.compiler.unscheduled import schedule_each
+
 # Outputs computed at a time: as many accumulators as stay in registers, whole vectors if the size allows.
 MOST_OUTPUTS = 128
 VECTORS = (16, 8, 4, 1)
@@ -14,13 +16,7 @@ VECTORS = (16, 8, 4, 1)
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_matmul")
 def schedule_matmul(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """`module` with every unscheduled (N, K) x (K, M) product vectorised along M and parallel over tiles of M."""
-    result = module.clone()
-    for name, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in (func.attrs or {}):
-            scheduled = _schedule(func)
-            if scheduled is not None:
-                result[name] = scheduled
-    return result
+    return schedule_each(module, _schedule)
 
 
 def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:

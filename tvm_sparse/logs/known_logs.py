@@ -34,8 +34,8 @@ def shipped_folder() -> Path:
     return Path(str(resources.files("tvm_sparse.tuning_logs")))
 
 
-def known_log(target: Target, first: Path | None = None) -> TuningLog:
-    """`first`, or the user's log for `target`, over all other logs of the user and those that are shipped.
+def known_log(target: Target, first: Path | None = None, *more: Path) -> TuningLog:
+    """`first`, or the user's log for `target`, over `more`, all other logs of the user and those that are shipped.
 
     Raises
     ------
@@ -45,8 +45,8 @@ def known_log(target: Target, first: Path | None = None) -> TuningLog:
     own = user_log(target)
     written = own if first is None else first
     others = [DEFAULT_LOG, own, *sorted(logs_folder().glob("*.jsonl")), *sorted(shipped_folder().rglob("*.jsonl*"))]
-    found = dict.fromkeys(path for path in others if path != written and path.is_file())
-    return TuningLog(written, unnamed=list(found))
+    found = dict.fromkeys(path for path in others if path not in (written, *more) and path.is_file())
+    return TuningLog(written, *more, unnamed=list(found))
 
 
 def origin(path: Path) -> str:

@@ -63,6 +63,7 @@ class TuningLog:
         self._lines: dict[str, TuningRecord] = {}
         self._paths: dict[str, Path] = {}
         self._by_spec: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
+        self._by_sum: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
         for path in (self.path, *self.layers):
             if path != self.path or path.exists():
                 self._read(path, (found for _, found in log_file.parse(path)))
@@ -94,6 +95,7 @@ class TuningLog:
             self._lines[line] = record
             self._paths[line] = path
             self._by_spec[record.spec].append(record)
+            self._by_sum[_sum_of(record.spec)].append(record)
 
     def path_of(self, record: TuningRecord) -> Path:
         """The file that one of this log's records was read from, the first of them, or was written to."""
@@ -139,13 +141,18 @@ class TuningLog:
         return _best_match(usable, pattern)
 
     def near(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
-        """As `lookup`, of records of other machines whose kernels run on this one and fit it: see `is_near`.
+        """As `lookup`, of what was not measured for this convolution here, but whose decisions are good candidates.
 
-        Their times say nothing about this machine; their decisions are good candidates.
+        First records of this machine for the convolution with another epilogue, then those of other machines whose
+        kernels run on this one and fit it: see `is_near`. Their times say little about this layer.
         """
-        others = (record for record in self._by_spec.get(spec, ()) if _is_ok(record) and not record.is_dense)
-        near = [each for each in others if mismatch(each, fingerprint) and is_near(each, fingerprint)]
-        return _best_match(near, pattern)
+        alike = self._by_sum.get(_sum_of(spec), ())
+        here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
+        others = [record for record in self._by_spec.get(spec, ()) if mismatch(record, fingerprint)]
+        for near in (here, [record for record in others if is_near(record, fingerprint)]):
+            if match := _best_match([each for each in near if _is_ok(each) and not each.is_dense], pattern):
+                return match
+        return None
 
     def dense(
         self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
@@ -267,6 +274,11 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     for record in filter(_is_ok, records):
         groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
     return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
+
+
+def _sum_of(spec: ConvSpec) -> ConvSpec:
+    """The convolution without what follows its sum."""
+    return replace(spec, bias=False, residual=False, relu=False, relu_max=math.inf)
 
 
 def _is_ok(record: TuningRecord) -> bool:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
 ACTIONS: dict[str, Action] = {"build": build, "lower": lower, "run": run, "replay": replay}
 
 
+class _NoTorch(MetaPathFinder):
+    """Hides torch, which TVM imports where it is installed: that costs seconds and is of no use here.
+
+    None in its place in `sys.modules` would do the same, but SciPy takes what is there for torch.
+    """
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        if fullname == "torch":
+            raise ModuleNotFoundError("torch is not imported in a worker", name=fullname)
+
+
 def serve(actions: Mapping[str, Action]) -> None:
     """Answer requests, each by the action of its name, until standard input closes or the tuner dies."""
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
@@ -97,8 +109,7 @@ def serve(actions: Mapping[str, Action]) -> None:
     # Answers go to the original standard output; whatever a compiler or kernel prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # TVM imports torch where it is installed, which costs seconds and is of no use here.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _NoTorch())
     for line in sys.stdin:
         request = json.loads(line)
         # A worker's first request is to say that it has started.
