@@ -18,15 +18,16 @@ def interleave(
 ) -> dict[str, tuple[float, ...]]:
     """Mean time of one call in each round, microseconds, by the name of the contender.
 
-    A round runs every contender in turn, each as often as fills `min_round_ms`, after a pause and one call that is not
-    counted: it wakes threads and fetches what the others have displaced from the caches.
+    A round runs every contender in turn, each as often as fills `min_round_ms`, after a pause and a quarter as many
+    calls, one at least, that are not counted: they wake threads and the clock, and fetch what the others have displaced
+    from the caches.
     """
     numbers = {name: _calls(call, min_round_ms * 1e3) for name, call in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             time.sleep(PAUSE_S)
-            call()
+            time_us(call, max(1, numbers[name] // 4))
             times[name].append(time_us(call, numbers[name]))
     return {name: tuple(values) for name, values in times.items()}
 

@@ -64,7 +64,7 @@ def measure(
         Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
     """
     module = torch_models.network(name, density)
-    x = torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    x = torch_models.images(batch)
     times_s = []
     for _ in range(2):
         start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ def network(name: str, density: float, seed: int = 0) -> Any:
         if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
             _draw(each.weight, density if _is_pruned(folded, each) else 1.0)
     return folded
+
+
+def images(batch: int) -> Any:
+    """Random images (batch, 3, 224, 224), the same each time."""
+    return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
 
 
 def _is_pruned(module: Any, layer: Any) -> bool:
@@ -93,6 +99,19 @@ def _eager(module: Any, x: Any) -> Callable[[], Any]:
     return call
 
 
+@dataclass(frozen=True)
+class _Replay:
+    """Replays a graph; keeps what it reads, which torch would give back to the GPU as the next graph is recorded."""
+
+    graph: Any
+    output: Any
+    read: tuple[Any, Any]
+
+    def __call__(self) -> Any:
+        self.graph.replay()
+        return self.output
+
+
 def _graph(module: Any, x: Any, tf32: bool) -> Callable[[], Any]:
     """Replays of a graph, recorded after cuDNN has chosen its algorithms by timing them."""
     _allow(tf32)
@@ -106,9 +125,4 @@ def _graph(module: Any, x: Any, tf32: bool) -> Callable[[], Any]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             output = module(x)
-
-    def call() -> Any:
-        graph.replay()
-        return output
-
-    return call
+    return _Replay(graph, output, (module, x))
