@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvm_sparse.autotune.options import TuneOptions as TuneOptions
+    from tvm_sparse.autotune.progress import Progress as Progress
     from tvm_sparse.autotune.session import tune as tune
     from tvm_sparse.compiler.build_model import compile as compile
     from tvm_sparse.conv.sparsity import SparsityPattern as SparsityPattern
@@ -29,6 +30,7 @@ _EXPORTS = {
     "CompiledModel": "tvm_sparse.runtime.compiled_model",
     "ConvSpec": "tvm_sparse.conv.spec",
     "MeasureOptions": "tvm_sparse.measure.outcome",
+    "Progress": "tvm_sparse.autotune.progress",
     "SparsityPattern": "tvm_sparse.conv.sparsity",
     "TuneOptions": "tvm_sparse.autotune.options",
     "TuningLog": "tvm_sparse.logs.tuning_log",

@@ -21,6 +21,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
@@ -163,6 +164,8 @@ def run(request: dict[str, Any]) -> Result:
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     with np.load(constants_path(request["library"]), allow_pickle=False) as made:
         constants = [made[name] for name in made]
+    # In a model the runtime does it.
+    packed_function.register()
     y = call(tvm.runtime.load_module(request["library"]), case.spec, arguments, constants, device)
     return {"worst": case.error(arguments, y)}
 

@@ -20,6 +20,7 @@ from tvm_sparse.scheduling.space import Space
 Choose = Callable[[Sequence[Any]], Any]
 KERNELS = ((1, 1), (3, 3), (5, 5), (7, 7), (1, 3), (3, 1), (2, 4), (5, 2), (1, 7))
 MAPS = (1, 2, 3, 4, 5, 7, 8, 11, 14, 19, 33)
+RELUS: tuple[dict[str, Any], ...] = ({}, {"relu": True}, {"relu": True, "relu_max": 2.0})
 DENSITIES = (0.1, 0.0, 0.02, 0.3, 0.5, 0.9, 1.0)
 STRUCTURES = ("unstructured", "dead filters", "dead channels", "vectors", "tiles", "2:4", "one a filter")
 # Of a batch of so many images not every one is compared.
@@ -117,7 +118,7 @@ def random_spec(choose: Choose) -> ConvSpec:
         groups=groups,
         bias=choose((False, True)),
         residual=choose((False, True)),
-        relu=choose((False, True)),
+        **choose(RELUS),
     )
 
 
@@ -125,7 +126,7 @@ def random_linear_case(choose: Choose) -> Case:
     """A case of a linear layer, or of a convolution whose filter covers the whole map."""
     channels = choose((64, 1, 3, 16, 300, 4096))
     rows = {"n": choose((1, 2, 3, 5, 8, 17, 40)), "c": channels, "k": choose((8, 1, 2, 5, 24))}
-    epilogue = {name: choose((False, True)) for name in ("bias", "residual", "relu")}
+    epilogue = {**{name: choose((False, True)) for name in ("bias", "residual")}, **choose(RELUS)}
     spec = ConvSpec(**rows, h=1, w=1, r=1, s=1, **epilogue)
     if choose((False, False, False, True)):
         h, w, groups = choose((1, 2, 7)), choose((2, 3, 5)), choose((1, 2, 4))

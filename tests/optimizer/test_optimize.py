@@ -2,6 +2,10 @@
 
 import json
 import time
+from dataclasses import replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import ClassVar
 
 import onnx
 import pytest
@@ -12,10 +16,12 @@ from torch import nn
 
 from tvm_sparse import optimize
 from tvm_sparse.autotune.session import tasks_of
+from tvm_sparse.cli.commands import optimize as command
 from tvm_sparse.cli.main import main
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.logs.known_logs import user_log
+from tvm_sparse.logs.known_logs import shipped_folder, user_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.optimizer import session
 from tvm_sparse.optimizer.picture import LivePicture, Picture
@@ -71,7 +77,7 @@ def interrupt_at(last):
 
 def test_it_measures_compiles_and_goes_on_the_next_time(module):
     picture = Seen(interrupt_at(6))
-    compiled = optimize(module, X, minutes=10, target=TARGET, picture=picture)
+    compiled = optimize(module, X, minutes=10, target=TARGET, progress=picture)
     assert picture.trials == 6 and picture.ended
     assert picture.notes[-1].startswith("interrupted: compiling the best that was found")
     check(module, compiled)
@@ -80,7 +86,7 @@ def test_it_measures_compiles_and_goes_on_the_next_time(module):
     (row,) = compiled.report()
     assert row["time_us"] is not None and "predicted" not in row["reason"]
     # The next run begins with what this one knows.
-    optimize(module, X, minutes=10, target=TARGET, picture=Seen(interrupt_at(3)))
+    optimize(module, X, minutes=10, target=TARGET, progress=Seen(interrupt_at(3)))
     log.refresh()
     keys = [(record.schedule, json.dumps(record.chosen)) for record in log.records]
     assert len(keys) == len(set(keys)) == 9
@@ -88,7 +94,7 @@ def test_it_measures_compiles_and_goes_on_the_next_time(module):
 
 def test_without_minutes_nothing_is_measured(module):
     picture = Seen()
-    compiled = optimize(module, X, minutes=0, target=TARGET, picture=picture)
+    compiled = optimize(module, X, minutes=0, target=TARGET, progress=picture)
     check(module, compiled)
     assert picture.trials == 0 and not user_log(TARGET).exists()
     assert compiled.report()[0]["reason"].startswith("predicted: ")
@@ -96,10 +102,95 @@ def test_without_minutes_nothing_is_measured(module):
 
 def test_the_time_asked_for_is_the_time_taken(module):
     picture, start_s = Seen(), time.monotonic()
-    optimize(module, X, minutes=0.2, target=TARGET, picture=picture)
+    optimize(module, X, minutes=0.2, target=TARGET, progress=picture)
     assert picture.trials > 0
     # The end lies before the last trial begins; a busy machine takes long over one.
     assert time.monotonic() - start_s < 60
+
+
+class Watch:
+    """A contest that notes until when it is to run."""
+
+    asked: ClassVar[list[float]] = []
+
+    def __init__(self, *_words):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_words):
+        pass
+
+    def run(self, end_s, _look):
+        self.asked.append(end_s)
+
+
+def asked_until(module, monkeypatch, minutes, seconds):
+    """Seconds after its start until which `optimize` measures, where compiling is estimated to take `seconds`."""
+    estimates = chain(seconds, repeat(seconds[-1]))
+    monkeypatch.setattr(session, "Contest", Watch)
+    monkeypatch.setattr(Watch, "asked", [])
+    monkeypatch.setattr(session, "compile_seconds", lambda *_words: next(estimates))
+    start_s = time.monotonic()
+    optimize(module, X, minutes=minutes, target=TARGET, progress=False)
+    return [round(end_s - start_s) for end_s in Watch.asked]
+
+
+def test_what_compiling_is_expected_to_take_is_kept_for_it(module, monkeypatch):
+    """Estimated again with what was found until then; half of the time is measured, however long that is."""
+    assert asked_until(module, monkeypatch, 2, [20, 5, 5]) == [100, 115, 115]
+    assert asked_until(module, monkeypatch, 2, [500]) == [60, 60, 60]
+
+
+def test_code_takes_longer_to_compile_than_data(module):
+    prepared = prepare(module, X)
+    (dense,) = decide(prepared.layers, TARGET, TuningLog("none.jsonl"), predict=False)
+    folded = replace(dense, schedule="folded_cpu:x")
+
+    def seconds(decision, target=TARGET, count=1):
+        return session.compile_seconds([(prepared, [decision])] * count, target)
+
+    assert seconds(folded) == pytest.approx(seconds(dense) + session.CODE_S * prepared.layers[0].pattern.nnz)
+    assert seconds(dense, count=2) == 2 * seconds(dense)
+    cuda = resolve_target('{"kind":"cuda","arch":"sm_90"}')
+    assert seconds(replace(dense, schedule="folded_cuda"), cuda) > seconds(replace(dense, schedule="data_cuda"), cuda)
+
+
+def test_several_batches(module):
+    compiled = optimize(module, X, minutes=0, target=TARGET, batch=[1, 3])
+    assert compiled.batches == (1, 3)
+    x = torch.randn(4, 8, 28, 28)
+    torch.testing.assert_close(compiled(x), module(x).detach(), rtol=1e-4, atol=1e-4)
+    picture = Seen(interrupt_at(1))
+    picture.start = lambda layers, _end_s: picture.notes.append(f"{layers} layers")
+    optimize(module, X, minutes=10, target=TARGET, batch=[1, 3], progress=picture)
+    assert picture.notes[0] == "2 layers"
+
+
+@pytest.mark.parametrize("named", [[], ["own.jsonl"], ["own.jsonl", "other.jsonl"]])
+def test_the_command_reads_what_is_known_too(named, tmp_path, monkeypatch):
+    """As Python's log does; what is named comes first, and the first of it is written."""
+    onnx.save(zoo.ONNX["block"], tmp_path / "m.onnx")
+    (tmp_path / "other.jsonl").touch()
+    user_log(resolve_target()).parent.mkdir(parents=True)
+    user_log(resolve_target()).touch()
+    logs = []
+    monkeypatch.setattr(command, "optimize", lambda *words, **_options: logs.append(words[4]) or optimize(*words))
+    words = [word for path in named for word in ("--tuning-records", path)]
+    assert main(["optimize", "m.onnx", "-o", "m.sparse", "--minutes", "0", *words]) == 0
+    (log,) = logs
+    assert log.path == (Path(named[0]) if named else user_log(resolve_target()))
+    assert log.layers == tuple(map(Path, named[1:]))
+    unnamed = [path for path, _ in log._unnamed]
+    assert any(shipped_folder() in path.parents for path in unnamed)
+    assert (user_log(resolve_target()) in unnamed) == bool(named)
+
+
+def test_the_command_takes_batches(tmp_path, capsys):
+    onnx.save(zoo.ONNX["block"], tmp_path / "m.onnx")
+    assert main(["optimize", "m.onnx", "-o", "m.sparse", "--minutes", "0", "--batch", "2", "--json"]) == 0
+    assert {row["batch"] for row in json.loads(capsys.readouterr().out)["layers"]} == {2}
 
 
 def test_a_layer_that_cannot_be_measured_is_told(module, monkeypatch):
@@ -108,7 +199,7 @@ def test_a_layer_that_cannot_be_measured_is_told(module, monkeypatch):
 
     monkeypatch.setattr("tvm_sparse.optimizer.contest.tune_layer", fail)
     picture = Seen()
-    check(module, optimize(module, X, minutes=1, target=TARGET, picture=picture))
+    check(module, optimize(module, X, minutes=1, target=TARGET, progress=picture))
     assert picture.notes == ["convolution: no dense kernel to compare with"] and picture.ended
 
 

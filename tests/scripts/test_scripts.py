@@ -129,6 +129,12 @@ def test_tune_and_bench(tmp_path):
     assert (tmp_path / "new.md").is_file()
 
 
+def test_two_searches_without_a_case_in_common_are_not_compared(tmp_path):
+    done = run("compare_spaces", tmp_path / "first.jsonl", tmp_path / "second.jsonl")
+    assert done.returncode == 2
+    assert done.stderr.startswith("logs: have no case that both tuned") and "Traceback" not in done.stderr
+
+
 def test_mistakes_are_one_sentence(tmp_path):
     log = tmp_path / "missing"
     for script, words, code in (

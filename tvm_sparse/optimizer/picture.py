@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
-from tvm_sparse.compiler.build_kernels import BuildProgress
+from tvm_sparse.compiler import build_progress
+from tvm_sparse.compiler.build_kernels import OnProgress
+from tvm_sparse.display.consoles import progress_console, watched_console
+from tvm_sparse.display.live_line import Interval, LiveLine
 from tvm_sparse.optimizer.contest import Contest, Entry
 
-# Seconds between two lines where the output is no terminal.
-PLAIN_INTERVAL_S = 30.0
+
+def picture_of(progress: Picture | bool | None) -> Picture:
+    """What `optimize` tells: `progress` where it is an object; else as `watched_console` says."""
+    if progress is not None and not isinstance(progress, bool):
+        return progress
+    console = watched_console(progress)
+    return Picture() if console is None else LivePicture(console)
 
 
 class Picture:
@@ -28,39 +36,34 @@ class Picture:
     def note(self, text: str) -> None:
         """Something that the user should know."""
 
-    def building(self, progress: BuildProgress) -> None:
-        """CUDA kernels of the model are being built."""
-
     def end(self) -> None:
-        """Measuring has ended, or was interrupted; the model is compiled."""
+        """Measuring has ended, or was interrupted."""
+
+    def compiling(self) -> AbstractContextManager[OnProgress | None]:
+        """The model is compiled within this context, whose value is told how far its CUDA kernels are."""
+        return nullcontext(None)
 
 
 class LivePicture(Picture):
-    """One live line on `console`; where that is no terminal and no notebook, a line every `PLAIN_INTERVAL_S`."""
+    """One live line on `console`; where that cannot renew lines, one now and then."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
-        self.console, self._clock = console or Console(stderr=True), clock
-        self._live: Live | None = None
+        self.console, self._clock = console or progress_console(), clock
         self._layers, self._trials, self._end_s, self._line = 0, 0, 0.0, ""
-        self._shown_s = clock()
+        self._live, self._interval = LiveLine(self.console, lambda: self._line), Interval(clock)
 
     def start(self, layers: int, end_s: float) -> None:
         """Measuring begins."""
         self._layers, self._end_s = layers, end_s
-        if self.console.is_terminal or self.console.is_jupyter:
-            self._live = Live(console=self.console, get_renderable=lambda: Text(self._line, style="cyan"))
-            self._live.start()
+        self._line = f"layers 0/{layers}: the first is being measured"
+        self._live.start()
 
     def trial(self, contest: Contest, entry: Entry) -> None:
         """A trial of a layer has ended."""
         self._trials += 1
-        self._show(self._text(contest, entry))
-
-    def _show(self, line: str) -> None:
-        self._line = line
-        if self._live is None and self._clock() - self._shown_s >= PLAIN_INTERVAL_S:
-            self._shown_s = self._clock()
-            self.console.print(Text(line))
+        self._line = self._text(contest, entry)
+        if not self._live.is_shown and self._interval.is_due():
+            self.console.print(Text(self._line))
 
     def _text(self, contest: Contest, entry: Entry) -> str:
         measured = sum(each.layers for each in contest.entries if each.time_us < float("inf"))
@@ -76,14 +79,12 @@ class LivePicture(Picture):
         """Something that the user should know."""
         self.console.print(Text(text))
 
-    def building(self, progress: BuildProgress) -> None:
-        """CUDA kernels are being built."""
-        self._show(f"building kernels {progress.done}/{progress.total}, about {progress.eta_s:.0f} s left")
-
     def end(self) -> None:
         """Measuring has ended: the last line stays."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-        elif self._line:
+        self._live.stop()
+        if self._trials:
             self.console.print(Text(self._line))
+
+    def compiling(self) -> AbstractContextManager[OnProgress | None]:
+        """A line while the model is compiled."""
+        return build_progress.shown(self.console, self._clock)

@@ -7,28 +7,36 @@ the model gains most (`contest`); whatever was measured is in the user's log, an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
+from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.optimizer.contest import Contest
-from tvm_sparse.optimizer.picture import LivePicture, Picture
-from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.optimizer.picture import Picture, picture_of
+from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.target.cpu import compiler_count
 from tvm_sparse.target.resolve import resolve_target
 
 DEFAULT_MINUTES = 5.0
-# Seconds that are kept for the compilation: a layer, and a non-zero, which may be folded.
-LAYER_S, NON_ZERO_S = 0.5, 2e-5
+# Seconds that compiling takes: a model, a layer, which is verified too, and a non-zero that LLVM has as code. What a
+# CUDA kernel takes is `KernelRequest.build_s`.
+MODEL_S, LAYER_S, CODE_S = 1.0, 0.4, 5e-5
+# How often the time for compiling is estimated, each time with the kernels that were found until then.
+LOOKS = 3
 # Trials of a layer that one search makes, those that are known not counted, and at a time; of dense kernels few.
-OPTIONS = TuneOptions(trials=32, batch=4, dense_trials=2)
+# When a layer has had enough is the contest's to say.
+OPTIONS = TuneOptions(trials=32, batch=4, dense_trials=2, patience=None)
 
 
 class _Notes(Progress):
@@ -50,22 +58,26 @@ def optimize(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     allow_tf32: bool = False,
-    picture: Picture | None = None,
-) -> CompiledModel:
+    batch: int | Sequence[int] | None = None,
+    progress: Picture | bool | None = None,
+) -> AnyModel:
     """Make a model as fast as `minutes` allow, compilation included, and compile it.
 
     Ctrl-C ends the measuring; what is best until then is compiled. A second one ends that too.
 
     Parameters
     ----------
-    source, example_inputs, shapes, target, allow_tf32
-        As `tvm_sparse.compile` takes them.
+    source, example_inputs, shapes, target, allow_tf32, batch
+        As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs.
     minutes
-        How long it may take, about; with 0 nothing is measured, and layers that no log knows get predicted kernels.
+        How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
+        nothing is measured, and layers that no log knows get predicted kernels.
     log
-        Where trials are kept, and looked up first; without one the user's own (`known_logs`). Known logs are read too.
-    picture
-        What shows how far it is; None: `LivePicture`, a line on standard error or in a notebook.
+        Where trials are kept, and looked up first: a path, or None for the user's own log (`known_logs`). Known logs
+        are read too; with a `TuningLog` only what that reads.
+    progress
+        What is told how far it is: a `Picture` of yours; True, a line on standard error; False, nobody; None, that line
+        where standard error is a terminal or Jupyter runs.
 
     Raises
     ------
@@ -77,25 +89,57 @@ def optimize(
     if not 0 <= minutes < float("inf"):
         raise UsageError("minutes", "is no time to spend", minutes, "0 or more")
     end_s = time.monotonic() + 60 * minutes
-    resolved, picture = resolve_target(target), picture or LivePicture()
+    resolved, picture = resolve_target(target), picture_of(progress)
     log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
     log.require_known_schema()
-    prepared = prepare(source, example_inputs, shapes)
-    compile_s = sum(LAYER_S + NON_ZERO_S * layer.pattern.nnz for layer in prepared.layers)
-    end_s -= min(compile_s, 60 * minutes / 2)
+    sizes = [None] if batch is None else batch_sizes(batch)
+    models = [prepare(source, example_inputs, shapes, size) for size in sizes]
     if minutes:
-        improve(prepared, resolved, log, end_s, picture)
-    decisions = decide(prepared.layers, resolved, log, allow_tf32, predict=True)
-    return build(prepared, decisions, resolved, picture.building)
+        start_s = end_s - 60 * minutes
+
+        def stop_s() -> float:
+            chosen = [(each, decide(each.layers, resolved, log, allow_tf32, predict=True)) for each in models]
+            # A model that takes long to compile is measured nevertheless.
+            return max(end_s - compile_seconds(chosen, resolved), (start_s + end_s) / 2)
+
+        improve(models, resolved, log, stop_s, picture)
+    compiled = []
+    for prepared in models:
+        with picture.compiling() as on_progress:
+            decisions = decide(prepared.layers, resolved, log, allow_tf32, predict=True)
+            compiled.append(build(prepared, decisions, resolved, on_progress))
+    return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 
-def improve(prepared: PreparedModel, target: Any, log: TuningLog, end_s: float, picture: Picture) -> None:
-    """Measure into `log` until the clock shows `end_s`, nothing more is to be had, or Ctrl-C."""
-    tasks = tasks_of(prepared.layers)
-    picture.start(len(prepared.layers), end_s)
+def compile_seconds(chosen: Sequence[tuple[PreparedModel, Sequence[Decision]]], target: Any) -> float:
+    """About how long compiling models as decided takes, if nothing of them was built before."""
+    seconds = 0.0
+    for prepared, decisions in chosen:
+        requests = [KernelRequest.of(*each) for each in zip(prepared.layers, decisions, strict=True)]
+        if target.kind.name == "cuda":
+            distinct = {(each.schedule, each.pattern.value_digest): each.build_s for each in requests}
+            kernels_s = sum(distinct.values()) / compiler_count()
+        else:
+            kernels_s = sum(CODE_S * each.pattern.nnz for each in requests if each.schedule.startswith("folded"))
+        seconds += MODEL_S + LAYER_S * len(prepared.layers) + kernels_s
+    return seconds
+
+
+def improve(
+    models: Sequence[PreparedModel], target: Any, log: TuningLog, stop_s: Callable[[], float], picture: Picture
+) -> None:
+    """Measure into `log` until the clock shows `stop_s`, nothing more is to be had, or Ctrl-C.
+
+    `stop_s` is asked again when its time has come: what was measured may be compiled faster than what was expected.
+    """
+    tasks = [task for prepared in models for task in tasks_of(prepared.layers)]
+    end_s = stop_s()
+    picture.start(sum(len(prepared.layers) for prepared in models), end_s)
     try:
         with Contest(tasks, target, log, OPTIONS, _Notes(picture)) as contest:
-            contest.run(end_s, lambda entry: picture.trial(contest, entry))
+            for _ in range(LOOKS):
+                contest.run(end_s, lambda entry: picture.trial(contest, entry))
+                end_s = stop_s()
     except KeyboardInterrupt:
         picture.note("interrupted: compiling the best that was found; press Ctrl-C again to stop")
     finally:
