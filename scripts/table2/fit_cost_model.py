@@ -5,8 +5,8 @@
 
 Least squares of the logarithm of estimated over measured time, each convolution weighing alike however many of its
 kernels were timed. Logs keep winners: what makes a kernel slow is seen in few of them, so a constant leaves its value
-only as far as the times insist. Shown are errors before and after; only with ``--write`` are the constants kept, for the card whose
-kernels these are. All records have to be of one card.
+only as far as the times insist. Shown are errors before and after; only with ``--write`` are the constants kept, for
+the card whose kernels these are. All records have to be of one card.
 """
 
 import argparse
