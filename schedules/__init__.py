@@ -30,6 +30,7 @@ from tvm_sparse.schedules import (
     generated_cuda,
     linear_cpu,
     linear_cuda,
+    vector_cpu,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
@@ -38,6 +39,7 @@ from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 SCHEDULES: tuple[ModuleType, ...] = (
     folded_cpu,
     generated_cpu,
+    vector_cpu,
     csr_cpu,
     linear_cpu,
     dense_cpu,

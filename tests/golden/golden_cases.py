@@ -35,6 +35,8 @@ class Case:
     spec: ConvSpec
     decisions: dict[str, int | str] | None = None
     nnz: int = 5
+    # Filters that share their zeros.
+    length: int = 1
 
     @property
     def kind(self) -> str:
@@ -51,10 +53,11 @@ class Case:
     @cached_property
     def code(self) -> str:
         """The stage that is kept, all of it."""
-        target, weight = Target(TARGETS[self.kind]), np.zeros(self.spec.weight_shape, np.float32)
+        target, weight = Target(TARGETS[self.kind]), np.zeros(self.spec.weight_shape, np.float32)[:: self.length]
         # Whole numbers 2, -3, 4, ... at equal distances.
         places = np.linspace(1, weight.size - 2, self.nnz).astype(int)
         weight.flat[places] = [(-1) ** i * (i + 2) for i in range(self.nnz)]
+        weight = weight.repeat(self.length, axis=0)
         space = find_space(self.space, self.spec, SparsityPattern.of(weight), target)
         generated = {"cpu": _as_generated, "cuda": _as_generated_cuda}[self.kind]
         decisions = generated(space) if isinstance(space, GeneratedSpace) else self.decisions
@@ -135,6 +138,7 @@ CASES = {
     "folded_cpu-direct": Case("folded_cpu:rows2x8-direct", ConvSpec(1, 4, 2, 8, 4, 1, 1, residual=True)),
     "generated_cpu": Case("generated_cpu", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),
     "csr_cpu": Case("csr_cpu", ConvSpec(1, 2, 6, 8, 2, 3, 3, **PADDED)),
+    "vector_cpu": Case("vector_cpu", ConvSpec(1, 2, 6, 8, 4, 3, 3, **PADDED), length=2),
     "linear_cpu-single": Case("linear_cpu:single", ConvSpec(1, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
     "linear_cpu-images": Case("linear_cpu:images8x2", ConvSpec(16, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
     "dense_cpu-rows": Case("dense_cpu:rows1x10-block", ConvSpec(1, 2, 6, 8, 2, 3, 3, **PADDED)),

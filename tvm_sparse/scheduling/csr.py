@@ -54,15 +54,22 @@ def places_of_pixel(spec: ConvSpec) -> np.ndarray:
 
 
 def csr_function(
-    spec: ConvSpec, nnz: int, body: Callable[[dict[str, tirx.Var]], None], offsets: str = "int32", rows: int = 0
+    spec: ConvSpec,
+    nnz: int,
+    body: Callable[[dict[str, tirx.Var]], None],
+    offsets: str = "int32",
+    rows: int = 0,
+    shared: int = 1,
 ) -> tirx.PrimFunc:
     """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument.
 
-    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1.
+    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1; `shared` non-zeros have
+    one offset.
     """
+    positions = max(nnz // shared, 1)
     weight = {
-        "values": ((max(nnz, 1),), spec.dtype),
-        "offsets": ((max(nnz, 1),), offsets),
+        "values": ((positions * shared,), spec.dtype),
+        "offsets": ((positions,), offsets),
         "rows": ((rows or spec.k + 1,), "int32"),
     }
     return written_function(spec, weight, body)

@@ -1,0 +1,136 @@
+"""Kernels of vectors of filters on CPUs: right for every convolution, and as few loads as promised."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_convolutions import MAX_WEIGHTS, Case, random_kernel, random_spec, random_weight, run
+
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import csr_cpu, make_kernel, spaces_of, vector_cpu
+from tvm_sparse.scheduling.space import NotApplicable
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import resolve_target
+
+TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
+LENGTHS = (2, 4, 8, 16)
+WIDE = ConvSpec(1, 160, 10, 10, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
+
+
+def vectors(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
+    """A weight whose every `length` filters share their zeros."""
+    full = random_weight(spec, 1.0, "unstructured", seed, integers)
+    mask = np.random.default_rng(seed).random((spec.k // length, *spec.weight_shape[1:])) < density
+    return full * mask.repeat(length, axis=0)
+
+
+def test_matches_the_reference() -> None:
+    """Any convolution, vectors of any length, any space and decisions: integers exactly, others within the bound."""
+    checked = set()
+
+    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=HealthCheck)
+    @given(st.integers(0, 2**20))
+    def check(seed: int) -> None:
+        choose = random.Random(seed).choice
+        spec, length = random_spec(choose), choose(LENGTHS)
+        spec = replace(spec, k=spec.k * length)
+        channels = max(1, min(spec.c // spec.groups, 4 * MAX_WEIGHTS // (spec.k * spec.r * spec.s)))
+        spec = replace(spec, c=channels * spec.groups)
+        integers = choose((True, False))
+        case = Case(spec, vectors(spec, length, choose((0.1, 0.3, 0.8)), seed, integers), seed, integers)
+        pattern = SparsityPattern.of(case.weight)
+        if not pattern.structure.startswith("vector"):
+            return
+        space = choose(vector_cpu.spaces(spec, pattern, TARGET))
+        checked.add(space.tile.filters)
+        kernel = random_kernel(space, case.weight, choose)
+        assert case.worst(kernel, TARGET) <= 1, f"{space.name}, {case!r}"
+
+    check()
+    assert checked == {*vector_cpu.FILTERS}
+
+
+@pytest.mark.parametrize("integers", [True, False])
+def test_channels_in_steps_are_added_up(integers: bool) -> None:
+    """Of a group with more channels than the cache holds a step at a time, with epilogue; some steps are empty."""
+    weight = vectors(WIDE, 8, 0.1, 3, integers)
+    weight[:, 64:96] = 0
+    case = Case(WIDE, weight, 5, integers)
+    spaces = vector_cpu.spaces(WIDE, SparsityPattern.of(weight), TARGET)
+    stepping = [space for space in spaces if space.steps > 1]
+    assert stepping and len(stepping) < len(spaces)
+    for space in spaces:
+        assert case.worst(make_kernel(space.name, WIDE, weight, TARGET), TARGET) <= 1
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_agrees_with_unstructured_kernels_exactly(length: int) -> None:
+    """The same whole numbers, folded, as compressed rows and in vectors."""
+    spec = ConvSpec(2, 12, 9, 11, 32, 3, 3, padding=(1, 0, 1, 2), stride=(2, 1), bias=True, residual=True, relu=True)
+    weight, arguments = vectors(spec, length, 0.2, length, True), reference.random_arguments(spec, 1, integers=True)
+    first, *others = (
+        run(make_kernel(name, spec, weight, TARGET), spec, arguments, TARGET)
+        for name in ("vector_cpu", "csr_cpu", "folded_cpu")
+    )
+    assert first.any()
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
+def test_tiles_fit_the_registers_and_the_vectors() -> None:
+    """On every vector unit; tiles divide the vectors of a pattern and the pixels of a layout."""
+    spec = ConvSpec(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    for length in (2, 4, 6, 32):
+        spec = replace(spec, k=2 * length)
+        pattern = SparsityPattern.of(vectors(spec, length, 0.1, 0, True))
+        for name in ("x86-64-v4", "x86-64-v3"):
+            target = resolve_target({"kind": "llvm", "mcpu": name, "num-cores": 1})
+            cpu = CpuInfo.of(target)
+            spaces = vector_cpu.spaces(spec, pattern, target)
+            assert spaces
+            for space in spaces:
+                tile = space.tile
+                assert tile.filters * tile.vectors + tile.vectors < cpu.registers
+                assert length % tile.filters == 0 and space.layout.vectors % tile.vectors == 0
+    assert {space.tile.filters for space in spaces} == {4}
+
+
+def test_a_position_is_stored_once_for_its_filters() -> None:
+    """As many times fewer offsets as a tile has filters, for the same values."""
+    weight = vectors(WIDE, 8, 0.1, 0, True)
+    pattern = SparsityPattern.of(weight)
+    space = vector_cpu.spaces(WIDE, pattern, TARGET)[0]
+    values, offsets, _ = space.constants(weight)
+    assert values.size == pattern.nnz == offsets.size * space.tile.filters
+    csr_values, csr_offsets, _ = csr_cpu.spaces(WIDE, pattern, TARGET)[0].constants(weight)
+    assert csr_offsets.size == csr_values.size == values.size
+    assert sorted(values) == sorted(csr_values)
+
+
+def test_infinite_inputs_meet_no_zero_weight() -> None:
+    """A pixel that no weight reads may be infinite or NaN."""
+    spec = ConvSpec(1, 4, 8, 8, 8, 1, 1)
+    weight = vectors(spec, 8, 1.0, 0, False)
+    weight[:, 2] = 0
+    x = np.random.default_rng(0).standard_normal(spec.input_shape).astype(np.float32)
+    x[0, 2] = np.inf
+    assert np.isfinite(run(make_kernel("vector_cpu", spec, weight, TARGET), spec, {"x": x}, TARGET)).all()
+
+
+def test_other_zeros_are_refused_by_name() -> None:
+    """A sentence with what was found and what it is for."""
+    weight = random_weight(WIDE, 0.1, "unstructured", 0, False)
+    pattern = SparsityPattern.of(weight)
+    with pytest.raises(NotApplicable, match="the zeros are unstructured; it is for filters that share their zeros"):
+        vector_cpu.spaces(WIDE, pattern, TARGET)
+    assert "vector_cpu" in spaces_of(WIDE, pattern, TARGET)[1]
+    long = ConvSpec(2**28, 1, 1, 1, 2, 1, 1)
+    with pytest.raises(NotApplicable, match="32-bit"):
+        vector_cpu.spaces(long, replace(pattern, structure="vector2"), TARGET)
