@@ -33,6 +33,14 @@ def test_code_pays_on_large_maps_and_data_on_small_ones():
     assert guess(ConvSpec(64, 64, 7, 7, 64, 3, 3, **padded), 0.1) == "folded_cpu"
 
 
+def test_vectors_of_filters_are_seen():
+    spec = ConvSpec(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
+    weight = normal_weight(ConvSpec(1, 64, 56, 56, 16, 3, 3), 0.1, 0).repeat(4, axis=0)
+    assert predicted(spec, SparsityPattern.of(weight), CPU).schedule == "vector_cpu"
+    shuffled = np.random.default_rng(0).permuted(weight.reshape(64, -1), axis=1).reshape(weight.shape)
+    assert predicted(spec, SparsityPattern.of(shuffled), CPU).schedule == "folded_cpu"
+
+
 @pytest.mark.parametrize("density", [0.6, 1.0])
 def test_dense_weights_stay_dense(density):
     assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1)), density) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_convolutions import Case, random_case, random_kernel, run
+from random_convolutions import Case, random_case, random_kernel, random_weight, run
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
@@ -83,6 +83,18 @@ def test_one_kernel_serves_every_weight_with_as_many_non_zeros(target: Target) -
     arguments = reference.random_arguments(spec, 0, integers=True)
     y = run(Kernel(first.func, second.constants), spec, arguments, target)
     np.testing.assert_array_equal(y, reference.conv2d(spec, arguments["x"], weights[1]))
+
+
+def test_many_channels_are_taken_in_steps(target: Target) -> None:
+    """Spaces for groups with more channels than the level-1 cache holds; others have none."""
+    spec = ConvSpec(1, 128, 9, 9, 6, 3, 3, padding=(1, 1, 1, 1), groups=2, bias=True, relu=True)
+    for case in (Case(spec, random_weight(spec, 0.05, "unstructured", seed, seed > 0), 3, seed > 0) for seed in (0, 1)):
+        stepping = [each for each in csr_cpu.spaces(spec, SparsityPattern.of(case.weight), target) if each.steps > 1]
+        assert stepping and all(each.tile.channels * each.steps == 64 for each in stepping)
+        for space in stepping:
+            assert case.worst(make_kernel(space.name, spec, case.weight, target), target) <= 1
+    few = ConvSpec(1, 8, 9, 9, 6, 3, 3)
+    assert {each.steps for each in csr_cpu.spaces(few, SparsityPattern.of(np.ones(few.weight_shape)), target)} == {1}
 
 
 def test_buffers_beyond_32_bit_indices_are_refused(target: Target) -> None:

@@ -14,15 +14,25 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import csr_cpu, data_cuda, folded_cpu, folded_cuda, linear_cpu, linear_cuda, spaces_of
+from tvm_sparse.schedules import (
+    csr_cpu,
+    data_cuda,
+    folded_cpu,
+    folded_cuda,
+    linear_cpu,
+    linear_cuda,
+    spaces_of,
+    vector_cpu,
+)
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 
-# Nanoseconds: a multiply-add of a vector in a folded kernel, with weights as data, and of the best dense library.
-FOLDED_NS, DATA_NS, DENSE_NS = 0.6, 0.95, 0.2
+# Nanoseconds: a multiply-add of a vector in a folded kernel, with weights as data, with weights as data in vectors of
+# four filters or more, and of the best dense library.
+FOLDED_NS, DATA_NS, VECTOR_NS, DENSE_NS = 0.6, 0.95, 0.5, 0.2
 # To fetch the code of a non-zero, and its value and offset, once a call.
 CODE_NS, PAIR_NS = 10.0, 1.0
 # A linear layer's non-zero and image against a dense weight and image, where both come from memory.
@@ -52,7 +62,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
-    names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, linear_cpu.NAME]
+    names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         return _on_gpu(spec, pattern, target, found, allow_tf32)
@@ -73,7 +83,9 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
     dense_ns = pattern.size * vectors * DENSE_NS
     folded_ns = pattern.nnz * (vectors * FOLDED_NS + CODE_NS)
     data_ns = pattern.nnz * (vectors * DATA_NS + PAIR_NS)
-    return {folded_cpu.NAME: dense_ns / folded_ns, csr_cpu.NAME: dense_ns / data_ns}
+    vector_ns = pattern.nnz * (vectors * VECTOR_NS + PAIR_NS)
+    times_ns = {folded_cpu.NAME: folded_ns, csr_cpu.NAME: data_ns, vector_cpu.NAME: vector_ns}
+    return {name: dense_ns / time_ns for name, time_ns in times_ns.items()}
 
 
 def _on_gpu(

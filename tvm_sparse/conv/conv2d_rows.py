@@ -43,19 +43,22 @@ class RowGroups:
         pixels = (rows - 1) * row_stride + spec.out_w
         return cls(rows, row_stride, -(-pixels // lanes), lanes)
 
-    def length(self, spec: ConvSpec) -> int:
-        """Floats of a phase of a packed channel that vectors may touch."""
-        groups = spec.out_h // self.rows
+    def length(self, spec: ConvSpec, groups: int | None = None) -> int:
+        """Floats of a phase of a packed channel that vectors of so many groups, by default all, may touch."""
+        groups = groups or spec.out_h // self.rows
         rows_down = (spec.r - 1) * spec.dilation[0] // spec.stride[0]
         columns_right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
         start_of_last = (groups - 1) * self.rows * self.row_stride
         return start_of_last + self.vectors * self.lanes + rows_down * self.row_stride + columns_right
 
-    def packed_shape(self, spec: ConvSpec) -> tuple[int, int, int, int]:
-        """(phases of rows, phases of columns, rows, columns) of a packed channel; of phases those that taps use."""
+    def packed_shape(self, spec: ConvSpec, groups: int | None = None) -> tuple[int, int, int, int]:
+        """(phases of rows, phases of columns, rows, columns) of a packed channel, for so many groups or all.
+
+        Of phases there are those that taps use.
+        """
         extents = zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True)
         down, right = (min(stride, (taps - 1) * dilation + 1) for stride, taps, dilation in extents)
-        return down, right, -(-self.length(spec) // self.row_stride), self.row_stride
+        return down, right, -(-self.length(spec, groups) // self.row_stride), self.row_stride
 
     def reads_input(self, spec: ConvSpec) -> bool:
         """Whether an input channel, as it lies in memory, already is a packed channel."""

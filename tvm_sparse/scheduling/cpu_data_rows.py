@@ -10,10 +10,12 @@ those of vectors (`vector_cpu`), with as many times fewer loads and offsets.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue, padded
@@ -21,6 +23,25 @@ from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
+
+
+class Pack(Enum):
+    """Where the input is packed: nowhere, where it can be read as it is; first of all; or by groups of rows.
+
+    What a group of rows reads stays in the level-2 cache for all filters, and is packed with the rows that the next
+    group reads too.
+    """
+
+    DIRECT = "direct"
+    ROOT = "root"
+    GROUP = "group"
+
+
+class Order(IntEnum):
+    """What passes by while the other stays in the level-1 cache: all pixels of a group of rows, or all filters."""
+
+    PIXELS_INSIDE = 0
+    FILTERS_INSIDE = 1
 
 
 @dataclass(frozen=True)
@@ -35,16 +56,69 @@ class DataTile:
         return f"tile{self.filters}x{self.vectors}-channels{self.channels}"
 
 
-def packed_channel(spec: ConvSpec, layout: RowGroups) -> int:
-    """Floats of a packed channel."""
-    return spec.h * spec.w if layout.reads_input(spec) else math.prod(layout.packed_shape(spec))
+@dataclass(frozen=True)
+class PackedRows:
+    """How the input lies for a kernel: images of `parts`, one a group of rows or one in all, of packed channels."""
 
+    spec: ConvSpec
+    layout: RowGroups
+    pack: Pack
 
-def require_short(spec: ConvSpec, layout: RowGroups) -> None:
-    """Raise NotApplicable where 32-bit indices do not reach all of the packed input or the output."""
-    longest = max(spec.n * spec.c * packed_channel(spec, layout), spec.n * spec.k * spec.out_h * layout.row_stride)
-    if longest > MAX_ELEMENTS:
-        raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
+    def __str__(self) -> str:
+        return f"rows{self.layout.rows}x{self.layout.row_stride}"
+
+    @property
+    def parts(self) -> int:
+        """Groups of rows that are packed by themselves."""
+        return self.spec.out_h // self.layout.rows if self.pack is Pack.GROUP else 1
+
+    @property
+    def channel_shape(self) -> tuple[int, int, int, int]:
+        """(phases of rows, phases of columns, rows, columns) of a packed channel."""
+        return self.layout.packed_shape(self.spec, 1 if self.pack is Pack.GROUP else None)
+
+    @property
+    def channel(self) -> int:
+        """Floats of a packed channel."""
+        return self.spec.h * self.spec.w if self.pack is Pack.DIRECT else math.prod(self.channel_shape)
+
+    @property
+    def group_step(self) -> int:
+        """Floats from a group's first pixel to the next one's, where they lie in one part."""
+        return 0 if self.pack is Pack.GROUP else self.layout.rows * self.layout.row_stride
+
+    def places(self) -> np.ndarray:
+        """Where taps (C, R, S) lie in a part, relative to the output pixel."""
+        spec, (_, phases_x, height, width) = self.spec, self.channel_shape
+        c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
+        (rows, phase_y), (columns, phase_x) = (
+            np.divmod(tap * dilation, stride)
+            for tap, dilation, stride in zip((r, s), spec.dilation, spec.stride, strict=True)
+        )
+        phase = phase_y * phases_x + phase_x
+        return c * self.channel + (phase * height + rows) * width + columns
+
+    def require_short(self) -> None:
+        """Raise NotApplicable where 32-bit indices do not reach all of the packed input or the output."""
+        spec = self.spec
+        longest = spec.n * max(spec.c * self.parts * self.channel, spec.k * spec.out_h * self.layout.row_stride)
+        if longest > MAX_ELEMENTS:
+            raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
+
+    def write(self, x: tirx.Var) -> tirx.Var:
+        """Write stage ``pack``, which copies `x` to a new buffer (n, part, place)."""
+        spec, (phases_y, phases_x, height, width) = self.spec, self.channel_shape
+        packed = new_buffer("packed", (spec.n, self.parts, spec.c * self.channel))
+        extents = (spec.n, self.parts, spec.c, phases_y, phases_x, height, width)
+        with T.grid(*extents) as loops, T.sblock("pack"):
+            n, part, c, phase_y, phase_x, row, column = T.axis.remap("S" * len(extents), loops)
+            place = ((c * phases_y + phase_y) * phases_x + phase_x) * (height * width) + row * width + column
+            T.reads(whole(x, n, c))
+            T.writes(packed[n, part, place])
+            y = (part * self.layout.rows + row) * spec.stride[0] + phase_y
+            value = padded(spec, x, n, c, y, column * spec.stride[1] + phase_x)
+            T.buffer_store(packed, value, [n, part, place])
+        return packed
 
 
 class DataRowSpace(HandMadeSpace):
@@ -54,63 +128,68 @@ class DataRowSpace(HandMadeSpace):
     row in `rows`: of all tiles of filters the positions in the first `channels`, then in the next.
     """
 
-    def __init__(self, name: str, variant: str, spec: ConvSpec, nnz: int, layout: RowGroups, tile: DataTile):
-        self.spec, self.layout, self.tile = spec, layout, tile
-        self.blocks, self.steps = spec.k // tile.filters, spec.c // spec.groups // tile.channels
+    def __init__(self, name: str, variant: str, nnz: int, packed: PackedRows, tile: DataTile):
+        packed.require_short()
+        self.spec, self.layout, self.packed, self.tile = packed.spec, packed.layout, packed, tile
+        self.blocks, self.steps = self.spec.k // tile.filters, self.spec.c // self.spec.groups // tile.channels
         row_ends = self.blocks * self.steps + 1
-        func = csr_function(spec, nnz, self._write, rows=row_ends, shared=tile.filters)
+        func = csr_function(self.spec, nnz, self._write, rows=row_ends, shared=tile.filters)
         super().__init__(name, variant, func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         tile = self.tile
         # Filters of a tile share their zeros: the first one's stand for all.
-        _, offsets, rows = stretch(weight[:: tile.filters], _places(self.spec, self.layout))
+        _, offsets, _ = stretch(weight[:: tile.filters], self.packed.places())
         block, c, r, s = np.nonzero(weight[:: tile.filters])
-        values = weight.reshape(self.blocks, tile.filters, *weight.shape[1:])[block, :, c, r, s]
+        values = weight.reshape(self.blocks, tile.filters, *weight.shape[1:])[block, :, c, r, s].astype(np.float32)
         row = c // tile.channels * self.blocks + block
         order = np.argsort(row, kind="stable")
-        rows = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=self.blocks * self.steps))]).astype(np.int32)
+        ends = np.cumsum(np.bincount(row, minlength=self.blocks * self.steps))
+        rows = np.concatenate([[0], ends]).astype(np.int32)
         # One element stays where there is no non-zero.
-        if not order.size:
-            return np.zeros(tile.filters, np.float32), offsets, rows
-        return values[order].astype(np.float32).ravel(), offsets[order], rows
+        return (values[order].ravel(), offsets[order], rows) if order.size else (np.zeros(1, "f4"), offsets, rows)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        spec, layout, tile = self.spec, self.layout, self.tile
-        filters = [tile.filters * each for each in divisors(self.blocks, 32)]
-        blocks = divisors(spec.out_h // layout.rows)
-        filters_block = choose.one_of("filters", filters, nearest(filters, 8 if tile.filters == 1 else 64))
+        layout, pack = self.layout, self.packed.pack
+        blocks = [1] if pack is Pack.GROUP else divisors(self.spec.out_h // layout.rows)
+        filters = [self.tile.filters * each for each in divisors(self.blocks, 32)]
+        filters_block = choose.one_of("filters", filters, nearest(filters, 8 if self.tile.filters == 1 else 64))
         rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
-        conv = sch.get_sblock("conv")
         n, k, y, x = sch.get_loops(sch.get_sblock("out"))
         k_outer, k_inner = sch.split(k, [None, filters_block])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
-        sch.reorder(n, k_outer, block, group, k_inner, row, x)
-        if tile.filters == 1:
-            sch.compute_at(conv, k_inner, preserve_unit_loops=True)
-        else:
-            sch.compute_at(conv, block, preserve_unit_loops=True)
-            *_, step, filter_tile, row_group, vector = sch.get_loops(conv)
-            # What the filters of a block read of a vector stays in the level-1 cache.
-            sch.reorder(step, row_group, vector, filter_tile)
-        sch.parallel(sch.fuse(n, k_outer, block))
-        if not layout.reads_input(spec):
-            sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
+        outer = [block, k_outer] if pack is Pack.GROUP else [k_outer, block]
+        sch.reorder(n, *outer, group, k_inner, row, x)
+        self._schedule_conv(sch, choose, outer[-1] if pack is Pack.GROUP or self.tile.filters > 1 else k_inner)
+        if pack is Pack.GROUP:
+            sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
+        elif pack is Pack.ROOT:
+            sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:3]))
+        sch.parallel(sch.fuse(n, block) if pack is Pack.GROUP else sch.fuse(n, *outer))
+
+    def _schedule_conv(self, sch: Schedule, choose: Choose, place: LoopRV) -> None:
+        """Compute the sums of a block of filters, or of one filter, at the loop `place`."""
+        conv = sch.get_sblock("conv")
+        sch.compute_at(conv, place, preserve_unit_loops=True)
+        if self.tile.filters == 1 and self.packed.pack is not Pack.GROUP:
+            return
+        block, group, vector, *step = sch.get_loops(conv)[(-4 if self.steps > 1 else -3) :]
+        # A step has few positions a tile, and its weights lie in the level-2 cache either way.
+        usual = Order.FILTERS_INSIDE if step else Order.PIXELS_INSIDE
+        order = choose.one_of("order", Order, usual)
+        filters_inside = int(sch.get(order)) == Order.FILTERS_INSIDE
+        sch.reorder(*step, *([group, vector, block] if filters_inside else [block, group, vector]))
 
     def _write(self, arguments: dict[str, tirx.Var]) -> None:
         """The body of the function: stages ``pack``, unless the input can be read as it is, ``conv`` and ``out``."""
         spec, layout = self.spec, self.layout
-        packed = None if layout.reads_input(spec) else _write_pack(spec, layout, arguments["x"])
+        source = arguments["x"] if self.packed.pack is Pack.DIRECT else self.packed.write(arguments["x"])
         groups, pixels = spec.out_h // layout.rows, layout.vectors * layout.lanes
         sums = new_buffer("sums", (spec.n, spec.k, groups, pixels))
-        extents = (spec.n, self.steps, self.blocks, groups, layout.vectors // self.tile.vectors)
-        if self.steps == 1:
-            with T.grid(*extents[:1], *extents[2:]) as loops, T.sblock("conv"):
-                n, *place = T.axis.remap("SSSS", loops)
-                self._write_conv(arguments, packed, sums, [n, 0, *place])
-        else:
-            with T.grid(*extents) as loops, T.sblock("conv"):
-                self._write_conv(arguments, packed, sums, T.axis.remap("SRSSS", loops))
+        extents = (spec.n, self.blocks, groups, layout.vectors // self.tile.vectors)
+        steps = (self.steps,) if self.steps > 1 else ()
+        with T.grid(*extents, *steps) as loops, T.sblock("conv"):
+            self._write_conv(arguments, source, sums, T.axis.remap("SSSS" + "R" * len(steps), loops))
         with T.grid(*spec.output_shape) as loops, T.sblock("out"):
             index = T.axis.remap("SSSS", loops)
             n, k, row, column = index
@@ -120,15 +199,16 @@ class DataRowSpace(HandMadeSpace):
             T.writes(arguments["y"][tuple(index)])
             T.buffer_store(arguments["y"], epilogue(spec, arguments, value, index), index)
 
-    def _write_conv(self, arguments: dict[str, tirx.Var], packed: tirx.Var | None, sums: tirx.Var, index: list) -> None:
+    def _write_conv(self, arguments: dict[str, tirx.Var], source: tirx.Var, sums: tirx.Var, index: list) -> None:
         """One step over input channels of one tile: of all of its sums where there is one step, else added to them."""
-        tile, lanes = self.tile, self.layout.lanes
-        x, values, offsets, rows = (arguments[name] for name in ("x", "values", "offsets", "rows"))
-        n, step, block, group, vector = index
-        row = block if self.steps == 1 else step * self.blocks + block
+        tile, lanes, packed = self.tile, self.layout.lanes, self.packed
+        values, offsets, rows = (arguments[name] for name in ("values", "offsets", "rows"))
+        n, block, group, vector, *step = index
+        row = step[0] * self.blocks + block if step else block
         first, wide = vector * (tile.vectors * lanes), tile.vectors * lanes
-        source = x if packed is None else packed
-        T.reads(whole(source, n), whole(values), whole(offsets), rows[row : row + 2])
+        # Read in place, an image lies in memory as the packed one would: the indices flatten to the same address.
+        part = [n, 0, 0] if packed.pack is Pack.DIRECT else [n, group if packed.pack is Pack.GROUP else 0]
+        T.reads(whole(source, *part[:2]), whole(values), whole(offsets), rows[row : row + 2])
         filters = slice(block * tile.filters, (block + 1) * tile.filters)
         T.writes(sums[n, filters, group, first : first + wide])
         zero = tirx.const(0.0, self.spec.dtype)
@@ -143,44 +223,17 @@ class DataRowSpace(HandMadeSpace):
         def at(f: int, pixel: tirx.Expr) -> list:
             return [n, block * tile.filters + f, group, first + pixel]
 
-        if self.steps > 1:
+        if step:
             with T.init():
                 each(lambda f, _, pixel: T.buffer_store(sums, zero, at(f, pixel)))
         acc = new_buffer("acc", (tile.filters * wide,), "local")
-        start = (lambda f, pixel: zero) if self.steps == 1 else (lambda f, pixel: sums[tuple(at(f, pixel))])
-        each(lambda f, place, pixel: T.buffer_store(acc, start(f, pixel), [place]))
+        each(lambda f, to, pixel: T.buffer_store(acc, sums[tuple(at(f, pixel))] if step else zero, [to]))
         with T.serial(rows[row], rows[row + 1]) as e:
 
             def product(f: int, pixel: tirx.Expr) -> tirx.Expr:
-                place = offsets[e] + group * (self.layout.rows * self.layout.row_stride) + first + pixel
-                # Read in place, an image lies in memory as the packed one would: the address is the same.
-                value = x[n, 0, 0, place] if packed is None else packed[n, place]
+                place = offsets[e] + group * packed.group_step + first + pixel
+                value = source[tuple([*part, place])]
                 return values[e * tile.filters + f if tile.filters > 1 else e] * value
 
-            each(lambda f, place, pixel: T.buffer_store(acc, acc[place] + product(f, pixel), [place]))
-        each(lambda f, place, pixel: T.buffer_store(sums, acc[place], at(f, pixel)))
-
-
-def _places(spec: ConvSpec, layout: RowGroups) -> np.ndarray:
-    """Where taps (C, R, S) lie in a packed image, relative to the output pixel."""
-    _, phases_x, height, width = layout.packed_shape(spec)
-    c, r, s = np.ogrid[: spec.c, : spec.r, : spec.s]
-    (rows, phase_y), (columns, phase_x) = (
-        np.divmod(tap * dilation, stride)
-        for tap, dilation, stride in zip((r, s), spec.dilation, spec.stride, strict=True)
-    )
-    phase = phase_y * phases_x + phase_x
-    return c * packed_channel(spec, layout) + (phase * height + rows) * width + columns
-
-
-def _write_pack(spec: ConvSpec, layout: RowGroups, x: tirx.Var) -> tirx.Var:
-    phases_y, phases_x, height, width = layout.packed_shape(spec)
-    packed = new_buffer("packed", (spec.n, spec.c * packed_channel(spec, layout)))
-    with T.grid(spec.n, spec.c, phases_y, phases_x, height, width) as loops, T.sblock("pack"):
-        n, c, phase_y, phase_x, row, column = T.axis.remap("SSSSSS", loops)
-        place = ((c * phases_y + phase_y) * phases_x + phase_x) * (height * width) + row * width + column
-        T.reads(whole(x, n, c))
-        T.writes(packed[n, place])
-        y, x_ = row * spec.stride[0] + phase_y, column * spec.stride[1] + phase_x
-        T.buffer_store(packed, padded(spec, x, n, c, y, x_), [n, place])
-    return packed
+            each(lambda f, to, pixel: T.buffer_store(acc, acc[to] + product(f, pixel), [to]))
+        each(lambda f, to, pixel: T.buffer_store(sums, acc[to], at(f, pixel)))
