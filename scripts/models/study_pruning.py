@@ -55,7 +55,7 @@ class Options:
     patterns: tuple[str, ...] = PATTERNS
     amounts: tuple[float, ...] = AMOUNTS
     dense_epochs: int = 25
-    epochs: int = 2
+    epochs: int = 3
     images: int = 1797
     widths: tuple[int, ...] = WIDTHS
 
