@@ -3,10 +3,10 @@
     python scripts/models/study_pruning.py -o docs/results/study-accuracy --threads 1
     python scripts/models/study_pruning.py -o docs/results/study-accuracy --times times.json   # adds speed, draws
 
-Thirteen 3x3 convolutions with batch norm, an eighth of VGG16's width, but 64 channels from the fifth on: there a vector
-of 64 is a whole layer, and tiles of 16 are as many as tiles of 128 at full width. Where a layer is narrower, vectors and
-tiles are as long as it is. The data are scikit-learn's digits on 32x32 pixels, each time turned, moved and covered with
-noise. A dense network is trained once a seed. From it each pattern goes through all sparsities, from the
+Thirteen 3x3 convolutions with batch norm, an eighth of VGG16's width, but 64 channels from the fifth on: there a
+vector of 64 is a whole layer, and tiles of 16 are as many as tiles of 128 at full width. Where a layer is narrower,
+vectors and tiles are as long as it is. The data are scikit-learn's digits on 32x32 pixels, each time turned, moved and
+covered with noise. A dense network is trained once a seed. From it each pattern goes through all sparsities, from the
 lowest to the highest, with the same epochs of fine-tuning at each; so does the dense network, without pruning. All
 convolutions but the first are pruned by the same share, by magnitude.
 
@@ -38,7 +38,8 @@ from tvm_sparse.prune.layers import prunable
 # Output channels of the convolutions; 0 is a pooling layer.
 WIDTHS = (8, 8, 0, 16, 16, 0, 64, 64, 64, 0, 64, 64, 64, 0, 64, 64, 64, 0)
 VECTORS = ("vector4", "vector8", "vector16", "vector16p", "vector32", "vector64")
-PATTERNS = ("dense", "unstructured", *VECTORS, "slice16c", "slice16cr", "slice16cr+vector4", "2:4", "filters", "channels")
+SLICES = ("slice16c", "slice16cr", "slice16cr+vector4")
+PATTERNS = ("dense", "unstructured", *VECTORS, *SLICES, "2:4", "filters", "channels")
 AMOUNTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 BATCH = 64
 # Largest turn in degrees, largest shift as a share of half the image, and standard deviation of the noise.

@@ -149,7 +149,8 @@ def test_an_order_is_taken():
     values = saliency((32, 8, 3, 3))
     permuted = Structure("vector8p", vector=8, order=order)
     mask = structured_mask(values, permuted, 0.7)
-    assert np.array_equal(mask[np.asarray(order)], structured_mask(values[np.asarray(order)], Structure.named("vector8"), 0.7))
+    side_by_side = structured_mask(values[np.asarray(order)], Structure.named("vector8"), 0.7)
+    assert np.array_equal(mask[np.asarray(order)], side_by_side)
     assert Structure.of(mask).name == "vector8p"
 
 
@@ -168,7 +169,7 @@ def test_structures_are_fitted_to_a_layer(name, channels, fitted):
     assert Structure.named(name).fitted(channels).name == fitted
 
 
-@pytest.mark.parametrize("name", ["", "vector", "vector3", "vector128", "slice0c", "slice64", "slice60c+vector8", "3:4"])
+@pytest.mark.parametrize("name", ["", "vector", "vector3", "vector128", "slice0c", "slice64", "slice60c+vector8"])
 def test_unknown_names_are_one_sentence(name):
-    with pytest.raises(UsageError, match="unknown pattern, found .*; allowed: unstructured, vector16"):
+    with pytest.raises(UsageError, match=r"unknown pattern, found .*; allowed: unstructured, vector16"):
         Structure.named(name)

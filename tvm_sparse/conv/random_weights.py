@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
-from tvm_sparse.conv.spec import ConvSpec
 
 
 def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> np.ndarray:

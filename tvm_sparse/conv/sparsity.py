@@ -53,4 +53,3 @@ class SparsityPattern:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return asdict(self)
-

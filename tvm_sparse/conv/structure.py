@@ -185,7 +185,7 @@ def _over_vectors(heads: list[np.ndarray], filter_size: int, groups: int, vector
 def _live_share(dead: float, density: float, units: int) -> float:
     """The share of slices that have any vector, or would, were there more of them: some are empty by chance.
 
-    Living slices hold `units` vectors each, at random places, so ``1 - dead = live * (1 - (1 - density / live)**units)``.
+    Living slices hold `units` vectors each, at random places: ``1 - dead = live * (1 - (1 - density / live)**units)``.
     """
     low, high = max(density, 1 - dead), 1.0
     for _ in range(30):

@@ -12,6 +12,8 @@ from tvm_sparse.conv.structure import Structure
 
 # Of two-of-four pruning: input channels that share their zeros, and how many of them stay.
 GROUP, KEPT = 4, 2
+# Share of zeros that this makes.
+TWO_FOUR = 1 - KEPT / GROUP
 
 
 def unit_shape(structure: Structure, shape: tuple[int, ...], groups: int = 1) -> tuple[int, int, int, int]:

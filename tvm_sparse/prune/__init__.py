@@ -36,7 +36,7 @@ _EXPORTS = {
     "report": "tvm_sparse.prune.reporting",
     "taylor": "tvm_sparse.prune.saliency",
 }
-__all__ = list(_EXPORTS)  # noqa: PLE0605 - the names are strings
+__all__ = list(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.conv.structured_mask import structured_mask
+from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.prune.layers import as_convolution, groups_of, mask_of, weight_of
@@ -68,6 +68,8 @@ def _checked(layer: Any, name: str, amount: float, slice_amount: float | None) -
             raise UsageError("pruning", f"{what} is not usable", share, "a number from 0 to below 1")
     if slice_amount is not None and slice_amount > amount:
         raise UsageError("pruning", "slice_amount is not usable", slice_amount, f"up to amount, {amount:g}")
+    if name == "2:4" and amount != TWO_FOUR:
+        raise UsageError("pruning", "2:4 has one amount", amount, f"{TWO_FOUR}")
     channels = shape[0] // groups_of(layer)
     if structure.fitted(channels) != structure:
         hint = f"take {structure.fitted(channels).name}"
@@ -123,7 +125,7 @@ def tile_slices(
 
 def two_four(layer: Any, *, saliency: Any = None) -> Any:
     """Prune two of every four input channels at each position (Mishra et al. 2021). See `pattern`."""
-    return pattern(layer, "2:4", 0.5, saliency=saliency)
+    return pattern(layer, "2:4", TWO_FOUR, saliency=saliency)
 
 
 def filters(layer: Any, amount: float, *, saliency: Any = None) -> Any:

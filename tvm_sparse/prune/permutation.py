@@ -1,7 +1,7 @@
 """Which output channels to put side by side, so that vectors or tiles keep more saliency (Pool and Yu 2021).
 
-Greedy, then swaps. What vectors keep, the sum of the largest units, is for a fixed threshold t the sum of what each unit
-has above t, plus a constant. So only the two blocks count between which a swap moves channels.
+Greedy, then swaps. What vectors keep, the sum of the largest units, is for a fixed threshold t the sum of what each
+unit has above t, plus a constant. So only the two blocks count between which a swap moves channels.
 """
 
 import numpy as np
@@ -43,8 +43,7 @@ def search_order(
         ]
     )
     whole = tuple(range(len(rows)))
-    best = max((whole, tuple(found.tolist())), key=lambda order: kept(saliency, structure, amount, groups, order))
-    return best
+    return max((whole, tuple(found.tolist())), key=lambda order: kept(saliency, structure, amount, groups, order))
 
 
 def kept(

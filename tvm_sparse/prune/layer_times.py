@@ -1,0 +1,81 @@
+"""How long a layer takes at a density: estimated from its shape, or as somebody measured it.
+
+On a GPU the faster of what the spaces of sparse kernels estimate of themselves and of what cuDNN takes. On a CPU the
+fastest of a folded kernel, weights as data and dense, by multiply-adds at the rates of `compiler.predict`, and the time
+that input and output take to move. An estimate knows how many zeros there are and not where: kernels that skip whole
+vectors or slices may be faster, and only a measured table says so.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+from tvm.target import Target
+
+from tvm_sparse.compiler.predict import GPU_SCHEDULES, cpu_times_us, gpu_dense_us
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
+from tvm_sparse.schedules import spaces_of
+from tvm_sparse.target.gpu import gpu_info
+
+# Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.
+CPU_BYTES_S = 40e9
+# Where GPU spaces are asked, which takes seconds; between these an estimate is a straight line.
+DENSITIES = (0.02, 0.1, 0.3)
+
+# Microseconds of a layer at a density.
+TimeOf = Callable[[float], float]
+
+
+def estimated(spec: ConvSpec, target: Target) -> TimeOf:
+    """The estimated time of `spec`'s fastest kernel as a function of density; it never falls as density grows."""
+    return _gpu_time(spec, str(target)) if target.kind.name == "cuda" else _cpu_time(spec, target)
+
+
+def bytes_a_us(target: Target) -> float:
+    """Bytes that memory delivers in a microsecond."""
+    return (gpu_info(target).dram_bytes_s if target.kind.name == "cuda" else CPU_BYTES_S) / 1e6
+
+
+def measured(layer: str, table: Mapping[float, float]) -> TimeOf:
+    """A table of densities and microseconds as a function, in straight lines between them.
+
+    Raises
+    ------
+    UsageError
+        It is empty or has a density or time that is none.
+    """
+    densities = sorted(float(each) for each in table)
+    times = [float(table[each]) for each in sorted(table, key=float)]
+    if not densities or not all(0 <= each <= 1 for each in densities) or not all(0 < each < 1e12 for each in times):
+        raise UsageError(f"times of {layer}", "not usable", dict(table), "density from 0 to 1 -> microseconds above 0")
+    return _line(densities, times)
+
+
+def _line(densities: list[float], times: list[float]) -> TimeOf:
+    # A kernel for more non-zeros computes fewer too.
+    least = np.minimum.accumulate(times[::-1])[::-1]
+    return lambda density: float(np.interp(density, densities, least))
+
+
+def _cpu_time(spec: ConvSpec, target: Target) -> TimeOf:
+    size = int(np.prod(spec.weight_shape))
+    moving_us = spec.traffic_bytes / bytes_a_us(target)
+    return lambda density: max(min(cpu_times_us(spec, round(density * size), target).values()), moving_us)
+
+
+@cache
+def _gpu_time(spec: ConvSpec, target_text: str) -> TimeOf:
+    target = Target(target_text)
+    dense_us = gpu_dense_us(spec, target)
+    times = [min(dense_us, *_sparse_us(spec, density, target)) for density in DENSITIES]
+    return _line([*DENSITIES, 1.0], [*times, dense_us])
+
+
+def _sparse_us(spec: ConvSpec, density: float, target: Target) -> list[float]:
+    """Estimates of the spaces for random zeros."""
+    size = int(np.prod(spec.weight_shape))
+    zeros = SparsityPattern(size, max(1, round(density * size)), "unstructured", 0, 0, "", "")
+    found, _ = spaces_of(spec, zeros, target, GPU_SCHEDULES)
+    return [time_us for space in found for time_us in space.starts_us if time_us is not None]
