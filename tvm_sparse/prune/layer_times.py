@@ -2,8 +2,8 @@
 
 On a GPU the faster of what the spaces of sparse kernels estimate of themselves and of what cuDNN takes. On a CPU the
 fastest of a folded kernel, weights as data and dense, by multiply-adds at the rates of `compiler.predict`, and the time
-that input and output take to move. An estimate knows how many zeros there are and not where: kernels that skip whole
-vectors or slices may be faster, and only a measured table says so.
+that input and output take to move; of a linear layer, by the bytes of its weights. An estimate knows how many zeros
+there are and not where: kernels that skip whole vectors or slices may be faster, and only a measured table says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 from tvm.target import Target
 
-from tvm_sparse.compiler.predict import GPU_SCHEDULES, cpu_times_us, gpu_dense_us
+from tvm_sparse.compiler.predict import DENSE, GPU_SCHEDULES, LINEAR_RATIO, cpu_times_us, gpu_dense_us
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
@@ -62,6 +63,11 @@ def _line(densities: list[float], times: list[float]) -> TimeOf:
 def _cpu_time(spec: ConvSpec, target: Target) -> TimeOf:
     size = int(np.prod(spec.weight_shape))
     moving_us = spec.traffic_bytes / bytes_a_us(target)
+    dense_us = cpu_times_us(spec, size, target)[DENSE]
+    if is_linear(spec):
+        # Its weights come from memory, as each is used once an image.
+        dense_us = max(dense_us, 4 * size / bytes_a_us(target))
+        return lambda density: moving_us + dense_us * min(1.0, LINEAR_RATIO * density)
     return lambda density: max(min(cpu_times_us(spec, round(density * size), target).values()), moving_us)
 
 
