@@ -33,7 +33,8 @@ def pattern_document(layers: Sequence[ConvLayer], amount: float, target: Target)
     """For each layer and each pattern at a share of zeros of `amount`, as JSON values.
 
     ``kept`` is the share of the sum of magnitudes that is left, ``bytes`` are those of the packed weight. Both are None
-    where the pattern does not divide the layer's channels, or a layer has too few units of it. Times are microseconds, dense and with so many zeros.
+    where the pattern does not divide the layer's channels, or a layer has too few units of it. Times are microseconds,
+    dense and with so many zeros.
     """
     names = (*PATTERNS, "2:4") if amount == TWO_FOUR else PATTERNS
     rows = []
