@@ -94,9 +94,9 @@ def page(found: dict[str, Any]) -> str:
         "# What each pattern of zeros costs",
         "",
         f"Made by `{found['command']}`: a VGG16-shaped network on hard digits, {seeds} seed(s), "
-        f"{options['epochs']} epochs of fine-tuning at each sparsity, one after the other. The dense network, trained as "
-        f"long, reads {accuracy} right. The table has the points of accuracy lost against it, the mean over seeds, and "
-        "the least and the most of them.",
+        f"{options['epochs']} epochs of fine-tuning at each sparsity, one after the other. The dense network, trained "
+        f"as long, reads {accuracy} right. The table has the points of accuracy lost against it, the mean over seeds, "
+        "and the least and the most of them.",
         "",
         "| pattern | " + " | ".join(f"{amount:.0%}" for amount in amounts) + " |",
         "|---" * (len(amounts) + 1) + "|",
