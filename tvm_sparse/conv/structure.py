@@ -22,8 +22,9 @@ TILES = (128, 64, 32, 16)
 KINDS = ("c", "cr")
 # Of the weights in the slices that are left, this share must be non-zero.
 FULL = 0.95
-# Slices that are zero must be this share more than zeros at random places would make.
-MORE_DEAD = 0.05
+# At least this share of slices must be zero; of slices of vectors so many more than vectors at random places leave
+# empty, as training concentrates what is left on some channels by itself.
+DEAD, MORE_DEAD = 0.05, 0.1
 # Rows of fewer weights, or so short vectors, are alike by chance once they may be put in any order.
 LEAST_ROW, LEAST_PERMUTED = 16, 4
 
@@ -157,7 +158,7 @@ def _tile_slices(counts: list[np.ndarray], filter_size: int, groups: int) -> Ite
         for tile in _tiles_of(len(each) // groups):
             sums = _of_tiles(each, tile)
             live = np.count_nonzero(sums)
-            if live < (1 - MORE_DEAD) * sums.size and sums.sum() >= FULL * live * tile * size:
+            if live < (1 - DEAD) * sums.size and sums.sum() >= FULL * live * tile * size:
                 yield Structure(f"slice{tile}{kind}", tile=tile, slices=kind)
 
 
@@ -219,7 +220,7 @@ def _permuted_slices(counts: list[np.ndarray], filter_size: int, groups: int) ->
     for kind, each in zip(KINDS, counts, strict=False):
         live = each > 0
         is_full = each.sum() >= FULL * np.count_nonzero(live) * (filter_size // each.shape[1])
-        if is_full and live.mean() < 1 - MORE_DEAD:
+        if is_full and live.mean() < 1 - DEAD:
             order, sizes = _classes(np.packbits(live, axis=1), groups)
             tile = next((tile for tile in TILES if not (sizes % tile).any()), 1)
             if tile > 1:
