@@ -161,7 +161,7 @@ def test_an_order_is_taken():
         ("vector16p", 64, "vector16p"),
         ("slice64cr+vector8", 96, "slice32cr+vector8"),
         ("slice128c", 64, "slice64c"),
-        ("vector8", 7, "vector1"),
+        ("vector8p", 7, "unstructured"),
         ("unstructured", 7, "unstructured"),
     ],
 )

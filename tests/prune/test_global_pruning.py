@@ -115,6 +115,24 @@ def test_the_convolutions_of_a_model_are_seen():
     assert net.training and not net[2]._forward_pre_hooks
 
 
+def test_gradual_pruning_goes_on_where_it_was():
+    net, zeros, before = network(), [], None
+    for amount in prune.cubic(0.9, 4):
+        prune.global_(net, X, "cpu", amount, "vector8p")
+        masks = [mask_of(layer) for layer in prunable(net).values()]
+        assert before is None or not any((now & ~then).any() for now, then in zip(masks, before, strict=True))
+        zeros.append(zeros_of(net))
+        before = masks
+    np.testing.assert_allclose(zeros, prune.cubic(0.9, 4), atol=0.02)
+    names = {name: Structure.of(mask_of(layer)).name for name, layer in prunable(net).items()}
+    assert names["2"] == names["4"] == "vector8p"
+
+
+def test_a_measured_table_is_a_line_that_never_falls():
+    clock = layer_times.measured("conv", {1.0: 30.0, 0.5: 40.0, 0.1: 10.0})
+    assert [clock(density) for density in (0.0, 0.1, 0.3, 0.5, 1.0)] == [10, 10, 20, 30, 30]
+
+
 @pytest.mark.parametrize("target", ["llvm", {"kind": "cuda", "arch": "sm_90"}])
 def test_estimates_fall_with_density(target):
     spec = ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1))
@@ -133,7 +151,8 @@ def test_estimates_fall_with_density(target):
         ({"times": {"0": {1: 2}}}, "times name a layer that is not pruned, found 0; allowed: 2, 4, 5, 8"),
         ({"times": {"2": {}}}, "times of 2: not usable"),
         ({"times": {"2": {0.5: -1}}}, "times of 2: not usable"),
-        ({"saliency": {"2": torch.zeros(1)}}, "a layer has no saliency, found 4"),
+        ({"saliency": {"2": torch.zeros(64, 16, 3, 3)}}, "a layer has no saliency, found 4"),
+        ({"saliency": {"2": torch.zeros(1)}}, "layer 2: its saliency does not fit the weight, found (1,)"),
         ({"target": "nonsense"}, "unknown target"),
     ],
 )

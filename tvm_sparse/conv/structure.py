@@ -84,7 +84,9 @@ class Structure:
         if self.slices:
             inner = f"+vector{vector}" if self.vector > 1 else ""
             return replace(self, name=f"slice{tile}{self.slices}{p}{inner}", vector=vector, tile=tile)
-        return replace(self, name=f"vector{vector}{p}", vector=vector) if self.vector > 1 else self
+        if self.vector == 1:
+            return self
+        return replace(self, name=f"vector{vector}{p}", vector=vector) if vector > 1 else Structure("unstructured")
 
     @classmethod
     def of(cls, mask: np.ndarray, groups: int = 1) -> "Structure":

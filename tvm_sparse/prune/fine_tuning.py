@@ -45,15 +45,13 @@ def fine_tune(
     if not len(data):
         raise UsageError("fine-tuning", "there are no batches", hint="give (x, y) pairs")
     loss = loss or torch.nn.functional.cross_entropy
-    optimizer = None
+    # Pruning renames a layer's parameter, which stays the same one.
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(data), pct_start=0.2)
+    model.train()
     for epoch in range(epochs):
-        model.train()
         if epoch < len(schedule) and prune_to is not None:
             prune_to(schedule[epoch])
-        if optimizer is None:
-            # After the first pruning: it puts another parameter in the place of a layer's weight.
-            optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
-            cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(data), pct_start=0.2)
         for x, y in data:
             optimizer.zero_grad()
             loss(model(x), y).backward()

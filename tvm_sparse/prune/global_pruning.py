@@ -83,9 +83,7 @@ def global_(
         raise UsageError("pruning", "amount is not usable", amount, "a number from 0 to below 1, for 2:4 up to 0.5")
     resolved = resolve_target("llvm" if target == "cpu" else target)
     scores = magnitude(model, list(layers)) if saliency is None else saliency
-    for name in layers:
-        if name not in scores:
-            raise UsageError("pruning", "a layer has no saliency", name, hint="give saliency the same names")
+    _check(scores, layers)
     clocks = _clocks(layer_specs(model, example, layers), resolved, times or {})
     structures = {name: wanted.fitted(each.weight.shape[0] // groups_of(each)) for name, each in layers.items()}
     grid = sorted({*AMOUNTS, amount}) if wanted.name != "2:4" else [0.0, TWO_FOUR]
@@ -96,6 +94,15 @@ def global_(
         _pruned(name, layer, structures[name], shares[name], scores[name], clocks[name])
         for name, layer in layers.items()
     ]
+
+
+def _check(scores: Mapping[str, Any], layers: dict[str, Any]) -> None:
+    for name, layer in layers.items():
+        if name not in scores:
+            raise UsageError("pruning", "a layer has no saliency", name, hint="give saliency the same names")
+        found, wanted = tuple(scores[name].shape), tuple(layer.weight.shape)
+        if found != wanted:
+            raise UsageError(f"layer {name}", "its saliency does not fit the weight", found, str(wanted))
 
 
 def _choices(layer: Any, structure: Structure, score: Any, clock: TimeOf, grid: list[float], room_us: float) -> Choices:

@@ -22,7 +22,7 @@ from tvm_sparse.target.gpu import gpu_info
 
 # Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.
 CPU_BYTES_S = 40e9
-# Where GPU spaces are asked, which takes seconds; between these an estimate is a straight line.
+# Where GPU spaces are asked, which takes seconds; between these and beyond, an estimate is a straight line.
 DENSITIES = (0.02, 0.1, 0.3)
 
 # Microseconds of a layer at a density.
@@ -75,8 +75,13 @@ def _cpu_time(spec: ConvSpec, target: Target) -> TimeOf:
 def _gpu_time(spec: ConvSpec, target_text: str) -> TimeOf:
     target = Target(target_text)
     dense_us = gpu_dense_us(spec, target)
-    times = [min(dense_us, *_sparse_us(spec, density, target)) for density in DENSITIES]
-    return _line([*DENSITIES, 1.0], [*times, dense_us])
+    known = [(density, min(times)) for density in DENSITIES if (times := _sparse_us(spec, density, target))]
+    if not known:
+        return lambda _: dense_us
+    densities, times = map(list, zip(*known, strict=True))
+    slope = (times[-1] - times[-2]) / (densities[-1] - densities[-2]) if len(known) > 1 else times[0] / densities[0]
+    sparse = _line([*densities, 1.0], [*times, times[-1] + max(slope, 0.0) * (1 - densities[-1])])
+    return lambda density: min(dense_us, sparse(density))
 
 
 def _sparse_us(spec: ConvSpec, density: float, target: Target) -> list[float]:
