@@ -25,8 +25,6 @@ from pathlib import Path
 
 import study_report
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
@@ -102,6 +100,9 @@ class Batches:
 
 def digits(images: int) -> list[torch.Tensor]:
     """Training and test images (N, 1, 32, 32), then their labels (N,): three quarters and one."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     data = load_digits()
     x = torch.from_numpy(demo_data.preprocess(data.images[:images]))
     y = torch.from_numpy(data.target[:images]).long()

@@ -12,6 +12,8 @@ from tvm_sparse.frontend.optional_imports import require
 
 # Points of accuracy that a network may lose, for which tables name the sparsest and the fastest.
 ALLOWED = (1.0, 2.0)
+# Of curves, and of the axis of losses.
+MARKERS, TICKS = "osD^v<>Pp*hX+", (0, 1, 2, 5, 10, 20, 50)
 # Fastest first, each with the loss that it has at most.
 Front = list[dict[str, Any]]
 
@@ -124,32 +126,43 @@ def _sparsest(rows: list[dict], allowed: float) -> str:
 def draw(found: dict[str, Any], path: Path) -> None:
     """Loss against time, one curve a pattern, the Pareto front in rings; without times, against sparsity."""
     plt = require("matplotlib.pyplot", "report")
-    plt.rcParams["svg.fonttype"] = "none"
-    plt.rcParams["svg.hashsalt"] = "study"
-    networks: list[str | None] = [*found["times_us"]] or [None]
-    figure, axes = plt.subplots(1, len(networks), figsize=(7 * len(networks), 5), squeeze=False)
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "study"})
+    networks = [*found["times_us"]] or [""]
+    figure, axes = plt.subplots(1, len(networks), figsize=(7.5 * len(networks), 4.5), squeeze=False)
     for axis, network in zip(axes[0], networks, strict=True):
-        table = found["times_us"].get(network, {})
-        key = "amount" if network is None else "time_us"
-        marks = "osD^v<>Pp*hX"
-        for number, (pattern, rows) in enumerate(found["losses"].items()):
-            shown = rows if network is None else points({pattern: rows}, table)[1 if "dense" in table else 0 :]
-            x, y = [each[key] for each in shown], [each["points"] for each in shown]
-            axis.plot(x, y, marker=marks[number % len(marks)], markersize=4, linewidth=1, label=pattern)
-        if network is not None:
-            best = found["fronts"][network]
-            x, y = [each["time_us"] for each in best], [each["points"] for each in best]
-            axis.plot(x, y, "o", markersize=11, fillstyle="none", color="black", linestyle="none", label="Pareto front")
-            axis.set_xscale("log")
-        axis.set_title(network or "before speed")
-        axis.set_xlabel("share of zeros" if network is None else "microseconds")
+        if network:
+            _against_time(axis, found, network)
+        else:
+            for number, (pattern, rows) in enumerate(found["losses"].items()):
+                _curve(axis, number, pattern, [100 * row["amount"] for row in rows], rows)
+            axis.set_title("VGG16-shaped network on hard digits")
+            axis.set_xlabel("zeros, %")
         axis.set_ylabel("points of accuracy lost")
         axis.set_yscale("symlog", linthresh=2)
+        axis.set_yticks(TICKS, [str(tick) for tick in TICKS])
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def _against_time(axis: Any, found: dict[str, Any], network: str) -> None:
+    table, best = found["times_us"][network], found["fronts"][network]
+    for number, (pattern, rows) in enumerate(found["losses"].items()):
+        shown = [each for each in points({pattern: rows}, table) if each["pattern"] == pattern]
+        if shown:
+            _curve(axis, number, pattern, [each["time_us"] for each in shown], shown)
+    x, y = [each["time_us"] for each in best], [each["points"] for each in best]
+    axis.plot(x, y, "o", markersize=11, fillstyle="none", color="black", label="Pareto front")
+    axis.set_title(network)
+    axis.set_xscale("log")
+    axis.set_xlabel("microseconds")
+
+
+def _curve(axis: Any, number: int, pattern: str, x: list[float], rows: list[dict]) -> None:
+    y, marker = [row["points"] for row in rows], MARKERS[number % len(MARKERS)]
+    axis.plot(x, y, marker=marker, color=f"C{number % 10}", markersize=5, linewidth=1, label=pattern)
 
 
 def write(output: Path, found: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The study of patterns: a tiny one runs and is resumed, and its report counts right."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from tvm_sparse import prune
 from tvm_sparse.conv.structure import Structure
 
 ROOT = Path(__file__).parents[2]
-pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'tvm-sparse[dev]'")
 
 
 def run(*words):
@@ -22,6 +22,9 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn: pip install 'tvm-sparse[dev]'"
+)
 def test_a_tiny_study_runs_and_goes_on(tmp_path):
     output, times = tmp_path / "study", tmp_path / "times.json"
     times.write_text(json.dumps({"net": {"dense": 100, "vector4": {"0.5": 60, "0.9": 20}}}))
