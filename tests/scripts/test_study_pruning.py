@@ -22,6 +22,7 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn: pip install 'tvm-sparse[dev]'"
 )
