@@ -133,5 +133,5 @@ def make_kernel(
     BuildError
         The decisions do not fit this convolution.
     """
-    space = find_space(name, spec, SparsityPattern.of(weight), target)
+    space = find_space(name, spec, SparsityPattern.of(weight, spec.groups), target)
     return apply_decisions(space, weight, decisions)

@@ -51,6 +51,15 @@ def test_counts():
     assert (pattern.dead_filters, pattern.dead_channels) == (3, 2)
 
 
+def test_no_vector_spans_groups():
+    weight = pruned(np.repeat(random_mask((1, 16, 3, 3), 0.3), 32, axis=0))
+    assert [SparsityPattern.of(weight, groups).structure for groups in (2, 4, 32)] == [
+        "vector16",
+        "vector8",
+        "unstructured",
+    ]
+
+
 def test_digests_follow_mask_and_values():
     mask = random_mask(SHAPE, 0.2)
     one, other = SparsityPattern.of(pruned(mask, 1)), SparsityPattern.of(pruned(mask, 2))

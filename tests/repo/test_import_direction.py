@@ -19,7 +19,7 @@ FLOW = (
     ("measure",),
     ("logs",),
     ("compiler", "autotune"),
-    ("optimizer", "benchmarks"),
+    ("optimizer", "benchmarks", "prune"),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
 )

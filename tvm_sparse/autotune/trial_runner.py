@@ -37,7 +37,7 @@ class TrialRunner:
     ):
         self.measurer, self.options, self.starts = measurer, options, starts
         self.spec, self.target = measurer.spec, measurer.target
-        self.weight, self.pattern = weight, SparsityPattern.of(weight)
+        self.weight, self.pattern = weight, SparsityPattern.of(weight, measurer.spec.groups)
         self.fingerprint = fingerprint_of(self.target)
         if self.target.kind.name == "cuda" and (cudnn := library.version()):
             self.fingerprint["cudnn"] = cudnn

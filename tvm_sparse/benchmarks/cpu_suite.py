@@ -80,7 +80,7 @@ def bench_case(
         A contender's result is wrong.
     """
     fingerprint = fingerprint_of(resolve_target({"kind": "llvm", "num-cores": threads}))
-    match, dense = log.lookup(spec, SparsityPattern.of(weight), fingerprint), log.dense(spec, fingerprint)
+    match, dense = log.lookup(spec, SparsityPattern.of(weight, spec.groups), fingerprint), log.dense(spec, fingerprint)
     if match is None or dense is None:
         return {"convolution": spec.key, "skipped": "no record for this shape and number of threads"}
     x = reference.random_arguments(spec, options.seed)["x"]

@@ -27,6 +27,7 @@ examples:
   tvm-sparse inspect model.onnx
   tvm-sparse inspect model.onnx --tuning-records a.jsonl --tuning-records b.jsonl --json
   tvm-sparse inspect model.onnx --batch 1,64
+  tvm-sparse inspect model.onnx --patterns 0.9
 """,
     "tune": """\
 Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in

@@ -45,6 +45,14 @@ def above_0(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A number above 0 and below 1."""
+    value = above_0(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number above 0 and below 1")
+    return value
+
+
 def minutes(text: str) -> float:
     """A finite number of 0 or more."""
     try:

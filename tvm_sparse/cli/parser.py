@@ -17,6 +17,7 @@ from tvm_sparse.cli.options import (
     names,
     option,
     path,
+    share,
     switch,
     trials,
 )
@@ -42,7 +43,19 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             ),
         ),
     ),
-    "inspect": ("show what is sparse in a model", (*OF_MODEL, BATCH)),
+    "inspect": (
+        "show what is sparse in a model",
+        (
+            *OF_MODEL,
+            BATCH,
+            option(
+                "--patterns",
+                "also what each pattern of pruning would keep and weigh with this share of zeros, such as 0.9",
+                type=share,
+                metavar="SHARE",
+            ),
+        ),
+    ),
     "tune": (
         "search the fastest kernels of a model's convolutions",
         (

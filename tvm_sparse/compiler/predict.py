@@ -6,6 +6,7 @@ Code is charged for being read once a call, as in a model where other layers' co
 own estimates, code charged likewise, against that of cuDNN.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ LINEAR_RATIO = 4.0
 # cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
+DENSE = "dense"
 GPU_SCHEDULES = [data_cuda.NAME, folded_cuda.NAME, linear_cuda.NAME]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
@@ -78,26 +80,34 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
         return {linear_cpu.NAME: 1 / (LINEAR_RATIO * pattern.density)}
     if spec.groups > 1:
         return {}
+    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector)
+    return {name: times[DENSE] / time_us for name, time_us in times.items() if name != DENSE}
+
+
+def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
+    """Estimated microseconds on one core of a Zen 4, of folded kernels, weights as data and `DENSE`.
+
+    Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
+    non-zeros; where there are several, a kernel that makes use of it is among them.
+    """
+    size = math.prod(spec.weight_shape)
     lanes = CpuInfo.of(target).lanes
     vectors = spec.n * spec.out_h * spec.out_w / lanes * min(each.waste(spec) for each in layouts(spec, lanes))
-    dense_ns = pattern.size * vectors * DENSE_NS
-    folded_ns = pattern.nnz * (vectors * FOLDED_NS + CODE_NS)
-    data_ns = pattern.nnz * (vectors * DATA_NS + PAIR_NS)
-    vector_ns = pattern.nnz * (vectors * VECTOR_NS + PAIR_NS)
-    times_ns = {folded_cpu.NAME: folded_ns, csr_cpu.NAME: data_ns, vector_cpu.NAME: vector_ns}
-    return {name: dense_ns / time_ns for name, time_ns in times_ns.items()}
+    times_us = {
+        DENSE: size * vectors * DENSE_NS / 1e3,
+        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS) / 1e3,
+        csr_cpu.NAME: nnz * (vectors * DATA_NS + PAIR_NS) / 1e3,
+    }
+    if vector > 1:
+        times_us[vector_cpu.NAME] = nnz * (vectors * VECTOR_NS + PAIR_NS) / 1e3
+    return times_us
 
 
 def _on_gpu(
     spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Sequence[Space], allow_tf32: bool
 ) -> Prediction | None:
     """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN."""
-    gpu = gpu_info(target)
-    dense_us = cost_model.cudnn_us(spec, gpu)
-    if not allow_tf32:
-        k = pattern.size // spec.k
-        dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * k)
-    dense_us += 4 * pattern.size / gpu.dram_bytes_s * 1e6
+    dense_us = gpu_dense_us(spec, target, allow_tf32)
     known = {
         (space, rank): time_us for space in found for rank, time_us in enumerate(space.starts_us) if time_us is not None
     }
@@ -105,3 +115,12 @@ def _on_gpu(
         return None
     space, rank = best = min(known, key=lambda each: known[each])
     return Prediction(space.name, dense_us / known[best], space.starts()[rank])
+
+
+def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:
+    """Estimated microseconds of cuDNN, its weights read from memory."""
+    gpu, size = gpu_info(target), math.prod(spec.weight_shape)
+    dense_us = cost_model.cudnn_us(spec, gpu)
+    if not allow_tf32:
+        dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * (size // spec.k))
+    return dense_us + 4 * size / gpu.dram_bytes_s * 1e6

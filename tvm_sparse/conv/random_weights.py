@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structured_mask import structured_mask
 
 
 def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> np.ndarray:
@@ -40,6 +43,8 @@ def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generato
         n, m = map(int, structure.split(":"))
         ranks = rng.random((k, channels // m, m, r, s)).argsort(axis=2)
         return (ranks < n).reshape(spec.weight_shape)
+    if structure == "filters" or structure.startswith("slice") or structure.endswith("p"):
+        return _permutable_mask_like(spec, pattern, rng)
     length = int(structure.removeprefix("vector")) if structure.startswith("vector") else 1
     blocks = np.zeros((k // length, channels, r, s), bool)
     live_rows = rng.permutation(k // length)[pattern.dead_filters // length :]
@@ -48,3 +53,12 @@ def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generato
     chosen = rng.permutation(places.shape[1])[: max(pattern.nnz // length, 1)]
     blocks[tuple(places[:, chosen])] = True
     return blocks.repeat(length, axis=0)
+
+
+def _permutable_mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generator) -> np.ndarray:
+    structure = Structure.named(pattern.structure)
+    if structure.is_permuted:
+        first = np.arange(spec.groups)[:, None] * (spec.k // spec.groups)
+        within = rng.permuted(np.tile(np.arange(spec.k // spec.groups), (spec.groups, 1)), axis=1)
+        structure = replace(structure, order=tuple((first + within).ravel().tolist()))
+    return structured_mask(rng.random(spec.weight_shape), structure, 1 - pattern.density, spec.groups)

@@ -1,13 +1,13 @@
 """SparsityPattern: what the zeros of one weight look like, and the digests that identify it."""
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-# Lengths along K tested for "vector" structure, longest first (Tan et al. 2022, out-channel vectors).
-VECTOR_LENGTHS = (32, 16, 8, 4, 2)
+from tvm_sparse.conv.structure import Structure
 
 
 def digest(array: np.ndarray) -> str:
@@ -20,10 +20,8 @@ def digest(array: np.ndarray) -> str:
 class SparsityPattern:
     """Summary of the zeros of a weight (K, C / groups, R, S): `nnz` of its `size` elements are not zero.
 
-    `structure` is found from the mask, never declared: ``dense`` (no zeros), ``empty`` (only zeros),
-    ``vector<V>`` (blocks of V output channels share their non-zero positions), ``<N>:<M>`` (at most N
-    non-zeros in every M input channels) or ``unstructured``. Dead filters and input channels have only zeros. The
-    digests identify the positions of the non-zeros, and these with their values.
+    `structure` is the name of what `Structure` finds in the mask, never declared. Dead filters and input channels have
+    only zeros. The digests identify the positions of the non-zeros, and these with their values.
     """
 
     size: int
@@ -39,14 +37,20 @@ class SparsityPattern:
         """Non-zeros / size."""
         return self.nnz / self.size
 
+    @property
+    def vector(self) -> int:
+        """Output channels side by side that share each non-zero; 1 where they do not."""
+        match = re.search(r"vector(\d+)$", self.structure)
+        return int(match[1]) if match else 1
+
     @classmethod
-    def of(cls, weight: np.ndarray) -> "SparsityPattern":
-        """The pattern of `weight`; -0.0 counts as zero."""
+    def of(cls, weight: np.ndarray, groups: int = 1) -> "SparsityPattern":
+        """The pattern of `weight`; -0.0 counts as zero, and no vector or tile spans two of the convolution's groups."""
         mask = weight != 0
         return cls(
             size=int(mask.size),
             nnz=int(mask.sum()),
-            structure=_structure(mask),
+            structure=Structure.of(mask, groups).name,
             dead_filters=int((~mask.any(axis=(1, 2, 3))).sum()),
             dead_channels=int((~mask.any(axis=(0, 2, 3))).sum()),
             mask_digest=digest(np.packbits(mask)),
@@ -56,24 +60,3 @@ class SparsityPattern:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return asdict(self)
-
-
-def _structure(mask: np.ndarray) -> str:
-    if mask.all():
-        return "dense"
-    if not mask.any():
-        return "empty"
-    k, cg = mask.shape[:2]
-    for length in VECTOR_LENGTHS:
-        if k % length == 0:
-            vectors = mask.reshape(k // length, length, -1)
-            if (vectors == vectors[:, :1]).all():
-                return f"vector{length}"
-    density = mask.mean()
-    for m in (4, 8, 16):
-        if cg % m == 0:
-            n = int(mask.reshape(k, cg // m, m, -1).sum(axis=2).max())
-            # An N:M structure is one that the mask uses up; by chance a sparse mask satisfies a loose one.
-            if n < m and density > 0.9 * n / m:
-                return f"{n}:{m}"
-    return "unstructured"

@@ -231,9 +231,8 @@ class DataRowSpace(HandMadeSpace):
         with T.serial(rows[row], rows[row + 1]) as e:
 
             def product(f: int, pixel: tirx.Expr) -> tirx.Expr:
-                place = offsets[e] + group * packed.group_step + first + pixel
-                value = source[tuple([*part, place])]
-                return values[e * tile.filters + f if tile.filters > 1 else e] * value
+                place = (*part, offsets[e] + group * packed.group_step + first + pixel)
+                return values[e * tile.filters + f if tile.filters > 1 else e] * source[place]
 
             each(lambda f, to, pixel: T.buffer_store(acc, acc[to] + product(f, pixel), [to]))
         each(lambda f, to, pixel: T.buffer_store(sums, acc[to], at(f, pixel)))

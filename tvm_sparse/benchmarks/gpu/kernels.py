@@ -67,7 +67,7 @@ def wanted(
     operator, batch = case
     for density in densities:
         spec, weight = operators.spec(operator, batch), operators.weight(operator, density, seed)
-        pattern = SparsityPattern.of(weight)
+        pattern = SparsityPattern.of(weight, spec.groups)
         choices = {OURS: _best(spec, pattern, log, target)}
         choices |= {f"{OURS} {name}": _of_schedule(name, spec, log, target) for name in schedules}
         for family in choices:
@@ -178,5 +178,5 @@ def _fail(failure: str, *_: object) -> Prepared:
 
 def _predicted_us(spec: ConvSpec, weight: np.ndarray, target: Any) -> float | None:
     """What `inspect` predicts for the best default decisions; None where there is no model of the machine."""
-    found, _ = spaces_of(spec, SparsityPattern.of(weight), target)
+    found, _ = spaces_of(spec, SparsityPattern.of(weight, spec.groups), target)
     return min((each.estimate_us for each in found if each.estimate_us is not None), default=None)

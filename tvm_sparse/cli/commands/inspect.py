@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
+from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -28,7 +29,11 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target, log, model = resolve_target(arguments.target), common.log_to_read(arguments, console), str(arguments.model)
 
     def layers_of(name: str, batch: int | None) -> dict[str, Any]:
-        return document(name, common.prepared(arguments, batch).layers, target, log, arguments.allow_tf32)
+        layers = common.prepared(arguments, batch).layers
+        found = document(name, layers, target, log, arguments.allow_tf32)
+        if arguments.patterns is not None:
+            found["patterns"] = pattern_document(layers, arguments.patterns, target)
+        return found
 
     if not arguments.batch:
         return layers_of(model, None)
@@ -118,6 +123,9 @@ def show(document: dict[str, Any], console: Console) -> None:
         show_layers(each, console)
         console.print()
         console.print(tables.decisions([{**row, "schedule": row["chosen"]} for row in each["layers"]]))
+        if "patterns" in each:
+            console.print()
+            show_patterns(each["patterns"], console)
 
 
 def show_layers(document: dict[str, Any], console: Console) -> None:

@@ -44,7 +44,7 @@ class ConvLayer:
     @cached_property
     def pattern(self) -> SparsityPattern:
         """The zeros of `weight`."""
-        return SparsityPattern.of(self.weight)
+        return SparsityPattern.of(self.weight, self.spec.groups)
 
 
 @dataclass(frozen=True)

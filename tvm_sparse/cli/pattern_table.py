@@ -1,0 +1,123 @@
+"""What a model would keep and weigh if it were pruned to each pattern, and how long its layers would take.
+
+Kept magnitudes and bytes are exact. Times are estimates, and know how many zeros there are, not where: nothing
+estimates kernels that skip vectors or slices.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tvm.target import Target
+
+from tvm_sparse.cli import tables
+from tvm_sparse.conv.packed_size import packed_bytes
+from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.prune import layer_times
+
+PATTERNS = (
+    "unstructured",
+    *(f"vector{length}" for length in (4, 8, 16, 32, 64)),
+    *("slice64cr+vector8", "slice64cr", "slice64c"),
+    *("filters", "channels"),
+)
+# A pattern fits no layer of which it prunes less than was asked for by more than this: one unit always stays.
+FEWER = 0.05
+
+
+def pattern_document(layers: Sequence[ConvLayer], amount: float, target: Target) -> dict[str, Any]:
+    """For each layer and each pattern at a share of zeros of `amount`, as JSON values.
+
+    ``kept`` is the share of the sum of magnitudes that is left, ``bytes`` are those of the packed weight. Both are None
+    where the pattern does not divide the layer's channels, or a layer has too few units of it. Times are microseconds,
+    dense and with so many zeros.
+    """
+    names = (*PATTERNS, "2:4") if amount == TWO_FOUR else PATTERNS
+    rows = []
+    for layer in layers:
+        clock = layer_times.estimated(layer.spec, target)
+        found = {name: _kept_and_bytes(layer, name, amount) for name in names}
+        rows.append(
+            {
+                "layer": layer.name,
+                "dense_time_us": clock(1.0),
+                "time_us": clock(1 - amount),
+                "magnitude": float(np.abs(layer.weight).sum(dtype=np.float64)),
+                "dense_bytes": layer.weight.nbytes,
+                "kept": {name: each[0] if each else None for name, each in found.items()},
+                "bytes": {name: each[1] if each else None for name, each in found.items()},
+            }
+        )
+    return {"amount": amount, "layers": rows, "patterns": [_total(name, rows) for name in names]}
+
+
+def _kept_and_bytes(layer: ConvLayer, name: str, amount: float) -> tuple[float, int] | None:
+    spec, wanted = layer.spec, Structure.named(name)
+    fitted = wanted.fitted(spec.k // spec.groups)
+    if fitted.vector != wanted.vector or (wanted.slices and fitted.tile == 1):
+        return None
+    if name == "2:4" and layer.weight.shape[1] % 4:
+        return None
+    saliency = np.abs(layer.weight)
+    mask = structured_mask(saliency, fitted, amount, spec.groups)
+    if 1 - mask.mean() < amount - FEWER:
+        return None
+    total = saliency.sum(dtype=np.float64)
+    kept = float(saliency[mask].sum(dtype=np.float64) / total) if total else 1.0
+    return kept, packed_bytes(mask, fitted, spec.groups)
+
+
+def _total(name: str, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Of all layers that the pattern fits: the mean of what they keep, and bytes beside dense."""
+    fitting = [row for row in rows if row["kept"][name] is not None]
+    dense_bytes = sum(row["dense_bytes"] for row in fitting)
+    return {
+        "pattern": name,
+        "layers": len(fitting),
+        "kept": sum(row["kept"][name] for row in fitting) / len(fitting) if fitting else None,
+        "bytes": sum(row["bytes"][name] for row in fitting),
+        "dense_bytes": dense_bytes,
+    }
+
+
+def show_patterns(document: dict[str, Any], console: Console) -> None:
+    """Two tables: by layer and by pattern."""
+    amount = f"{document['amount']:.3g}"
+    names = [each["pattern"] for each in document["patterns"]]
+    rows = [
+        {**row, **{name: None if kept is None else f"{kept:.1%}" for name, kept in row["kept"].items()}}
+        for row in document["layers"]
+    ]
+    columns = {"layer": "layer", "dense_time_us": "dense us", "time_us": "sparse us"} | {name: name for name in names}
+    title = f"Magnitude that each pattern keeps with a share of {amount} zeros; estimated times"
+    console.print(tables.table(title, rows, columns))
+    totals = [
+        {
+            "pattern": each["pattern"],
+            "layers": each["layers"],
+            "kept": None if each["kept"] is None else f"{each['kept']:.1%}",
+            "megabytes": each["bytes"] / 1e6,
+            "dense": each["dense_bytes"] / 1e6,
+        }
+        for each in document["patterns"]
+    ]
+    headings = {
+        "pattern": "pattern",
+        "layers": "layers it fits",
+        "kept": "kept, mean",
+        "megabytes": "weights MB",
+        "dense": "dense MB",
+    }
+    console.print()
+    console.print(tables.table("All layers", totals, headings))
+    dense_us, sparse_us = (sum(row[key] for row in document["layers"]) for key in ("dense_time_us", "time_us"))
+    console.print(
+        Text(
+            f"Estimated for {amount} zeros at any places: {sparse_us:.4g} us instead of {dense_us:.4g}. "
+            "Nothing estimates kernels that skip whole vectors or slices: measure these."
+        )
+    )
