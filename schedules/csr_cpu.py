@@ -17,6 +17,7 @@ from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
@@ -137,7 +138,7 @@ def _write_conv(
         acc = new_buffer("acc", (tile * lanes,), "local")
         for i in range(tile):
             with T.vectorized(lanes) as lane:
-                T.buffer_store(acc, tirx.const(0.0, spec.dtype), [i * lanes + lane])
+                T.buffer_store(acc, tirx.const(0.0, FLOAT32), [i * lanes + lane])
         with T.serial(rows[k], rows[k + 1]) as e:
             for i in range(tile):
                 with T.vectorized(lanes) as lane:
