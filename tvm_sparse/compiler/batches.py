@@ -53,6 +53,6 @@ def _first_outputs(model: CompiledModel, first: list[np.ndarray], rng: np.random
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Standard normal numbers; zeros and ones where they are to be integers, which may be indices."""
-    if np.dtype(dtype).kind == "f":
+    if np.dtype(dtype).kind not in "iub":
         return np.asarray(rng.standard_normal(shape)).astype(dtype)
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype)

@@ -114,7 +114,8 @@ class _Case:
         """Largest error of a kernel as a fraction of its bound."""
         x, *epilogue = (array if name == "bias" else array[self.images] for name, array in self.arguments.items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
-        y = tvm.runtime.tensor(np.full(self.layer.spec.output_shape, np.nan, np.float32), device)
+        spec = self.layer.spec
+        y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, spec.dtype), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []
         scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
         function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from tvm_sparse.errors import UsageError
-
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 HALVES = (FLOAT16, BFLOAT16)
 
@@ -38,12 +36,6 @@ STORAGE = {
 def is_half(dtype: str) -> bool:
     """Whether it takes two bytes."""
     return dtype in HALVES
-
-
-def require_half(dtype: str) -> None:
-    """Raise UsageError where `dtype` is not one that a float32 model can be cast to."""
-    if dtype not in HALVES:
-        raise UsageError("dtype", "a model cannot be cast to it", repr(dtype), " or ".join(HALVES))
 
 
 def stored(array: np.ndarray, dtype: str) -> np.ndarray:
