@@ -62,9 +62,9 @@ class ModelSource:
         Returns
         -------
         dict
-            Layer name -> float32 array, also of a half-precision weight, (K, C / groups, R, S), of a linear layer (K, C) or (C, K). A layer is named
-            after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node whose weight has no such name
-            after the node. Not every matrix is a layer's.
+            Layer name -> float32 array (K, C / groups, R, S), of a linear layer (K, C) or (C, K), of a half-precision
+            weight too. A layer is named after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node
+            whose weight has no such name after the node. Not every matrix is a layer's.
 
         Raises
         ------

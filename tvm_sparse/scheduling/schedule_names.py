@@ -3,6 +3,8 @@
 It is all that records, requests and decision tables have of them.
 """
 
+from tvm_sparse.conv.storage import FLOAT32
+
 # A variant whose kernels may round their inputs to TF32.
 TF32 = "tf32"
 # A schedule whose kernels are calls of cuDNN.
@@ -17,8 +19,15 @@ def is_tf32(name: str) -> bool:
 
 
 def is_exact(name: str) -> bool:
-    """Whether kernels compute in float32 throughout."""
+    """Whether kernels compute in float32 throughout, however tensors are stored."""
     return not is_tf32(name)
+
+
+def precision_of(name: str, dtype: str) -> str:
+    """What kernels compute in and how their tensors are stored, in words for a decision table."""
+    if is_tf32(name):
+        return "TF32"
+    return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 
 def is_compiled(name: str) -> bool:
