@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.reference import Reference
+from tvm_sparse.conv.storage import from_file
 from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
@@ -71,8 +72,9 @@ class _Inputs:
             self.expected = Reference(arrays["value"], arrays["bound"])
             self._weight = arrays.get("weight")
             names = [name for name in ("x", "bias", "residual") if name in arrays]
-            values = [arrays[name] if name == "bias" else arrays[name][self.images] for name in names]
-        poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, np.float32)
+            found = {name: from_file(arrays[name]) for name in names}
+        values = [found[name] if name == "bias" else found[name][self.images] for name in names]
+        poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, values[0].dtype)
         self.tensors = [tvm.runtime.tensor(value, self.device) for value in values]
         self.poisoned = tvm.runtime.tensor(poisoned, self.device)
 
@@ -102,9 +104,9 @@ class _Loaded:
         self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
             names = list(constants)
-            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in names]
+            self.constants = [tvm.runtime.tensor(from_file(constants[name]), self.device) for name in names]
         self.sharing = Sharing(names[0].partition("_")[0]) if names else Sharing.NONE
-        self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
+        self.y = tvm.runtime.empty(inputs.poisoned.shape, str(inputs.poisoned.dtype), self.device)
         inputs.poisoned.copyto(self.y)
         self.tensors = [*inputs.tensors, self.y]
         self.arguments = [self.tensors[0], *self.constants, *self.tensors[1:]]
