@@ -13,11 +13,11 @@ import numpy as np
 
 from tvm_sparse.compiler.expose_layers import Places, expose
 from tvm_sparse.compiler.onnx_runtime import Trace
-from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, EXACT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.scheduling.schedule_names import is_tf32
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_tf32
 
 OK, WRONG, DIFFERS = "ok", "wrong", "differs"
 
@@ -86,7 +86,7 @@ class Exposed:
                 # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
                 baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, baseline)
                 difference = relative_difference(tensors[place.result], baseline[2])
-            error = _own_error(layer, ours, is_tf32(schedule))
+            error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
 
@@ -117,7 +117,7 @@ def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
     return next((each for each in checks if each.verdict != OK), None)
 
 
-def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: bool = False) -> float | None:
+def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], arithmetic: str = EXACT) -> float | None:
     """Error of a layer on what it was given, as a fraction of its bound; None for data that is not finite."""
     spec = layer.spec
     data, residual, result = (_as_maps(each) if layer.is_linear else each for each in tensors)
@@ -126,7 +126,7 @@ def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: boo
     if not np.isfinite(data).all() or (residual is not None and not np.isfinite(residual).all()):
         return None
     expected = reference(spec, data, layer.weight, layer.bias, residual)
-    return (expected.in_tf32(layer.weight) if tf32 else expected).worst(result)
+    return expected.within(arithmetic, layer.weight).worst(result)
 
 
 def _as_maps(array: np.ndarray | None) -> np.ndarray | None:

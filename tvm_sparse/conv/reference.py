@@ -10,6 +10,9 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32, STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
+# How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, or products of half-precision
+# numbers added up in float32 by tensor cores.
+EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
@@ -56,11 +59,13 @@ def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, 
 class Reference:
     """Exact result and element-wise error bound of one convolution on one input, both (N, K, OH, OW) float64.
 
-    The bound is infinite where float32 may overflow on the way to the result, or the output's type in storing it.
+    The bound is infinite where float32 may overflow on the way to the result, or the output's type in storing it. In
+    half precision `sums` is what float32 sums contribute to it, the rest being what storing does.
     """
 
     value: np.ndarray
     bound: np.ndarray
+    sums: np.ndarray | None = None
 
     def worst(self, y: np.ndarray, images: np.ndarray | None = None) -> float:
         """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity.
@@ -75,6 +80,22 @@ class Reference:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((error == 0) | np.isinf(self.bound), 0.0, error / self.bound)
         return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
+        """The same with the bound of a kernel that computes in one of the ways above; TF32's needs the `weight`."""
+        if arithmetic == TF32:
+            assert weight is not None
+            return self.in_tf32(weight)
+        return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
+
+    def on_tensor_cores(self) -> "Reference":
+        """The same with the bound of a kernel that multiplies half-precision numbers on tensor cores.
+
+        Products are exact, sums float32, but not rounded to nearest, which doubles their error (see `in_tf32`); so much
+        more may be rounded as the result is stored.
+        """
+        assert self.sums is not None, "only half precision is multiplied so"
+        return replace(self, bound=self.bound + (1 + STORAGE[BFLOAT16].roundoff) * self.sums)
 
     def in_tf32(self, weight: np.ndarray) -> "Reference":
         """The same with the bound of a kernel that rounds input and `weight` to TF32 and accumulates in float32.
@@ -141,7 +162,9 @@ def reference(
     bound = (nnz + 2) * FLOAT32_ROUNDOFF * magnitude + nnz * FLOAT32_UNDERFLOW
     # The bound itself stays clear of the largest number's rounding.
     bound = np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound)
-    return Reference(value, bound if spec.dtype == FLOAT32 else _stored_bound(spec.dtype, value, bound))
+    if spec.dtype == FLOAT32:
+        return Reference(value, bound)
+    return Reference(value, _stored_bound(spec.dtype, value, bound), bound)
 
 
 def _stored_bound(dtype: str, value: np.ndarray, bound: np.ndarray) -> np.ndarray:
