@@ -41,3 +41,13 @@ struct nv_bfloat16 {
 };
 static half __float2half_rn(float value) { return half(value); }
 static nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
+template <typename T> struct Two { T x, y; };
+template <typename T> struct Four { T x, y, z, w; };
+typedef Two<half> half2;
+typedef Four<half> half4;
+typedef Two<nv_bfloat16> nv_bfloat162;
+typedef Four<nv_bfloat16> nv_bfloat164;
+static half2 make_half2(half x, half y) { return {x, y}; }
+static half4 make_half4(half x, half y, half z, half w) { return {x, y, z, w}; }
+static nv_bfloat162 make_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) { return {x, y}; }
+static nv_bfloat164 make_nv_bfloat164(nv_bfloat16 x, nv_bfloat16 y, nv_bfloat16 z, nv_bfloat16 w) { return {x, y, z, w}; }
