@@ -88,8 +88,8 @@ class ConvSpec:
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
             )
         if self.dtype not in STORAGE:
-            allowed, hint = ", ".join(STORAGE), "convert the model to float32"
-            raise ModelError(where, "element type is not supported", self.dtype, allowed, hint)
+            hint = "convert the model to float32"
+            raise ModelError(where, "element type is not supported", self.dtype, ", ".join(STORAGE), hint)
         if self.out_h < 1 or self.out_w < 1:
             raise ModelError(
                 where, "the kernel is larger than the padded input", f"output {self.out_h}x{self.out_w}", "1x1 or more"

@@ -13,7 +13,7 @@ from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend import onnx_half, torch_half
 from tvm_sparse.frontend.batch import require_batch, with_batch
-from tvm_sparse.frontend.onnx_model import load_onnx
+from tvm_sparse.frontend.onnx_model import check_shapes, load_onnx
 from tvm_sparse.frontend.precision import Precision
 from tvm_sparse.frontend.relax_import import export_module, import_onnx, import_program
 from tvm_sparse.frontend.torch_export import load_exported_program
@@ -52,6 +52,8 @@ class ModelSource:
         if self._is_onnx:
             self.precision = onnx_half.precision_of(self._where, self._model)
             if self.precision.dtype != FLOAT32:
+                # Widened, tensors would fit that do not.
+                check_shapes(self._where, self._model)
                 onnx_half.widen(self._model)
         elif not self._is_module:
             self._model = self._widened(self._model)
