@@ -99,14 +99,13 @@ def test_a_half_pt2_file_is_read(dtype, tmp_path):
     assert {layer.spec.dtype for layer in prepared.layers} == {dtype}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_half_onnx_file_is_read(dtype, tmp_path):
+def test_a_half_onnx_file_is_read(tmp_path):
     rng = np.random.default_rng(0)
-    weight, bias = rng.standard_normal((3, 2, 3, 3)).astype(dtype), rng.standard_normal(3).astype(dtype)
-    model = as_onnx(getattr(TensorProto, dtype.upper()), **{"conv.weight": weight, "b": bias})
+    weight, bias = rng.standard_normal((3, 2, 3, 3)).astype(np.float16), rng.standard_normal(3).astype(np.float16)
+    model = as_onnx(TensorProto.FLOAT16, **{"conv.weight": weight, "b": bias})
     onnx.save(model, tmp_path / "m.onnx")
     (layer,) = prepare(tmp_path / "m.onnx").layers
-    assert (layer.name, layer.spec.dtype, layer.spec.relu) == ("conv", dtype, True)
+    assert (layer.name, layer.spec.dtype, layer.spec.relu) == ("conv", "float16", True)
     np.testing.assert_array_equal(layer.weight, weight.astype(np.float32))
 
 
