@@ -14,9 +14,10 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.conv2d import epilogue, padded
+from tvm_sparse.conv.conv2d import epilogue, padded, widened
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 from tvm_sparse.target.gpu import gpu_info
@@ -89,7 +90,7 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
 
     def source(n: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
         # Without padding an image lies in memory as the packed one would; the indices flatten to the same address.
-        return x[n, 0, 0, place] if packed is None else packed[n, place]
+        return widened(x[n, 0, 0, place]) if packed is None else packed[n, place]
 
     (st_h, st_w), last = spec.stride, spec.out_h - pixels
     with T.grid(spec.n, spec.k, -(-spec.out_h // pixels), spec.out_w) as loops, T.sblock("conv"):
@@ -102,7 +103,7 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
         T.writes(y[region])
         acc = new_buffer("acc", (pixels,), "local")
         for i in range(pixels):
-            T.buffer_store(acc, tirx.const(0.0, spec.dtype), [i])
+            T.buffer_store(acc, tirx.const(0.0, FLOAT32), [i])
         with T.serial(rows[k], rows[k + 1]) as e:
             for i in range(pixels):
                 place = offsets[e] + (first + i) * st_h * width + column * st_w

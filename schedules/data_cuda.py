@@ -27,6 +27,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import geometry
@@ -55,9 +56,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        The GPU has no clusters, or no tile of the input and its weights fits shared memory.
+        Tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
+    if spec.dtype != FLOAT32:
+        raise NotApplicable(f"its tensors are {spec.dtype}, and only {FLOAT32} is served")
     if not gpu.has_clusters:
         raise NotApplicable(f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought")
     space = DataSpace(spec, pattern, gpu)

@@ -1,7 +1,8 @@
 """Dense convolution for CUDA by NVIDIA's cuDNN, with bias, residual and ReLU: the baseline that a user has today.
 
 Nothing is compiled: the kernel is a call of `cudnn.packed_function`. There are two variants. ``fp32`` computes in
-float32 throughout; ``tf32`` may round inputs to TF32 for the tensor cores, which torch allows by default.
+float32 throughout; ``tf32`` may round inputs to TF32 for the tensor cores, which torch allows by default. Tensors of
+half precision have one, ``fp16`` or ``bf16``, on tensor cores with float32 sums.
 """
 
 from collections.abc import Mapping
@@ -18,11 +19,12 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.csr import new_buffer, whole
-from tvm_sparse.scheduling.schedule_names import CUDNN, TF32
+from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
@@ -30,7 +32,11 @@ NAME = CUDNN
 TARGET = "cuda"
 FP32 = "fp32"
 # What people call the variants.
-TITLES = {f"{NAME}:{FP32}": "cuDNN float32", f"{NAME}:{TF32}": "cuDNN TF32"}
+TITLES = {
+    f"{NAME}:{FP32}": "cuDNN float32",
+    f"{NAME}:{TF32}": "cuDNN TF32",
+    **{f"{NAME}:{variant}": f"cuDNN {dtype}" for dtype, variant in HALF_VARIANTS.items()},
+}
 _FLOAT_BYTES = 4
 
 
@@ -61,7 +67,7 @@ def why_not_here() -> str:
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
-    """Both variants, ``fp32`` first.
+    """The variants for the tensors' type, ``fp32`` before ``tf32``.
 
     Raises
     ------
@@ -70,6 +76,8 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     """
     if why_not_here():
         raise NotApplicable(why_not_here())
+    if is_half(spec.dtype):
+        return [CudnnSpace(spec, HALF_VARIANTS[spec.dtype])]
     found: list[Space] = [CudnnSpace(spec, FP32)]
     # Tensor cores have TF32 from compute capability 8.0 on (CUDA programming guide).
     if gpu_info(target).compute_capability >= 80:
@@ -85,7 +93,7 @@ class CudnnSpace(WrittenSpace):
         self.spec = spec
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        algorithms = [Algorithm.IMPLICIT_PRECOMP_GEMM] if self.variant == TF32 else list(Algorithm)
+        algorithms = list(Algorithm) if self.variant == FP32 else [Algorithm.IMPLICIT_PRECOMP_GEMM]
         self.decide(sch, choose, "layout", Layout, Layout.NCHW)
         self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
         self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
@@ -93,20 +101,23 @@ class CudnnSpace(WrittenSpace):
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
-        if self.variant != TF32 and (spec.relu or not (spec.bias or spec.residual)):
+        if self.variant == FP32 and (spec.relu or not (spec.bias or spec.residual)):
             # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
             found.append(("nchw", "implicit_gemm", "fused"))
-        if spec.bias or spec.residual or spec.relu:
+        # Apart, what is added would be added to a result that half precision has rounded before.
+        may_part = not is_half(spec.dtype) or not (spec.bias or spec.residual)
+        if may_part and (spec.bias or spec.residual or spec.relu):
             # For convolutions of which cuDNN fuses no epilogue.
             found.append(("nchw", PRECOMP, "apart"))
         return [dict(zip(("layout", "algorithm", "epilogue"), each, strict=True)) for each in found]
 
     def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
         plan = self._plan(decisions)
+        weight = stored(weight, self.spec.dtype)
         laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
         # A fused epilogue always adds a bias.
         no_bias = "bias" in plan.arguments and not self.spec.bias
-        return (laid_out, np.zeros(self.spec.k, np.float32)) if no_bias else (laid_out,)
+        return (laid_out, np.zeros(self.spec.k, self.spec.dtype)) if no_bias else (laid_out,)
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
         spec, plan = self.spec, self._plan(decisions)

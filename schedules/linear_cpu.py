@@ -14,9 +14,10 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.conv2d import epilogue
+from tvm_sparse.conv.conv2d import epilogue, widened
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import (
     csr_function,
     epilogue_reads,
@@ -99,7 +100,7 @@ class SingleSpace(HandMadeSpace):
 
         def product(n: tirx.Expr, e: tirx.Expr) -> tirx.Expr:
             # An image lies in memory in the order of its places: the indices flatten to the same address.
-            return values[e] * x[n, 0, 0, offsets[e].astype("int32")]
+            return values[e] * widened(x[n, 0, 0, offsets[e].astype("int32")])
 
         with T.grid(spec.n, spec.k) as loops, T.sblock("conv"):
             n, k = T.axis.remap("SS", loops)
@@ -108,7 +109,7 @@ class SingleSpace(HandMadeSpace):
             T.writes(y[n, k, 0, 0])
             sums = new_buffer("sums", (SUMS,), "local")
             for i in range(SUMS):
-                T.buffer_store(sums, tirx.const(0.0, spec.dtype), [i])
+                T.buffer_store(sums, tirx.const(0.0, FLOAT32), [i])
             steps = tirx.floordiv(rows[k + 1] - rows[k], SUMS)
             with T.serial(0, steps) as step:
                 for i in range(SUMS):
@@ -166,8 +167,8 @@ class ImagesSpace(HandMadeSpace):
             T.reads(whole(x))
             T.writes(packed[place, n])
             inside = tirx.all(place < _inputs(spec), n < spec.n)
-            zero = tirx.const(0.0, spec.dtype)
-            T.buffer_store(packed, tirx.if_then_else(inside, x[n, 0, 0, place], zero), [place, n])
+            zero = tirx.const(0.0, FLOAT32)
+            T.buffer_store(packed, tirx.if_then_else(inside, widened(x[n, 0, 0, place]), zero), [place, n])
         with T.grid(width // wide, self.tiles, spec.k) as loops, T.sblock("conv"):
             self._write_conv(arguments, packed, sums, T.axis.remap("SRS", loops))
         with T.grid(spec.n, spec.k) as loops, T.sblock("out"):
@@ -185,7 +186,7 @@ class ImagesSpace(HandMadeSpace):
         T.reads(whole(packed), whole(values), whole(offsets), rows[row : row + 2])
         T.writes(sums[k, first : first + wide])
         with T.init(), T.vectorized(wide) as lane:
-            T.buffer_store(sums, tirx.const(0.0, self.spec.dtype), [k, first + lane])
+            T.buffer_store(sums, tirx.const(0.0, FLOAT32), [k, first + lane])
         acc = new_buffer("acc", (wide,), "local")
 
         def each_vector(write: Callable[[tirx.Expr], None]) -> None:

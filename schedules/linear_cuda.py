@@ -13,8 +13,10 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from tvm_sparse.conv.conv2d import widened
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel, require_one_pixel, stretch, whole
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
@@ -96,7 +98,7 @@ class LinearSpace(HandMadeSpace):
             # An image lies in memory in the order of its places: the indices flatten to the same address. The last
             # group repeats the last image.
             n = tirx.min(group * images + image, spec.n - 1)
-            value = tirx.if_then_else(place < self.inputs, x[n, 0, 0, place], tirx.const(0.0, spec.dtype))
+            value = tirx.if_then_else(place < self.inputs, widened(x[n, 0, 0, place]), tirx.const(0.0, FLOAT32))
             T.buffer_store(staged, value, [group, image * stride + place])
 
         def reads(group: tirx.Expr, k: tirx.Var) -> Iterable:

@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import rounded, stored
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Space
 
@@ -47,6 +48,10 @@ class Case:
         kind = "integers" if self.integers else "normal"
         return f"Case({self.spec!r}, {np.count_nonzero(self.weight)} non-zeros, seed={self.seed}, {kind})"
 
+    def stored_in(self, dtype: str) -> "Case":
+        """The case with tensors, and numbers of its weight, of another type."""
+        return replace(self, spec=replace(self.spec, dtype=dtype), weight=rounded(self.weight, dtype))
+
     def worst(self, kernel: Kernel, target: Target) -> float:
         """Build and run `kernel`; its largest error, see `error`."""
         arguments = reference.random_arguments(self.spec, self.seed, self.integers)
@@ -65,7 +70,7 @@ class Case:
             batched = {name: value[[0, -1]] for name, value in batched.items()}
         expected = reference.reference(spec, batched["x"], self.weight, arguments.get("bias"), batched.get("residual"))
         if self.integers:
-            return 0.0 if np.array_equal(y, expected.value) else float("inf")
+            return 0.0 if np.array_equal(y, stored(expected.value, self.spec.dtype)) else float("inf")
         return expected.worst(y)
 
 
@@ -79,7 +84,7 @@ def call(
 ) -> np.ndarray:
     """The output of a built kernel; elements that it does not write are NaN."""
     epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = np.full(spec.output_shape, np.nan, np.float32)
+    y = np.full(spec.output_shape, np.nan, spec.dtype)
     tensors = [tvm.runtime.tensor(value, device) for value in (arguments["x"], *constants, *epilogue, y)]
     library["main"](*tensors)
     device.sync()

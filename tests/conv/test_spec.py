@@ -86,7 +86,7 @@ def test_json_gives_the_same_spec_back(spec):
         ({"padding": (1, 1)}, "padding is not usable"),
         ({"padding": (0, 0, 0, -1)}, "padding is not usable"),
         ({"groups": 4}, "channels do not split into the groups, found 4; allowed: a divisor of 4 and 6"),
-        ({"dtype": "float16"}, "element type is not supported, found float16; allowed: float32"),
+        ({"dtype": "float64"}, "element type is not supported, found float64; allowed: float32, float16, bfloat16"),
         ({"r": 11}, "the kernel is larger than the padded input, found output 0x5"),
     ],
 )

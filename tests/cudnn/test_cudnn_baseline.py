@@ -15,7 +15,7 @@ from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.compiler import build_model, layer_check, verify
 from tvm_sparse.compiler.kernel_selection import all_dense, decide, to_dense
-from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT
+from tvm_sparse.conv.reference import AGREEMENT, EXACT, TF32_AGREEMENT
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
@@ -73,7 +73,7 @@ def test_tf32_meets_its_own_bound_and_only_that(worker, monkeypatch):
         exact, rounded = measurer.measure([Candidate(name, PLAN) for name in (FP32, TF32)])
         assert exact.status == rounded.status == "ok"
         assert 0 < exact.error <= 1 and 0 < rounded.error <= 1
-        monkeypatch.setattr("tvm_sparse.measure.measurer.is_tf32", lambda _: False)
+        monkeypatch.setattr("tvm_sparse.measure.measurer.arithmetic_of", lambda _: EXACT)
         (wrong,) = measurer.measure([Candidate(TF32, PLAN)])
         assert wrong.status == "wrong"
 
@@ -265,7 +265,7 @@ def test_tf32_is_verified_and_checked_by_its_bound(on_host, prepared, log, monke
     assert [each.verdict for each in exposed.check_layers(outputs, schedules, None)] == ["ok"] * 2
     # Under the name of an exact kernel the same results are wrong.
     assert {each.verdict for each in exposed.check_layers(outputs, [FP32] * 2, None)} == {"wrong"}
-    monkeypatch.setattr(verify, "is_tf32", lambda _: False)
+    monkeypatch.setattr(verify, "arithmetic_of", lambda _: EXACT)
     compiled = build_model.build(prepared, decisions, HOST)
     assert TF32 not in {row["schedule"] for row in compiled.report()}
 

@@ -14,15 +14,18 @@ from random_convolutions import random_case
 
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.reference import EXACT, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import HALVES, rounded
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import CudnnConvolution
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
-from tvm_sparse.schedules import find_space, make_kernel, spaces_of
+from tvm_sparse.schedules import dense_cudnn, find_space, make_kernel, spaces_of, title_of
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.scheduling.schedule_names import arithmetic_of
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
@@ -43,16 +46,18 @@ def kernel_of(spec, decisions, precision="fp32"):
     return apply_decisions(CudnnSpace(spec, precision), weight_of(spec), decisions)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_random_convolutions_are_right_by_all_decisions(fake, precision):
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", "float32"), ("tf32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")]
+)
+def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype):
     @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=HealthCheck)
     @given(st.data())
     def check(data):
-        case = random_case(lambda options: data.draw(st.sampled_from(options)))
+        case = random_case(lambda options: data.draw(st.sampled_from(options))).stored_in(dtype)
         space = CudnnSpace(case.spec, precision)
         for start in space.starts():
             kernel = apply_decisions(space, case.weight, start)
-            found = worst(kernel, case.spec, case.weight, precision == "tf32", case.seed, case.integers)
+            found = worst(kernel, case.spec, case.weight, arithmetic_of(space.name), case.seed, case.integers)
             assert found <= 1, f"{start}, {case!r}"
 
     check()
@@ -61,9 +66,20 @@ def test_random_convolutions_are_right_by_all_decisions(fake, precision):
 def test_tf32_is_no_float32(fake):
     """The bounds tell them apart: what TF32 gives is wrong as float32, and float32 is right as TF32."""
     weight = weight_of(SPEC)
-    for precision, tf32, is_right in (("fp32", False, True), ("fp32", True, True), ("tf32", False, False)):
-        found = worst(kernel_of(SPEC, NHWC, precision), SPEC, weight, tf32)
-        assert (found <= 1) == is_right, (precision, tf32, found)
+    for precision, arithmetic, is_right in (("fp32", EXACT, True), ("fp32", TF32, True), ("tf32", EXACT, False)):
+        found = worst(kernel_of(SPEC, NHWC, precision), SPEC, weight, arithmetic)
+        assert (found <= 1) == is_right, (precision, arithmetic, found)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_precision_has_one_variant_that_rounds_once(fake, dtype, monkeypatch):
+    monkeypatch.setattr(dense_cudnn, "why_not_here", lambda: "")
+    spec = replace(SPEC, bias=True, residual=True, dtype=dtype)
+    (space,) = dense_cudnn.spaces(spec, SparsityPattern.of(weight_of(spec)), CUDA)
+    assert title_of(space.name) == f"cuDNN {dtype}"
+    assert {start["epilogue"] for start in space.starts()} == {"fused"}
+    kernel = apply_decisions(space, rounded(weight_of(spec), dtype), space.starts()[0])
+    assert {str(each.dtype) for each in kernel.constants} == {dtype}
 
 
 @pytest.mark.parametrize(

@@ -474,8 +474,18 @@ def test_autocast_stays_eager():
         assert Compiled(model).call(randn()).dtype is torch.bfloat16
 
 
-def test_half_precision_stays_eager():
-    stays_eager(Plain().bfloat16(), randn().bfloat16(), message="unsupported element type, found float16; allowed: fl")
+def test_half_precision_is_compiled():
+    model, x = Plain().bfloat16(), randn().bfloat16()
+    compiled = Compiled(model)
+    with torch.no_grad():
+        found, expected = compiled.call(x), model(x)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-6)
+    assert {row["precision"] for row in compiled.made[0].report()} == {"bfloat16, float32 sums"}
+
+
+def test_double_precision_stays_eager():
+    stays_eager(Plain().double(), randn().double(), message="unsupported element type, found float64; allowed: fl")
 
 
 def test_operators_that_tvm_does_not_know_stay_eager():

@@ -160,6 +160,11 @@ CASES = {
     "folded_cuda-side_by_side": Case(
         "folded_cuda:multistage-4x16-pixels1x2", ConvSpec(1, 1, 4, 16, 1, 3, 3, **PADDED), _tile(1, 4)
     ),
+    "folded_cuda-half": Case(
+        "folded_cuda:multistage-4x16-pixels1",
+        ConvSpec(1, 2, 4, 16, 1, 3, 3, **PADDED, bias=True, dtype="float16"),
+        _tile(1, 4),
+    ),
     "folded_cuda-npq": Case("folded_cuda:npq32", ConvSpec(2, 1, 6, 6, 2, 3, 3, **PADDED), NPQ),
     "folded_cuda-warp_rows": Case("folded_cuda:warp-rows32", ConvSpec(8, 2, 1, 36, 2, 1, 1, residual=True), NPQ, nnz=3),
     "folded_cuda-split_k": Case("folded_cuda:split2-npq32", ConvSpec(1, 4, 4, 8, 2, 1, 1, bias=True), SPLIT_K),

@@ -179,7 +179,7 @@ BAD_VALUES = [
     (("spec", "stride"), [1], "stride"),
     (("spec", "padding"), [1, 1, 1, None], "padding"),
     (("spec", "bias"), 1, "bias"),
-    (("spec", "dtype"), "float16", "dtype|element type"),
+    (("spec", "dtype"), "float64", "dtype|element type"),
     (("spec", "layout"), "NHWC", "unknown field.*layout"),
     (("pattern", "nnz"), -1, "nnz"),
     (("pattern", "nnz"), 10**9, "nnz"),

@@ -30,7 +30,10 @@ from tvm_sparse.scheduling.kernel import Kernel
 MAX_THREADS, MAX_CLUSTER = 1024, 8
 # Bytes of the largest block's shared memory and of a fibre's stack.
 SHARED, STACK = 232448, 65536
+# Of 16-bit types, as bits.
+HALF_TYPES = Path(__file__).with_name("half_types.h")
 PRELUDE = f"""
+#include "{HALF_TYPES}"
 #include <ucontext.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -104,7 +107,6 @@ static void run_grid(void (*body)(), const int* grid, const int* block, int clus
 static void tvm_sparse_cluster_wait() {{ ++awaited[current]; __syncthreads(); }}
 // All threads of a block shuffle at the same time: one after the other they show their values, then they look.
 typedef unsigned int uint;
-typedef unsigned short ushort;
 struct ushort4 {{ ushort x, y, z, w; }};
 static float shown[{MAX_THREADS} * {MAX_CLUSTER}];
 static uint __activemask() {{ return 0xffffffff; }}
@@ -184,7 +186,7 @@ def run_emulated(case: Case, kernel: Kernel, target: Target, folder: Path) -> np
     source, launches = build_source(kernel.func, target)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = np.full(case.spec.output_shape, np.nan, np.float32)
+    y = np.full(case.spec.output_shape, np.nan, case.spec.dtype)
     names = [parameter.name for parameter in kernel.func.params]
     values = (arguments["x"], *kernel.constants, *epilogue, y)
     emulate(source, launches, dict(zip(names, values, strict=True)), folder)
@@ -266,6 +268,11 @@ def _copies(source: str) -> list[str]:
         defined.append(
             f"static void {name}(unsigned to, const void* from, bool inside) "
             f"{{ copy({count}, (unsigned char*)shared_memory + to, 0, (void*)from, 0, inside); }}"
+        )
+    if "tvm_sparse_copy_2(" in source:
+        defined.append(
+            "static void tvm_sparse_copy_2(unsigned to, const void* from, bool inside) "
+            "{ copy(2, (unsigned char*)shared_memory + to, 0, (void*)from, 0, inside); }"
         )
     address = "(unsigned)((const unsigned char*)pointer - (unsigned char*)shared_memory)"
     defined.append(f"static unsigned tvm_sparse_shared_address(const void* pointer) {{ return {address}; }}")

@@ -8,9 +8,10 @@
 #include <string.h>
 
 enum { BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
-enum { PRECOMP = 1, RELU = 1, CLIPPED_RELU = 3, IDENTITY = 5, FMA_MATH = 3 };
-typedef struct { int is_set, shape[4], strides[4]; } Tensor;
-typedef struct { int is_set, nhwc, shape[4]; } Filters;
+enum { PRECOMP = 1, RELU = 1, CLIPPED_RELU = 3, IDENTITY = 5, TENSOR_OP_MATH = 1, FMA_MATH = 3 };
+enum { FLOAT = 0, HALF = 2, BFLOAT16 = 9 };
+typedef struct { int is_set, type, shape[4], strides[4]; } Tensor;
+typedef struct { int is_set, type, nhwc, shape[4]; } Filters;
 typedef struct { int padding[2], stride[2], dilation[2], mode, math, groups; } Convolution;
 typedef struct { int mode, propagates_nan; float most; } Activation;
 typedef struct { void* stream; int in_use; } Handle;
@@ -55,14 +56,36 @@ int cudnnCreateFilterDescriptor(void** made) { NEW(Filters); }
 int cudnnCreateConvolutionDescriptor(void** made) { NEW(Convolution); }
 int cudnnCreateActivationDescriptor(void** made) { NEW(Activation); }
 
+static int is_known(int type) { return type == FLOAT || type == HALF || type == BFLOAT16; }
+/* Element `i` of an array of a type, as a float. */
+static float load(int type, const void* array, long i) {
+  if (type == FLOAT) return ((const float*)array)[i];
+  if (type == HALF) return ((const _Float16*)array)[i];
+  unsigned bits = (unsigned)((const unsigned short*)array)[i] << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+/* Rounds to nearest. */
+static void store(int type, void* array, long i, float value) {
+  if (type == FLOAT) ((float*)array)[i] = value;
+  else if (type == HALF) ((_Float16*)array)[i] = value;
+  else {
+    unsigned bits;
+    memcpy(&bits, &value, 4);
+    bits = value != value ? 0x7fc00000u : bits + 0x7fff + ((bits >> 16) & 1);
+    ((unsigned short*)array)[i] = bits >> 16;
+  }
+}
+
 int cudnnSetTensor4dDescriptorEx(Tensor* t, int type, int n, int c, int h, int w, int sn, int sc, int sh, int sw) {
-  if (type || n < 1 || c < 1 || h < 1 || w < 1) return refuse(BAD_PARAM, "tensor");
-  *t = (Tensor){1, {n, c, h, w}, {sn, sc, sh, sw}};
+  if (!is_known(type) || n < 1 || c < 1 || h < 1 || w < 1) return refuse(BAD_PARAM, "tensor");
+  *t = (Tensor){1, type, {n, c, h, w}, {sn, sc, sh, sw}};
   return 0;
 }
 int cudnnSetFilter4dDescriptor(Filters* f, int type, int format, int k, int c, int r, int s) {
-  if (type || format < 0 || format > 1) return refuse(BAD_PARAM, "filters");
-  *f = (Filters){1, format, {k, c, r, s}};
+  if (!is_known(type) || format < 0 || format > 1) return refuse(BAD_PARAM, "filters");
+  *f = (Filters){1, type, format, {k, c, r, s}};
   return 0;
 }
 int cudnnSetConvolution2dDescriptor(Convolution* v, int ph, int pw, int sh, int sw, int dh, int dw, int mode, int type) {
@@ -86,38 +109,41 @@ static long at(const Tensor* t, int n, int c, int h, int w) {
   for (int n = 0; n < (t)->shape[0]; ++n) for (int c = 0; c < (t)->shape[1]; ++c) \
     for (int h = 0; h < (t)->shape[2]; ++h) for (int w = 0; w < (t)->shape[3]; ++w)
 
-int cudnnSetTensor(Handle* handle, const Tensor* t, float* y, const float* value) {
+int cudnnSetTensor(Handle* handle, const Tensor* t, void* y, const void* value) {
   BEGIN(handle);
-  EACH(t) y[at(t, n, c, h, w)] = *value;
+  EACH(t) store(t->type, y, at(t, n, c, h, w), load(t->type, value, 0));
   END(handle);
 }
 int cudnnTransformTensor(
-    Handle* handle, const float* alpha, const Tensor* from, const float* x, const float* beta, const Tensor* to, float* y) {
+    Handle* handle, const float* alpha, const Tensor* from, const void* x, const float* beta, const Tensor* to, void* y) {
   BEGIN(handle);
+  if (from->type != to->type) return refuse(BAD_PARAM, "types differ");
   if (memcmp(from->shape, to->shape, sizeof from->shape)) return refuse(BAD_PARAM, "shapes differ");
   if (*alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "no plain copy");
-  EACH(to) y[at(to, n, c, h, w)] = x[at(from, n, c, h, w)];
+  EACH(to) store(to->type, y, at(to, n, c, h, w), load(from->type, x, at(from, n, c, h, w)));
   END(handle);
 }
 int cudnnAddTensor(
-    Handle* handle, const float* alpha, const Tensor* a, const float* x, const float* beta, const Tensor* t, float* y) {
+    Handle* handle, const float* alpha, const Tensor* a, const void* x, const float* beta, const Tensor* t, void* y) {
   BEGIN(handle);
+  if (a->type != t->type) return refuse(BAD_PARAM, "types differ");
   const int* s = a->shape;
   for (int i = 0; i < 4; ++i) if (s[i] != 1 && s[i] != t->shape[i]) return refuse(BAD_PARAM, "does not broadcast");
   EACH(t) {
-    float* out = y + at(t, n, c, h, w);
-    *out = *alpha * x[at(a, n % s[0], c % s[1], h % s[2], w % s[3])] + *beta * *out;
+    long i = at(t, n, c, h, w);
+    float added = load(a->type, x, at(a, n % s[0], c % s[1], h % s[2], w % s[3]));
+    store(t->type, y, i, *alpha * added + *beta * load(t->type, y, i));
   }
   END(handle);
 }
 static float relu(float value) { return value < 0 ? 0 : value; }
-int cudnnActivationForward(Handle* handle, const Activation* a, const float* alpha, const Tensor* from, const float* x,
-                           const float* beta, const Tensor* to, float* y) {
+int cudnnActivationForward(Handle* handle, const Activation* a, const float* alpha, const Tensor* from, const void* x,
+                           const float* beta, const Tensor* to, void* y) {
   BEGIN(handle);
   if (a->mode == IDENTITY || !a->propagates_nan || *alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "activation");
   EACH(to) {
-    float value = relu(x[at(from, n, c, h, w)]);
-    y[at(to, n, c, h, w)] = a->mode == CLIPPED_RELU && value > a->most ? a->most : value;
+    float value = relu(load(from->type, x, at(from, n, c, h, w)));
+    store(to->type, y, at(to, n, c, h, w), a->mode == CLIPPED_RELU && value > a->most ? a->most : value);
   }
   END(handle);
 }
@@ -142,7 +168,7 @@ static float tf32(float value) {
   memcpy(&value, &bits, 4);
   return value;
 }
-static int convolve(const Tensor* x, const float* px, const Filters* f, const float* pw, const Convolution* v,
+static int convolve(const Tensor* x, const void* px, const Filters* f, const void* pw, const Convolution* v,
                     int algorithm, float* workspace, size_t bytes, const Tensor* y, float* py) {
   size_t needed = wanted_bytes ? wanted_bytes : algorithm ? 4096 : 0;
   if (bytes < needed || (needed && !workspace)) return refuse(BAD_PARAM, "workspace");
@@ -154,6 +180,8 @@ static int convolve(const Tensor* x, const float* px, const Filters* f, const fl
     int nchw[] = {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}, nhwc[] = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
     if (memcmp(tensors[i]->strides, f->nhwc ? nhwc : nchw, sizeof nchw)) return refuse(NOT_SUPPORTED, "layouts differ");
   }
+  if (f->type != x->type || y->type != x->type) return refuse(BAD_PARAM, "types differ");
+  if (x->type != FLOAT && v->math != TENSOR_OP_MATH) return refuse(NOT_SUPPORTED, "math of another type");
   if (v->math != FMA_MATH && algorithm != PRECOMP) return refuse(NOT_SUPPORTED, "no tensor cores");
   const int* g = f->shape;
   EACH(y) {
@@ -164,40 +192,44 @@ static int convolve(const Tensor* x, const float* px, const Filters* f, const fl
       int column = w * v->stride[1] + s * v->dilation[1] - v->padding[1];
       if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3]) continue;
       long place = f->nhwc ? ((c * g[2] + r) * (long)g[3] + s) * g[1] + i : ((c * g[1] + i) * (long)g[2] + r) * g[3] + s;
-      float a = px[at(x, n, first + i, row, column)], b = pw[place];
-      sum += v->math == FMA_MATH ? (double)a * b : (double)tf32(a) * tf32(b);
+      float a = load(x->type, px, at(x, n, first + i, row, column)), b = load(f->type, pw, place);
+      sum += v->math == FMA_MATH || x->type != FLOAT ? (double)a * b : (double)tf32(a) * tf32(b);
     }
     py[at(y, n, c, h, w)] = (float)sum;
   }
   return 0;
 }
-int cudnnConvolutionForward(Handle* handle, const float* alpha, const Tensor* x, const float* px, const Filters* f,
-                            const float* pw, const Convolution* v, int algorithm, void* workspace, size_t bytes,
-                            const float* beta, const Tensor* y, float* py) {
+int cudnnConvolutionForward(Handle* handle, const float* alpha, const Tensor* x, const void* px, const Filters* f,
+                            const void* pw, const Convolution* v, int algorithm, void* workspace, size_t bytes,
+                            const float* beta, const Tensor* y, void* py) {
   BEGIN(handle);
   if (*alpha != 1 || *beta != 0) return refuse(BAD_PARAM, "scaled");
-  int status = convolve(x, px, f, pw, v, algorithm, workspace, bytes, y, py);
+  long elements = (long)y->shape[0] * y->shape[1] * y->shape[2] * y->shape[3];
+  float* out = malloc(elements * sizeof(float));
+  int status = convolve(x, px, f, pw, v, algorithm, workspace, bytes, y, out);
+  if (!status) for (long i = 0; i < elements; ++i) store(y->type, py, i, out[i]);
+  free(out);
   __sync_fetch_and_sub(&handle->in_use, 1);
   return status;
 }
 int cudnnConvolutionBiasActivationForward(
-    Handle* handle, const float* alpha, const Tensor* x, const float* px, const Filters* f, const float* pw,
+    Handle* handle, const float* alpha, const Tensor* x, const void* px, const Filters* f, const void* pw,
     const Convolution* v, int algorithm, void* workspace, size_t bytes, const float* alpha2, const Tensor* z,
-    const float* pz, const Tensor* b, const float* pb, const Activation* a, const Tensor* y, float* py) {
+    const void* pz, const Tensor* b, const void* pb, const Activation* a, const Tensor* y, void* py) {
   BEGIN(handle);
   int status = 0;
   if (a->mode == IDENTITY && algorithm != PRECOMP) status = refuse(NOT_SUPPORTED, "identity needs precomp");
   if (a->mode == RELU && !a->propagates_nan) status = refuse(BAD_PARAM, "loses NaN");
   if (*alpha != 1 || memcmp(z, y, sizeof *z)) status = refuse(BAD_PARAM, "z and y differ");
-  if (b->shape[1] != y->shape[1] || !pb) status = refuse(BAD_PARAM, "bias");
+  if (b->shape[1] != y->shape[1] || b->type != y->type || !pb) status = refuse(BAD_PARAM, "bias");
   /* An output of its own shows where the residual was overwritten. */
   long elements = (long)y->shape[0] * y->shape[1] * y->shape[2] * y->shape[3];
   float* out = malloc(elements * sizeof(float));
   if (!status) status = convolve(x, px, f, pw, v, algorithm, workspace, bytes, y, out);
   if (!status) EACH(y) {
     long i = at(y, n, c, h, w);
-    float value = out[i] + pb[at(b, 0, c, 0, 0)] + (*alpha2 != 0 ? *alpha2 * pz[i] : 0);
-    py[i] = a->mode == RELU ? relu(value) : value;
+    float value = out[i] + load(b->type, pb, at(b, 0, c, 0, 0)) + (*alpha2 != 0 ? *alpha2 * load(z->type, pz, i) : 0);
+    store(y->type, py, i, a->mode == RELU ? relu(value) : value);
   }
   free(out);
   __sync_fetch_and_sub(&handle->in_use, 1);

@@ -71,14 +71,14 @@ def host_module(kernel: Kernel) -> tvm.runtime.Module:
 
 def run(kernel: Kernel, spec, arguments: dict[str, np.ndarray], module=None) -> np.ndarray:
     """A kernel's output on the host, NaN where it wrote nothing."""
-    y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
+    y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, spec.dtype))
     values = (arguments["x"], *kernel.constants, *(arguments[n] for n in ("bias", "residual") if n in arguments))
     (module or host_module(kernel))["main"](*map(tvm.runtime.tensor, values), y)
     return y.numpy()
 
 
-def worst(kernel: Kernel, spec, weight: np.ndarray, tf32: bool, seed: int = 0, integers: bool = False) -> float:
+def worst(kernel: Kernel, spec, weight: np.ndarray, arithmetic: str, seed: int = 0, integers: bool = False) -> float:
     """Largest error of a kernel on the host as a fraction of its bound."""
     arguments = reference.random_arguments(spec, seed, integers)
     expected = reference.reference(spec, weight=weight, **arguments)
-    return (expected.in_tf32(weight) if tf32 else expected).worst(run(kernel, spec, arguments))
+    return expected.within(arithmetic, weight).worst(run(kernel, spec, arguments))

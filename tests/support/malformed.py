@@ -171,7 +171,7 @@ ONNX = {
         "Dimension mismatch",
     ),
     "integers": (conv(np.ones(W.shape, np.int32)), "unsupported element type, found int32; allowed: float32"),
-    "half precision": (conv(W.astype(np.float16)), "unsupported element type, found float16"),
+    "half precision": (conv(W.astype(np.float16)), "W has inconsistent type tensor(float16)"),
     "unknown element type": (conv(change=set_type(99)), "layer Conv_0: its weight cannot be read"),
     "less data than said": (conv(change=no_raw_data), "is too small for the declared shape"),
     "petabytes of weight": (conv(change=set_dims(2**50)), "this is no valid ONNX model"),

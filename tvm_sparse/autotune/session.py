@@ -82,6 +82,7 @@ def tune(
     batch: int | Sequence[int] | None = None,
     devices: Sequence[str] | None = None,
     ray: str | None = None,
+    dtype: str | None = None,
 ) -> TuningLog:
     """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
@@ -89,7 +90,7 @@ def tune(
 
     Parameters
     ----------
-    source, example_inputs, shapes
+    source, example_inputs, shapes, dtype
         The model, as `tvm_sparse.compile` takes it.
     target
         ``"llvm"``, ``"cuda"``, JSON, a TVM target, or None for this machine's CPU.
@@ -123,7 +124,8 @@ def tune(
     log.require_known_schema()
     options = replace(options or TuneOptions(), trials=trials)
     batches = [None] if batch is None else batch_sizes(batch)
-    tasks = [task for size in batches for task in tasks_of(prepare(source, example_inputs, shapes, size).layers)]
+    models = [prepare(source, example_inputs, shapes, size, dtype) for size in batches]
+    tasks = [task for prepared in models for task in tasks_of(prepared.layers)]
     tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
     if resolved is not None:
         tune_tasks(tasks, resolved, log, options, progress)

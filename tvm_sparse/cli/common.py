@@ -17,13 +17,14 @@ from rich.text import Text
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
-from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, relative_difference
+from tvm_sparse.compiler.layer_check import agreement_of
+from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.errors import InputError, LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
-from tvm_sparse.scheduling.schedule_names import is_tf32
 from tvm_sparse.target.resolve import resolve_target
 
 # Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
@@ -32,7 +33,7 @@ MAX_TURNS = 64
 
 def prepared(arguments: argparse.Namespace, batch: int | None = None) -> PreparedModel:
     """The model that is to be compiled, as `prepare` reads it."""
-    return prepare(arguments.model, shapes=dict(arguments.input_shape), batch=batch)
+    return prepare(arguments.model, shapes=dict(arguments.input_shape), batch=batch, dtype=arguments.dtype)
 
 
 def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog:
@@ -103,20 +104,23 @@ def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any
 
 
 def check_agreement(
-    where: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray], schedules: Iterable[str] = ()
+    where: str,
+    found: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+    schedules: Iterable[str] = (),
+    dtypes: Iterable[str] = (),
 ) -> float:
     """Largest difference of any output, as a fraction of that output's largest value.
 
-    `schedules` compute the convolutions of either side, as far as they are known.
+    `schedules` compute the convolutions of either side, as far as they are known; tensors are stored in `dtypes`.
 
     Raises
     ------
     VerificationError
-        It is more than `AGREEMENT`, or `TF32_AGREEMENT` where one of them computes in TF32; or a value is not finite
-        where the expected one is.
+        It is more than `agreement_of` these; or a value is not finite where the expected one is.
     """
     worst = max(map(relative_difference, found, expected), default=0.0)
-    agreement = TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT
+    agreement = agreement_of(schedules, dtypes)
     if not worst <= agreement:
         raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {agreement}")
     return worst
@@ -164,7 +168,7 @@ def _ratio_text(row: Mapping[str, Any]) -> str | None:
 
 
 def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
-    """The arrays in `path` in the order of the model's inputs.
+    """The arrays in `path` in the order of the model's inputs; float32 ones are rounded where it takes half precision.
 
     Raises
     ------
@@ -186,7 +190,11 @@ def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
     if missing:
         wanted = ", ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
         raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
-    return [arrays[spec.name] for spec in specs]
+    return [_as_taken(arrays[spec.name], spec.dtype) for spec in specs]
+
+
+def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:
+    return stored(array, dtype) if is_half(dtype) and array.dtype == np.float32 else array
 
 
 def _read_archive(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:

@@ -68,14 +68,17 @@ examples:
   tvm-sparse compile model.onnx -o model.sparse
   tvm-sparse compile model.onnx -o model.sparse --tuning-records my.jsonl --target cuda --allow-tf32
   tvm-sparse compile model.onnx -o model.sparse --batch 1,8,64
+  tvm-sparse compile model.onnx -o model.sparse --dtype float16
 """,
     "check": """\
 The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
 against a float64 reference and its error bound; ONNX Runtime, or torch for a .pt2 file, runs the same network beside
-it. The first layer that diverges is named, and the exit code is then 5.
+it. The first layer that diverges is named, and the exit code is then 5. In half precision its outputs are also
+compared with those of the same model in float32: differences, and of classifiers how often the class is the same.
 
 examples:
   tvm-sparse check model.onnx
+  tvm-sparse check model.onnx --dtype float16 --input x.npy
   tvm-sparse check model.onnx --tuning-records my.jsonl --input x.npy
 """,
     "run": """\

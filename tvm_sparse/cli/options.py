@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from tvm_sparse.conv.storage import STORAGE
+
 # MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
 MAX_SEED = 10**9
 
@@ -107,6 +109,11 @@ OF_MODEL = (
         "tuning log to read; may be repeated (default: tuning.jsonl, your own and the shipped ones)",
         action="append",
         default=[],
+    ),
+    option(
+        "--dtype",
+        "cast the model, with its inputs and outputs, to this type; sums stay float32 (default: the file's)",
+        choices=tuple(STORAGE),
     ),
     switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )

@@ -31,6 +31,7 @@ def decisions(rows: Sequence[Mapping[str, Any]]) -> Table:
         "density": "density",
         "structure": "structure",
         "schedule": "chosen",
+        "precision": "precision",
         "dense_time_us": "dense us",
         "time_us": "ours us",
         "reason": "reason",

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import tvm
 
-from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.compiler.layer_check import agreement_of
+from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import ModelError
 from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -29,16 +30,17 @@ def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
     rng = np.random.default_rng(SEED)
     first = [_random(rng, spec.shape[1:], spec.dtype) for spec in found.signature.inputs]
     expected = None
+    agreement = agreement_of((), (spec.dtype for spec in found.signature.outputs))
     # The largest again: neighbours are others each time.
     for batch in (*found.batches, found.batches[-1]):
         outputs = _first_outputs(models[batch], first, rng)
         expected = expected or outputs
         worst = max(map(relative_difference, outputs, expected))
-        if not worst <= AGREEMENT:
+        if not worst <= agreement:
             difference = f"a difference of {worst:.3g} of the largest value at batch {batch}"
             hint = "such a model is right only in the batch that it is given: compile it without batch"
             problem = "what comes out for a sample depends on the others of its batch"
-            raise ModelError("model", problem, difference, f"up to {AGREEMENT}", hint)
+            raise ModelError("model", problem, difference, f"up to {agreement}", hint)
     return found
 
 
@@ -53,6 +55,6 @@ def _first_outputs(model: CompiledModel, first: list[np.ndarray], rng: np.random
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Standard normal numbers; zeros and ones where they are to be integers, which may be indices."""
-    if np.dtype(dtype).kind == "f":
+    if np.dtype(dtype).kind not in "iub":
         return np.asarray(rng.standard_normal(shape)).astype(dtype)
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype)

@@ -60,6 +60,7 @@ def compile(
     batch: int | Sequence[int] | None = None,
     progress: OnProgress | bool | None = None,
     predict: bool = True,
+    dtype: str | None = None,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
 
@@ -83,6 +84,9 @@ def compile(
     batch
         Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
         (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
+    dtype
+        Cast the model, with its inputs and outputs, to ``float16`` or ``bfloat16``, or to ``float32``; None: as it is.
+        Batch norms are folded before that; sums stay float32.
     progress
         Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error;
         False, nothing; None, that line where standard error is a terminal or Jupyter runs.
@@ -90,9 +94,9 @@ def compile(
     Raises
     ------
     ModelError
-        The model cannot be used, or not with such a batch.
+        The model cannot be used, or not with such a batch, or a weight is too large for `dtype`.
     UsageError
-        The target is unknown, or a package that reads the model is missing.
+        The target or the `dtype` is unknown, or a package that reads the model is missing.
     LogError
         The log cannot be read, or holds records of a newer tvm-sparse.
     BuildError
@@ -105,7 +109,7 @@ def compile(
 
     def compiled(size: int | None) -> CompiledModel:
         with told(progress) as on_progress:
-            prepared = prepare(source, example_inputs, shapes, size)
+            prepared = prepare(source, example_inputs, shapes, size, dtype)
             decisions = decide(prepared.layers, resolved, log, allow_tf32, predict)
             if strict_nonfinite:
                 decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")

@@ -18,6 +18,7 @@ from tvm_sparse.compiler.reasons import why_dense, why_sparse
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.known_logs import origin
@@ -26,7 +27,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import is_exact
+from tvm_sparse.scheduling.schedule_names import is_exact, precision_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -45,7 +46,8 @@ class Decision:
     `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
     `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
     imported, or is a library's by default. `dense_record` is the log's best dense kernel, which stands in for one that
-    turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where there is no record.
+    turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where there is no record. Tensors are
+    of type `dtype`.
     """
 
     layer: str
@@ -60,6 +62,12 @@ class Decision:
     transferred: bool = False
     is_open: bool = False
     predicted: Decisions | None = None
+    dtype: str = FLOAT32
+
+    @property
+    def precision(self) -> str:
+        """What the kernel computes in, and how tensors are stored."""
+        return precision_of(self.schedule, self.dtype)
 
     @property
     def chosen(self) -> Decisions | None:
@@ -123,6 +131,7 @@ def _decide(
         dense_record=dense,
         transferred=_is_unverified(schedule, dense, target),
         is_open=True,
+        dtype=layer.spec.dtype,
     )
     if log is None:
         return fallback

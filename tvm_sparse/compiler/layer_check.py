@@ -13,10 +13,11 @@ import numpy as np
 
 from tvm_sparse.compiler.expose_layers import Places, expose
 from tvm_sparse.compiler.onnx_runtime import Trace
-from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, EXACT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.scheduling.schedule_names import is_tf32
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_tf32
 
 OK, WRONG, DIFFERS = "ok", "wrong", "differs"
 
@@ -76,15 +77,16 @@ class Exposed:
         trace
             What the baseline made of the same inputs.
         """
-        found, agreement = [], agreement_of(schedules)
+        found, agreement = [], agreement_of(schedules, {layer.spec.dtype for layer in self.prepared.layers})
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
             baseline = trace.layers.get(layer.name) if trace is not None else None
             baseline_error = difference = None
             if baseline is not None:
-                baseline_error = _own_error(layer, baseline)
+                # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
+                baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, baseline)
                 difference = relative_difference(tensors[place.result], baseline[2])
-            error = _own_error(layer, ours, is_tf32(schedule))
+            error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
 
@@ -101,9 +103,13 @@ def check_outputs(
     return [LayerCheck(name, None, None, None, difference, agreement) for name, difference in differences]
 
 
-def agreement_of(schedules: Iterable[str]) -> float:
-    """By what fraction of the largest value a model whose convolutions these compute may differ from another's."""
-    return TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT
+def agreement_of(schedules: Iterable[str], dtypes: Iterable[str] = ()) -> float:
+    """By what fraction of the largest value a model may differ from another in float32.
+
+    Its convolutions are computed by `schedules`, its tensors stored in `dtypes`.
+    """
+    halves = (HALF_AGREEMENT[dtype] for dtype in dtypes if is_half(dtype))
+    return max(TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT, *halves, 0.0)
 
 
 def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
@@ -111,7 +117,7 @@ def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:
     return next((each for each in checks if each.verdict != OK), None)
 
 
-def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: bool = False) -> float | None:
+def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], arithmetic: str = EXACT) -> float | None:
     """Error of a layer on what it was given, as a fraction of its bound; None for data that is not finite."""
     spec = layer.spec
     data, residual, result = (_as_maps(each) if layer.is_linear else each for each in tensors)
@@ -120,7 +126,7 @@ def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], tf32: boo
     if not np.isfinite(data).all() or (residual is not None and not np.isfinite(residual).all()):
         return None
     expected = reference(spec, data, layer.weight, layer.bias, residual)
-    return (expected.in_tf32(layer.weight) if tf32 else expected).worst(result)
+    return expected.within(arithmetic, layer.weight).worst(result)
 
 
 def _as_maps(array: np.ndarray | None) -> np.ndarray | None:

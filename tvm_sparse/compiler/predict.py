@@ -15,6 +15,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.schedules import (
     csr_cpu,
     data_cuda,
@@ -59,11 +60,14 @@ class Prediction:
 def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf32: bool = False) -> Prediction | None:
     """The most promising sparse kernel of a layer; None where dense should be as fast, or nothing is known.
 
-    On a GPU the dense one computes in float32, or with `allow_tf32` in TF32.
+    On a GPU the dense one computes in float32, or with `allow_tf32` in TF32. No half-precision kernels of a GPU were
+    measured, so nothing is known of these.
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
+    if is_gpu and is_half(spec.dtype):
+        return None
     names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:

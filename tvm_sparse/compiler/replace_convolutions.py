@@ -53,8 +53,8 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
     def shaped(value: Expr, shape: tuple[int, ...]) -> Expr:
         if static_shape(value) == shape:
             return value
-        view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape)
-        bindings.append((view, _view(value, shape)))
+        view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
+        bindings.append((view, _view(value, shape, spec.dtype)))
         return view
 
     arguments = [shaped(group.data, spec.input_shape), *(relax.const(constant) for constant in kernel.constants)]
@@ -62,13 +62,13 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
         arguments.append(shaped(group.residual, spec.output_shape))
-    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(spec.output_shape, "float32"))
+    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(spec.output_shape, spec.dtype))
     if static_shape(result) == spec.output_shape:
         return [*bindings, (result, call)]
-    output = new_var(module, result, f"{result.name}_out", spec.output_shape)
-    return [*bindings, (output, call), (result, _view(output, result.ty.shape))]
+    output = new_var(module, result, f"{result.name}_out", spec.output_shape, spec.dtype)
+    return [*bindings, (output, call), (result, _view(output, result.ty.shape, spec.dtype))]
 
 
-def _view(value: Expr, shape: Any) -> Expr:
+def _view(value: Expr, shape: Any, dtype: str) -> Expr:
     """`value` with another shape, in place: a reshape that Relax fuses with another, or returns, it computes."""
-    return relax.op.memory.view(value, shape, "float32", 0)
+    return relax.op.memory.view(value, shape, dtype, 0)

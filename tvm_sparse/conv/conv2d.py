@@ -2,7 +2,8 @@
 
 `conv2d` is the textbook loop nest over (n, k, y, x, c, r, s) on a zero-padded input; beside it is what its other forms
 (`conv2d_rows`, `conv2d_tiles`, `conv2d_npq`, `conv2d_split_k`) share with it. All compute the same function, in stages
-named ``pack``, ``conv`` and ``out``.
+named ``pack``, ``conv`` and ``out``. Arithmetic is float32: half-precision tensors are widened as they are read, in
+``pack`` or ``conv``, and ``out`` rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from tvm.s_tir import SBlock
 from tvm.tirx import BufferRegion
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 
 # Name of the weight's argument in every PrimFunc made here.
 WEIGHT = "weight"
@@ -23,7 +25,7 @@ def conv2d(spec: ConvSpec) -> tirx.PrimFunc:
     """The textbook form; arguments x, weight, [bias], [residual], y as `ConvSpec` shapes them."""
     arguments = arguments_of(spec)
     x = packed = arguments["x"]
-    if any(spec.padding):
+    if any(spec.padding) or spec.dtype != FLOAT32:
         packed = te.compute(spec.padded_shape, lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
     c, r, s = reduce_axes(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
@@ -44,7 +46,7 @@ def arguments_of(spec: ConvSpec) -> dict[str, te.Tensor]:
     """Placeholders in the order of every kernel's arguments: x, weight, [bias], [residual]."""
     arguments = {
         "x": te.placeholder(spec.input_shape, spec.dtype, name="x"),
-        WEIGHT: te.placeholder(spec.weight_shape, spec.dtype, name=WEIGHT),
+        WEIGHT: te.placeholder(spec.weight_shape, FLOAT32, name=WEIGHT),
     }
     if spec.bias:
         arguments["bias"] = te.placeholder((spec.k,), spec.dtype, name="bias")
@@ -59,13 +61,18 @@ def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
 
 
 def padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
-    """Element (y, x_) of the zero-padded input, zero also beyond the bottom and right padding."""
+    """Element (y, x_) of the zero-padded input, float32, zero also beyond the bottom and right padding."""
     top, left = spec.padding[0], spec.padding[1]
     conditions = [y >= top] if top else []
     conditions.append(y < top + spec.h)
     conditions += [x_ >= left] if left else []
     conditions.append(x_ < left + spec.w)
-    return tirx.if_then_else(tirx.all(*conditions), x[n, c, y - top, x_ - left], tirx.const(0.0, spec.dtype))
+    return tirx.if_then_else(tirx.all(*conditions), widened(x[n, c, y - top, x_ - left]), tirx.const(0.0, FLOAT32))
+
+
+def widened(value: tirx.Expr) -> tirx.Expr:
+    """An element of a tensor, whatever its storage type, as a float32 number."""
+    return value.astype(FLOAT32)
 
 
 def reduce_axes(spec: ConvSpec) -> list[tirx.IterVar]:
@@ -80,17 +87,17 @@ def channel_of(spec: ConvSpec, k: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
 
 
 def epilogue(spec: ConvSpec, arguments: Mapping[str, te.Tensor], value: tirx.Expr, index: Sequence) -> tirx.Expr:
-    """`value` with bias, residual and ReLU, as stored to output element `index` = (n, k, y, x)."""
+    """`value`, float32, with bias, residual and ReLU, as stored to output element `index` = (n, k, y, x)."""
     if spec.bias:
-        value = value + arguments["bias"][index[1]]
+        value = value + widened(arguments["bias"][index[1]])
     if spec.residual:
-        value = value + arguments["residual"][tuple(index)]
-    value = relu(value, spec.dtype) if spec.relu else value
+        value = value + widened(arguments["residual"][tuple(index)])
+    value = relu(value, FLOAT32) if spec.relu else value
     if spec.is_clipped:
-        most = tirx.const(spec.relu_max, spec.dtype)
+        most = tirx.const(spec.relu_max, FLOAT32)
         # A plain minimum gives `most` for NaN.
         value = tirx.Select(value > most, most, value)
-    return value
+    return value if spec.dtype == FLOAT32 else tirx.Cast(spec.dtype, value)
 
 
 def relu(value: tirx.Expr, dtype: str) -> tirx.Expr:

@@ -9,11 +9,13 @@ from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, padded, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 
 
 def is_packed(spec: ConvSpec, columns: int) -> bool:
-    """Whether `conv2d_filters` has a stage ``pack``: with padding, or where it reads beyond the input's rows."""
-    return any(spec.padding) or columns > spec.out_w
+    """Whether `conv2d_filters` has a stage ``pack``: with padding, where it reads beyond the input's rows, and
+    of half precision, which it widens."""
+    return any(spec.padding) or columns > spec.out_w or spec.dtype != FLOAT32
 
 
 def conv2d_filters(spec: ConvSpec, filters: int, columns: int) -> tirx.PrimFunc:
@@ -27,7 +29,7 @@ def conv2d_filters(spec: ConvSpec, filters: int, columns: int) -> tirx.PrimFunc:
     x = packed = arguments["x"]
     blocks = -(-spec.k // filters)
     shape = (blocks, spec.c, spec.r, spec.s, filters)
-    weight = arguments[WEIGHT] = te.placeholder(shape, spec.dtype, name=WEIGHT)
+    weight = arguments[WEIGHT] = te.placeholder(shape, FLOAT32, name=WEIGHT)
     if is_packed(spec, columns):
         n, c, height, width = spec.padded_shape
         width = max(width, (columns - 1) * st_w + (spec.s - 1) * dil_w + 1)

@@ -16,7 +16,16 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 from tvm.tirx import BufferRegion, BufferStore, IfThenElse
 
-from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reading_all_of, reduce_axes
+from tvm_sparse.conv.conv2d import (
+    WEIGHT,
+    arguments_of,
+    channel_of,
+    epilogue,
+    prim_func,
+    reading_all_of,
+    reduce_axes,
+    widened,
+)
 from tvm_sparse.conv.output_tiling import PixelTiling, Place
 
 
@@ -107,7 +116,7 @@ def product(
     row = tirx.min(tirx.max(row, 0), tiles.input_rows - 1 - down.halo) + r * down.dilation
     flat = tirx.min(tirx.max(flat, 0), tiles.width - 1 - right.halo) + s * right.dilation
     copy, lane = tirx.floordiv(flat, tiles.lanes), tirx.floormod(flat, tiles.lanes)
-    return packed[tile, channel_of(tiles.spec, k, c), row, copy, lane] * weight[k, c, r, s]
+    return widened(packed[tile, channel_of(tiles.spec, k, c), row, copy, lane]) * weight[k, c, r, s]
 
 
 def written_in_place(tiles: PixelTiling, arguments: dict[str, te.Tensor], conv: te.Tensor) -> tirx.PrimFunc:

@@ -2,8 +2,9 @@
 
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, prim_func
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, prim_func, widened
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 
 
 def is_linear(spec: ConvSpec) -> bool:
@@ -19,12 +20,12 @@ def conv2d_product(spec: ConvSpec, filters: int, images: int) -> tirx.PrimFunc:
     """
     arguments = arguments_of(spec)
     blocks, rows = -(-spec.k // filters), -(-spec.n // images) * images
-    weight = arguments[WEIGHT] = te.placeholder((blocks, spec.c, filters), spec.dtype, name=WEIGHT)
+    weight = arguments[WEIGHT] = te.placeholder((blocks, spec.c, filters), FLOAT32, name=WEIGHT)
     c = te.reduce_axis((0, spec.c), "c")
 
     def conv_at(n: tirx.Expr, block: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         image = n if rows == spec.n else tirx.min(n, spec.n - 1)
-        return te.sum(arguments["x"][image, c, 0, 0] * weight[block, c, lane], axis=c)
+        return te.sum(widened(arguments["x"][image, c, 0, 0]) * weight[block, c, lane], axis=c)
 
     conv = te.compute((rows, blocks, filters), conv_at, name="conv")
 

@@ -20,6 +20,7 @@ from tvm_sparse.conv.conv2d import (
     reduce_axes,
 )
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RowGroups:
 
     def reads_input(self, spec: ConvSpec) -> bool:
         """Whether an input channel, as it lies in memory, already is a packed channel."""
-        plain = spec.stride == (1, 1) and not any(spec.padding) and self.row_stride == spec.w
+        plain = spec.stride == (1, 1) and not any(spec.padding) and self.row_stride == spec.w and spec.dtype == FLOAT32
         return plain and self.length(spec) <= spec.h * spec.w
 
     def waste(self, spec: ConvSpec) -> float:

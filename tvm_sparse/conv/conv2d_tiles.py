@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reduce_axes
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reduce_axes, widened
 from tvm_sparse.conv.output_tiling import OutputTiling
 
 
@@ -72,7 +72,7 @@ def conv2d_tiles(tiles: SpatialTiles) -> tirx.PrimFunc:
         flat = column * right.stride + s * right.dilation + tiles.lead
         copy, lane = tirx.floordiv(flat, lanes), tirx.floormod(flat, lanes)
         value = packed[n, channel_of(spec, k, c), tile, row * down.stride + r * down.dilation, copy, lane]
-        return te.sum(value * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
+        return te.sum(widened(value) * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
     conv = te.compute((spec.n, spec.k, tiles.rows, count * tiles.columns), conv_at, name="conv")
     out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")

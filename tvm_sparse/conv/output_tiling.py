@@ -1,6 +1,6 @@
 """How the output of a convolution is cut into tiles for thread blocks, and what of its input a tile needs.
 
-A block stages the rows of the padded input that its tile reads in shared memory, several floats a copy; the last axes
+A block stages the rows of the padded input that its tile reads in shared memory, several elements a copy; the last axes
 of its stage ``pack`` are (row, copy, lane of a copy). Rows and columns are those of its `input_footprint`.
 """
 
@@ -13,7 +13,10 @@ from tvm import tirx
 
 from tvm_sparse.conv.input_footprint import AxisFootprint, input_footprint
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
 
+# Bytes of a copy to shared memory at most.
+COPY_BYTES = 16
 # (n, y, x) of a pixel.
 Place = tuple[tirx.Expr, tirx.Expr, tirx.Expr]
 
@@ -46,6 +49,11 @@ class OutputTiling(ABC):
         """Outputs of a row for which a row of input is staged: all of them, unless tiles are narrower."""
         return self.spec.out_w
 
+    @property
+    def element_bytes(self) -> int:
+        """Of an element of the input, which is staged as it is stored."""
+        return STORAGE[self.spec.dtype].size_bytes
+
     @cached_property
     def footprint(self) -> tuple[AxisFootprint, AxisFootprint]:
         """What the convolution reads along (y, x)."""
@@ -53,15 +61,17 @@ class OutputTiling(ABC):
 
     @cached_property
     def lanes(self) -> int:
-        """Floats that are copied at once, 4, 2 or 1: they never straddle a tile, a row or its padding.
+        """Elements that are copied at once, 16 bytes or less: they never straddle a tile, a row or its padding.
 
         One where the taps skip columns throughout (a 1x1 kernel with stride 2): only what is read is copied.
         """
         (_, x), columns = self.footprint, self.row_pixels
         if x.step > 1:
             return 1
-        step, span = columns * x.stride if columns < self.spec.out_w else 4, x.span(columns)
-        return next(lanes for lanes in (4, 2, 1) if self.spec.w % lanes == 0 and step % lanes == 0 and span >= lanes)
+        most = COPY_BYTES // self.element_bytes
+        step, span = columns * x.stride if columns < self.spec.out_w else most, x.span(columns)
+        fits = (self.spec.w % lanes == 0 and step % lanes == 0 and span >= lanes for lanes in (8, 4, 2, 1))
+        return next(lanes for lanes, fit in zip((8, 4, 2, 1), fits, strict=True) if fit and lanes <= most)
 
     @cached_property
     def lead(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import rounded
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
 
@@ -15,23 +16,23 @@ from tvm_sparse.conv.structured_mask import structured_mask
 def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> np.ndarray:
     """Normal random weight (K, C / groups, R, S) float32, of which the largest round(density * size) are kept.
 
-    Before that, outputs of normal inputs have variance 1.
+    Before that, outputs of normal inputs have variance 1. Its numbers are of the spec's type.
     """
     shape = spec.weight_shape
     values = np.random.default_rng(seed).standard_normal(shape, np.float32) / math.sqrt(math.prod(shape[1:]))
     zeros = values.size - round(density * values.size)
     values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
-    return values
+    return rounded(values, spec.dtype)
 
 
 def weight_like(spec: ConvSpec, pattern: SparsityPattern) -> np.ndarray:
     """A random weight (K, C / groups, R, S) float32 of about the density of `pattern`, and, by all odds, its structure.
 
-    Dead filters and channels are as many.
+    Dead filters and channels are as many. Its numbers are of the spec's type.
     """
     rng = np.random.default_rng(int(pattern.mask_digest[:8], 16))
     weight = rng.uniform(0.5, 1, spec.weight_shape) * rng.choice((-1, 1), spec.weight_shape)
-    return np.where(_mask_like(spec, pattern, rng), weight, 0).astype(np.float32)
+    return rounded(np.where(_mask_like(spec, pattern, rng), weight, 0).astype(np.float32), spec.dtype)
 
 
 def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generator) -> np.ndarray:

@@ -7,25 +7,31 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32, STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
+# How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, or products of half-precision
+# numbers added up in float32 by tensor cores.
+EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
-FLOAT32_ROUNDOFF = 2.0**-24
+FLOAT32_ROUNDOFF = STORAGE[FLOAT32].roundoff
 # Largest relative error of a float32 number as TF32, which has 10 bits behind the point: cut off, as a tensor core cuts
 # them off; rounding to nearest halves it, to TF32's unit roundoff 2**-11.
 TF32_CUT = 2.0**-10
 # Images of a large batch that differ, where a kernel is verified on all of it.
 DISTINCT_IMAGES = 8
 # Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
-FLOAT32_UNDERFLOW = 2.0**-150
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+FLOAT32_UNDERFLOW = STORAGE[FLOAT32].underflow
+FLOAT32_MAX = STORAGE[FLOAT32].largest
 # Two float32 compilations of one network may differ by this fraction of a tensor's largest value: rounding grows from
 # layer to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound.
 AGREEMENT = 1e-3
 # The same for a network some of whose convolutions compute in TF32, whose inputs are off by up to `TF32_CUT` each.
 TF32_AGREEMENT = 1e-2
+# The same for networks whose tensors are stored in half precision: some ten roundings of a largest value in either.
+HALF_AGREEMENT = {FLOAT16: 1e-2, BFLOAT16: 5e-2}
 
 
 def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, ...]], Array] = np.zeros) -> Array:
@@ -53,11 +59,13 @@ def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, 
 class Reference:
     """Exact result and element-wise error bound of one convolution on one input, both (N, K, OH, OW) float64.
 
-    The bound is infinite where float32 may overflow on the way to the result.
+    The bound is infinite where float32 may overflow on the way to the result, or the output's type in storing it. In
+    half precision `sums` is what float32 sums contribute to it, the rest being what storing does.
     """
 
     value: np.ndarray
     bound: np.ndarray
+    sums: np.ndarray | None = None
 
     def worst(self, y: np.ndarray, images: np.ndarray | None = None) -> float:
         """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity.
@@ -72,6 +80,22 @@ class Reference:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((error == 0) | np.isinf(self.bound), 0.0, error / self.bound)
         return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
+        """The same with the bound of a kernel that computes in one of the ways above; TF32's needs the `weight`."""
+        if arithmetic == TF32:
+            assert weight is not None
+            return self.in_tf32(weight)
+        return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
+
+    def on_tensor_cores(self) -> "Reference":
+        """The same with the bound of a kernel that multiplies half-precision numbers on tensor cores.
+
+        Products are exact, sums float32, but not rounded to nearest, which doubles their error (see `in_tf32`); so much
+        more may be rounded as the result is stored.
+        """
+        assert self.sums is not None, "only half precision is multiplied so"
+        return replace(self, bound=self.bound + (1 + STORAGE[BFLOAT16].roundoff) * self.sums)
 
     def in_tf32(self, weight: np.ndarray) -> "Reference":
         """The same with the bound of a kernel that rounds input and `weight` to TF32 and accumulates in float32.
@@ -119,6 +143,10 @@ def reference(
     and Stability of Numerical Algorithms, section 3.1), u the accumulator's unit roundoff. A product too small for a
     normal number adds half of the smallest subnormal one (section 2.2 there); where the sum of magnitudes exceeds
     float32's range, there is no bound. ReLU, clipped or not, never enlarges an error.
+
+    In half precision `x`, `weight`, `bias` and `residual` hold numbers of that type, which are exact in float32, as is
+    what the bound is said of: sums are float32. Storing the output adds one rounding to it, ``v * (|y| + bound)`` with
+    the type's unit roundoff v, and half of its smallest number; there is no bound where that may overflow.
     """
     value = conv2d(spec, x, weight)
     magnitude = conv2d(spec, np.abs(x), np.abs(weight))
@@ -133,7 +161,18 @@ def reference(
     nnz = nonzeros_of(weight)
     bound = (nnz + 2) * FLOAT32_ROUNDOFF * magnitude + nnz * FLOAT32_UNDERFLOW
     # The bound itself stays clear of the largest number's rounding.
-    return Reference(value, np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound))
+    bound = np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound)
+    if spec.dtype == FLOAT32:
+        return Reference(value, bound)
+    return Reference(value, _stored_bound(spec.dtype, value, bound), bound)
+
+
+def _stored_bound(dtype: str, value: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """`bound` of a float32 result after it is rounded to `dtype`."""
+    storage = STORAGE[dtype]
+    largest = np.abs(value) + bound
+    bound = bound + storage.roundoff * largest + storage.underflow
+    return np.where(largest > storage.largest, np.inf, bound)
 
 
 def nonzeros_of(weight: np.ndarray) -> np.ndarray:
@@ -168,15 +207,16 @@ def repetition(n: int, seed: int) -> np.ndarray:
 
 
 def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[str, np.ndarray]:
-    """Random float32 ``x`` and, where the spec has them, ``bias`` and ``residual``.
+    """Random ``x`` and, where the spec has them, ``bias`` and ``residual``, of the spec's type.
 
-    With `integers`, small whole numbers: every partial sum is then exact in float32 and results must be equal.
+    With `integers`, small whole numbers: every partial sum is then exact in float32 and results must be equal, or as
+    near as the spec's type can store them.
     """
     rng = np.random.default_rng(seed)
 
     def draw(shape: tuple[int, ...]) -> np.ndarray:
         values = rng.integers(-4, 5, shape) if integers else rng.standard_normal(shape)
-        return values.astype(np.float32)
+        return stored(values.astype(np.float32), spec.dtype)
 
     arguments = {"x": draw(spec.input_shape)}
     if spec.bias:

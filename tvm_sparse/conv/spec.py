@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.storage import FLOAT32, STORAGE
 from tvm_sparse.errors import ModelError
 
 # Elements of one tensor: compiled code computes addresses in 32-bit integers.
@@ -39,7 +40,8 @@ class ConvSpec:
     relu_max
         The largest value that the ReLU lets pass, 6 for ReLU6; infinity for a plain one.
     dtype
-        Of input, weight, accumulator and output.
+        In which input, bias, residual and output are stored (`storage`); weights have numbers of this type. Sums are
+        float32.
 
     Raises
     ------
@@ -61,7 +63,7 @@ class ConvSpec:
     bias: bool = False
     residual: bool = False
     relu: bool = False
-    dtype: str = "float32"
+    dtype: str = FLOAT32
     # Older lines of logs lack it.
     relu_max: float = field(default_factory=lambda: math.inf, metadata={"optional": True})
 
@@ -85,10 +87,9 @@ class ConvSpec:
             raise ModelError(
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
             )
-        if self.dtype != "float32":
-            raise ModelError(
-                where, "element type is not supported", self.dtype, "float32", "convert the model to float32"
-            )
+        if self.dtype not in STORAGE:
+            hint = "convert the model to float32"
+            raise ModelError(where, "element type is not supported", self.dtype, ", ".join(STORAGE), hint)
         if self.out_h < 1 or self.out_w < 1:
             raise ModelError(
                 where, "the kernel is larger than the padded input", f"output {self.out_h}x{self.out_w}", "1x1 or more"
@@ -154,7 +155,7 @@ class ConvSpec:
     def traffic_bytes(self) -> int:
         """Bytes that a kernel must move: input, output and residual, once each."""
         outputs = math.prod(self.output_shape) * (2 if self.residual else 1)
-        return 4 * (math.prod(self.input_shape) + outputs)
+        return STORAGE[self.dtype].size_bytes * (math.prod(self.input_shape) + outputs)
 
     @property
     def dense_flops(self) -> int:
@@ -169,7 +170,7 @@ class ConvSpec:
     def key(self) -> str:
         """A short text that identifies it, for example ``n1c64h56w56-k64r3s3-st1x1-p1.1.1.1-d1x1-g1-br``.
 
-        With a ReLU6 it ends in ``br6``.
+        With a ReLU6 it ends in ``br6``, and where tensors are not float32 in their type, such as ``-float16``.
         """
         epilogue = "".join(letter for letter, on in (("b", self.bias), ("a", self.residual), ("r", self.relu)) if on)
         epilogue += f"{self.relu_max:g}" if self.is_clipped else ""
@@ -178,7 +179,8 @@ class ConvSpec:
             f"-st{'x'.join(map(str, self.stride))}-p{'.'.join(map(str, self.padding))}"
             f"-d{'x'.join(map(str, self.dilation))}-g{self.groups}"
         )
-        return f"{text}-{epilogue}" if epilogue else text
+        text = f"{text}-{epilogue}" if epilogue else text
+        return text if self.dtype == FLOAT32 else f"{text}-{self.dtype}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`."""

@@ -12,11 +12,14 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.cudnn.library import Library
 
-_FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = 0, 1, 1
-# Math types: the default lets float32 be rounded to TF32 for the tensor cores, the other computes in float32 only.
-_DEFAULT_MATH, _FMA_MATH = 0, 3
+_TYPES = {FLOAT32: 0, FLOAT16: 2, BFLOAT16: 9}
+_FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = _TYPES[FLOAT32], 1, 1
+# Math types: the default lets float32 be rounded to TF32 for the tensor cores, the last computes in float32 only; the
+# other allows tensor cores for the types that tensors have.
+_MATH = {"tf32": 0, "tensor_cores": 1, "float32": 3}
 _FORMATS = {"nchw": 0, "nhwc": 1}
 RELU, CLIPPED_RELU, IDENTITY = 1, 3, 5
 _ADDRESS, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
@@ -71,16 +74,16 @@ class Cudnn:
         """A handle for the GPU that is current on the calling thread."""
         return self._created("cudnnCreate")
 
-    def tensor(self, shape: Sequence[int], strides: Sequence[int]) -> int:
-        """A float32 tensor (N, C, H, W) whose elements lie so many elements apart."""
+    def tensor(self, shape: Sequence[int], strides: Sequence[int], dtype: str = FLOAT32) -> int:
+        """A tensor (N, C, H, W) whose elements lie so many elements apart."""
         descriptor = self._created("cudnnCreateTensorDescriptor")
-        self.call("cudnnSetTensor4dDescriptorEx", descriptor, _FLOAT, *shape, *strides)
+        self.call("cudnnSetTensor4dDescriptorEx", descriptor, _TYPES[dtype], *shape, *strides)
         return descriptor
 
-    def filters(self, shape: Sequence[int], layout: str) -> int:
-        """A float32 weight (K, C / groups, R, S), in memory so or, for ``nhwc``, (K, R, S, C / groups)."""
+    def filters(self, shape: Sequence[int], layout: str, dtype: str = FLOAT32) -> int:
+        """A weight (K, C / groups, R, S), in memory so or, for ``nhwc``, (K, R, S, C / groups)."""
         descriptor = self._created("cudnnCreateFilterDescriptor")
-        self.call("cudnnSetFilter4dDescriptor", descriptor, _FLOAT, _FORMATS[layout], *shape)
+        self.call("cudnnSetFilter4dDescriptor", descriptor, _TYPES[dtype], _FORMATS[layout], *shape)
         return descriptor
 
     def convolution(
@@ -89,13 +92,13 @@ class Cudnn:
         stride: tuple[int, int],
         dilation: tuple[int, int],
         groups: int,
-        tf32: bool,
+        math: str,
     ) -> int:
-        """A convolution that accumulates in float32; with `tf32` its inputs may be rounded to TF32."""
+        """A convolution that accumulates in float32; `math` is a key of `_MATH`."""
         descriptor = self._created("cudnnCreateConvolutionDescriptor")
         sizes = (*padding, *stride, *dilation)
         self.call("cudnnSetConvolution2dDescriptor", descriptor, *sizes, _CROSS_CORRELATION, _FLOAT)
-        self.call("cudnnSetConvolutionMathType", descriptor, _DEFAULT_MATH if tf32 else _FMA_MATH)
+        self.call("cudnnSetConvolutionMathType", descriptor, _MATH[math])
         self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
         return descriptor
 

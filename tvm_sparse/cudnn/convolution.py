@@ -49,19 +49,20 @@ class Convolution:
         shape = spec.padded_shape if plan.is_padded else spec.input_shape
         strides = _strides(shape, plan.layout)
         top, left = spec.padding[:2] if plan.is_padded else (0, 0)
-        self._x, self._y = (cudnn.tensor(each, _strides(each)) for each in (spec.input_shape, spec.output_shape))
+        dtype = spec.dtype
+        self._x, self._y = (cudnn.tensor(each, _strides(each), dtype) for each in (spec.input_shape, spec.output_shape))
         # What the convolution reads and writes, and where in the former the input goes.
-        self._conv_x = cudnn.tensor(shape, strides)
-        self._conv_y = cudnn.tensor(spec.output_shape, _strides(spec.output_shape, plan.layout))
-        self._inner_x = cudnn.tensor(spec.input_shape, strides)
-        self._inner_bytes = 4 * (top * strides[2] + left * strides[3])
-        self._weight = cudnn.filters(spec.weight_shape, plan.layout)
-        self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1))
+        self._conv_x = cudnn.tensor(shape, strides, dtype)
+        self._conv_y = cudnn.tensor(spec.output_shape, _strides(spec.output_shape, plan.layout), dtype)
+        self._inner_x = cudnn.tensor(spec.input_shape, strides, dtype)
+        self._inner_bytes = plan.element_bytes * (top * strides[2] + left * strides[3])
+        self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
+        self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1), dtype)
         self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
         # cuDNN fuses a plain ReLU only.
         self._last = cudnn.activation(CLIPPED_RELU, spec.relu_max) if spec.is_clipped else self._relu
         padding = spec.symmetric_padding or (0, 0)
-        self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.tf32)
+        self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.math)
         descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
         self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
         if self.needed_bytes > plan.workspace_bytes:
@@ -119,7 +120,7 @@ class Convolution:
     @property
     def _where(self) -> str:
         plan = self._plan
-        precision = "TF32" if plan.tf32 else "float32"
+        precision = "TF32" if plan.tf32 else plan.spec.dtype
         return f"convolution {plan.spec.key} by cuDNN in {precision}, {plan.layout}, {plan.algorithm}, {plan.epilogue}"
 
     def _failure(self, error: CudnnError) -> BuildError:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE, is_half
 
 # cuDNN's numbers of the algorithms that are offered. The others are not: Winograd's and the FFTs mix neighbouring
 # inputs, so an output may be wrong by a fraction of inputs that it does not depend on, which no bound of ours admits,
@@ -15,7 +16,7 @@ ALGORITHMS = {"implicit_gemm": 0, "implicit_precomp_gemm": 1}
 PRECOMP = "implicit_precomp_gemm"
 # What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
 _WORKSPACE_BYTES, _COPIES = 8 << 20, 2
-_FLOAT_BYTES, _ALIGNMENT = 4, 256
+_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Plan:
     epilogue
         Bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
     tf32
-        Whether inputs may be rounded to TF32, for the tensor cores.
+        Whether float32 inputs may be rounded to TF32, for the tensor cores.
     """
 
     spec: ConvSpec
@@ -64,6 +65,18 @@ class Plan:
         return ("x", "weight", *bias, *residual, "scratch", "y")
 
     @property
+    def element_bytes(self) -> int:
+        """Of an element of any tensor."""
+        return STORAGE[self.spec.dtype].size_bytes
+
+    @property
+    def math(self) -> str:
+        """How it is computed, as `Cudnn.convolution` calls it; half precision always on tensor cores."""
+        if is_half(self.spec.dtype):
+            return "tensor_cores"
+        return "tf32" if self.tf32 else "float32"
+
+    @property
     def is_padded(self) -> bool:
         """Whether the input is padded in a copy: cuDNN itself pads both sides alike."""
         return self.spec.symmetric_padding is None
@@ -72,7 +85,7 @@ class Plan:
     def workspace_bytes(self) -> int:
         """What cuDNN may use at most."""
         shapes = (self.spec.padded_shape, self.spec.weight_shape, self.spec.output_shape)
-        return _WORKSPACE_BYTES + _COPIES * _FLOAT_BYTES * sum(map(math.prod, shapes))
+        return _WORKSPACE_BYTES + _COPIES * self.element_bytes * sum(map(math.prod, shapes))
 
     @property
     def scratch(self) -> dict[str, int]:
@@ -87,5 +100,5 @@ class Plan:
         offsets, end = {}, 0
         for name, size in sizes.items():
             offsets[name] = end
-            end += -(-size * _FLOAT_BYTES // _ALIGNMENT) * _ALIGNMENT
+            end += -(-size * self.element_bytes // _ALIGNMENT) * _ALIGNMENT
         return {**offsets, "workspace": end, "end": end + self.workspace_bytes}

@@ -14,8 +14,8 @@ from tvm_sparse.runtime.batched_model import AnyModel
 
 WHERE = "torch.compile"
 OnChange = Literal["rebuild", "refuse"]
-# What `tvm_sparse.compile` is given by the back end itself.
-_OWN = {"source", "example_inputs", "shapes", "batch"}
+# What `tvm_sparse.compile` is given by the back end itself, or not at all: a graph's tensors are what torch gives it.
+_OWN = {"source", "example_inputs", "shapes", "batch", "dtype"}
 
 
 @dataclass(frozen=True)

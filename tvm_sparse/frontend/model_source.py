@@ -9,9 +9,12 @@ import numpy as np
 import tvm
 
 from tvm_sparse.conv.spec import check_weight
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend import onnx_half, torch_half
 from tvm_sparse.frontend.batch import require_batch, with_batch
-from tvm_sparse.frontend.onnx_model import load_onnx
+from tvm_sparse.frontend.onnx_model import check_shapes, load_onnx
+from tvm_sparse.frontend.precision import Precision
 from tvm_sparse.frontend.relax_import import export_module, import_onnx, import_program
 from tvm_sparse.frontend.torch_export import load_exported_program
 from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
@@ -23,7 +26,9 @@ PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 class ModelSource:
     """An opened model: a `torch.nn.Module`, a `torch.export.ExportedProgram`, or an .onnx or .pt2 file.
 
-    It is not changed. Files are read as data only; a pickle is refused, because it can run code.
+    It is not changed. Files are read as data only; a pickle is refused, because it can run code. A model in half
+    precision is read as a float32 one of the same numbers; `precision` says how it stores them, of a torch module once
+    `relax_module` was called.
 
     Raises
     ------
@@ -37,12 +42,21 @@ class ModelSource:
         # Torch is not loaded to find out: who has an object of it has loaded it.
         torch = sys.modules.get("torch")
         self._where, self._model = "model", source
+        self.precision: Precision | None = None
         self._is_module = torch is not None and isinstance(source, torch.nn.Module)
         self._is_onnx = False
         if not self._is_module and (torch is None or not isinstance(source, torch.export.ExportedProgram)):
             path = _model_path(source)
             self._where, self._is_onnx = str(path), path.suffix == ".onnx"
             self._model = load_onnx(path) if self._is_onnx else load_exported_program(path)
+        if self._is_onnx:
+            self.precision = onnx_half.precision_of(self._where, self._model)
+            if self.precision.dtype != FLOAT32:
+                # Widened, tensors would fit that do not.
+                check_shapes(self._where, self._model)
+                onnx_half.widen(self._model)
+        elif not self._is_module:
+            self._model = self._widened(self._model)
 
     def weights(self) -> dict[str, np.ndarray]:
         """Every 4-D weight and every float32 matrix, in the order of the model.
@@ -50,14 +64,14 @@ class ModelSource:
         Returns
         -------
         dict
-            Layer name -> float32 array (K, C / groups, R, S), of a linear layer (K, C) or (C, K). A layer is named
-            after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node whose weight has no such name
-            after the node. Not every matrix is a layer's.
+            Layer name -> float32 array (K, C / groups, R, S), of a linear layer (K, C) or (C, K), of a half-precision
+            weight too. A layer is named after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node
+            whose weight has no such name after the node. Not every matrix is a layer's.
 
         Raises
         ------
         ModelError
-            A 4-D weight is not float32 or holds NaN or infinity.
+            A 4-D weight is neither float32 nor half precision, or holds NaN or infinity.
         """
         read = module_weights if self._is_module else onnx_weights if self._is_onnx else program_weights
         weights = read(self._model)
@@ -95,12 +109,17 @@ class ModelSource:
             module = import_onnx(self._where, self._model, shapes or {}, batch)
         elif self._is_module:
             inputs = example_inputs if batch is None else with_batch(example_inputs, batch)
-            module = import_program(self._where, export_module(self._model, inputs))
+            module = import_program(self._where, self._widened(export_module(self._model, inputs)))
         else:
             module = import_program(self._where, self._model)
         if batch is not None:
             require_batch(self._where, module, batch)
         return module
+
+    def _widened(self, program: Any) -> Any:
+        """A `torch.export.ExportedProgram` in float32, whose `precision` is noted."""
+        self.precision = torch_half.precision_of(self._where, program)
+        return program if self.precision.dtype == FLOAT32 else torch_half.widened(self._where, program)
 
 
 def _model_path(source: Any) -> Path:

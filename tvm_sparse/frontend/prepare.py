@@ -6,6 +6,8 @@ from typing import Any
 
 import tvm
 
+from tvm_sparse.conv.storage import FLOAT32, STORAGE
+from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
@@ -14,14 +16,19 @@ from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.frontend.passes.store_half import store_half
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A Relax module after all folding, and its convolutions and sparse linear layers in program order."""
+    """A Relax module after all folding, and its convolutions and sparse linear layers in program order.
+
+    `inputs` are the element types of the inputs that the model has in its own precision.
+    """
 
     mod: tvm.IRModule
     layers: list[ConvLayer]
+    inputs: tuple[str, ...] = ()
 
 
 def prepare(
@@ -29,8 +36,21 @@ def prepare(
     example_inputs: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
+    dtype: str | None = None,
 ) -> PreparedModel:
-    """Open a model and fold what can be folded; see `ModelSource` for arguments and errors."""
+    """Open a model and fold what can be folded; see `ModelSource` for the other arguments and errors.
+
+    With `dtype`, a key of `STORAGE`, tensors are stored in that type, inputs and outputs too, whatever the model says.
+
+    Raises
+    ------
+    UsageError
+        There is no such `dtype`.
+    ModelError
+        A weight is too large for the type.
+    """
+    if dtype is not None and dtype not in STORAGE:
+        raise UsageError("dtype", "no tensors are stored in it", repr(dtype), ", ".join(STORAGE))
     opened = ModelSource(source)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
@@ -44,4 +64,8 @@ def prepare(
     module = fold_padding(module)
     module = fold_scaling(module)
     module = fold_batch_norm(module)
-    return PreparedModel(module, find_convolutions(module))
+    assert opened.precision is not None, "known once the model is imported"
+    precision = opened.precision if dtype is None else opened.precision.cast(dtype)
+    if precision.dtype != FLOAT32:
+        module = store_half(module, precision)
+    return PreparedModel(module, find_convolutions(module), opened.precision.inputs)

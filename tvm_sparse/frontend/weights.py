@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.storage import HALVES
 from tvm_sparse.errors import ModelError, printable
 from tvm_sparse.frontend.onnx_constants import Constants
 
@@ -36,7 +37,7 @@ def program_weights(program: Any) -> dict[str, np.ndarray]:
 
 
 def _from_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """4-D floating-point entries of a state dict and float32 matrices, masks multiplied in."""
+    """4-D floating-point entries of a state dict and float32 matrices, masks multiplied in; halves as float32."""
     arrays = {name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) in (2, 4)}
     weights = {}
     for name, array in arrays.items():
@@ -60,8 +61,7 @@ def layer_name(parameter: str) -> str:
 def _to_numpy(value: Any) -> np.ndarray:
     """A tensor as an array that shares nothing with it."""
     value = value.detach().cpu()
-    # NumPy has no bfloat16; the check on the element type needs only to see that it is not float32.
-    return (value.half() if str(value.dtype) == "torch.bfloat16" else value).numpy().copy()
+    return (value.float() if str(value.dtype).removeprefix("torch.") in HALVES else value).numpy().copy()
 
 
 def onnx_weights(model: Any) -> dict[str, np.ndarray]:

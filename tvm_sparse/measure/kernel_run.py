@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.reference import Reference
+from tvm_sparse.conv.reference import EXACT, Reference
+from tvm_sparse.conv.storage import from_file
 from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
 
@@ -15,7 +16,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
     ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
-    write cannot pass. ``tf32`` says which bound it must meet.
+    write cannot pass. ``arithmetic`` says which bound it must meet.
     """
     # Not before the worker has kept TVM from importing torch.
     from tvm_sparse.cudnn import packed_function
@@ -23,7 +24,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     packed_function.register()
     inputs = inputs_of(request["arrays"], request["kind"])
     kernel = _Loaded(request["library"], inputs)
-    error = kernel.error(request.get("tf32", False))
+    error = kernel.error(request.get("arithmetic", EXACT))
     if not error <= 1:
         return {"error": error, "times_us": [], "dense_times_us": []}
     contenders = {"": kernel}
@@ -68,22 +69,21 @@ class _Inputs:
         self.device = tvm.cuda(0) if kind == "cuda" else tvm.cpu(0)
         with np.load(path, allow_pickle=False) as arrays:
             self.images = arrays["images"]
-            self.expected = Reference(arrays["value"], arrays["bound"])
+            self._bounded: dict[str, Reference] = {}
+            self.expected = Reference(arrays["value"], arrays["bound"], arrays.get("sums"))
             self._weight = arrays.get("weight")
             names = [name for name in ("x", "bias", "residual") if name in arrays]
-            values = [arrays[name] if name == "bias" else arrays[name][self.images] for name in names]
-        poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, np.float32)
+            found = {name: from_file(arrays[name]) for name in names}
+        values = [found[name] if name == "bias" else found[name][self.images] for name in names]
+        poisoned = np.full((len(self.images), *self.expected.value.shape[1:]), np.nan, values[0].dtype)
         self.tensors = [tvm.runtime.tensor(value, self.device) for value in values]
         self.poisoned = tvm.runtime.tensor(poisoned, self.device)
 
-    @functools.cached_property
-    def expected_tf32(self) -> Reference:
-        """For kernels that compute in TF32, whose bound is another."""
-        return self.expected.in_tf32(self._weight)
-
-    def worst(self, y: np.ndarray, tf32: bool = False) -> float:
-        """Largest error of an output as a fraction of its bound, which is another for kernels that compute in TF32."""
-        return (self.expected_tf32 if tf32 else self.expected).worst(y, self.images)
+    def worst(self, y: np.ndarray, arithmetic: str = EXACT) -> float:
+        """Largest error of an output as a fraction of the bound of kernels that compute so."""
+        if arithmetic not in self._bounded:
+            self._bounded[arithmetic] = self.expected.within(arithmetic, self._weight)
+        return self._bounded[arithmetic].worst(y, self.images)
 
 
 @functools.lru_cache(maxsize=1)
@@ -102,9 +102,9 @@ class _Loaded:
         self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
             names = list(constants)
-            self.constants = [tvm.runtime.tensor(constants[name], self.device) for name in names]
+            self.constants = [tvm.runtime.tensor(from_file(constants[name]), self.device) for name in names]
         self.sharing = Sharing(names[0].partition("_")[0]) if names else Sharing.NONE
-        self.y = tvm.runtime.empty(inputs.poisoned.shape, "float32", self.device)
+        self.y = tvm.runtime.empty(inputs.poisoned.shape, str(inputs.poisoned.dtype), self.device)
         inputs.poisoned.copyto(self.y)
         self.tensors = [*inputs.tensors, self.y]
         self.arguments = [self.tensors[0], *self.constants, *self.tensors[1:]]
@@ -113,11 +113,11 @@ class _Loaded:
         """Call the kernel once."""
         self.module["main"](*self.arguments)
 
-    def error(self, tf32: bool = False) -> float:
+    def error(self, arithmetic: str = EXACT) -> float:
         """Largest error as a fraction of its bound."""
         self.call()
         self.device.sync()
-        return self.inputs.worst(self.y.numpy(), tf32)
+        return self.inputs.worst(self.y.numpy(), arithmetic)
 
     def warm_clock(self, min_repeat_ms: float) -> Clock:
         """Times it by repeating it."""

@@ -60,6 +60,7 @@ def optimize(
     allow_tf32: bool = False,
     batch: int | Sequence[int] | None = None,
     progress: Picture | bool | None = None,
+    dtype: str | None = None,
 ) -> AnyModel:
     """Make a model as fast as `minutes` allow, compilation included, and compile it.
 
@@ -67,7 +68,7 @@ def optimize(
 
     Parameters
     ----------
-    source, example_inputs, shapes, target, allow_tf32, batch
+    source, example_inputs, shapes, target, allow_tf32, batch, dtype
         As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs.
     minutes
         How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
@@ -93,7 +94,7 @@ def optimize(
     log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
     log.require_known_schema()
     sizes = [None] if batch is None else batch_sizes(batch)
-    models = [prepare(source, example_inputs, shapes, size) for size in sizes]
+    models = [prepare(source, example_inputs, shapes, size, dtype) for size in sizes]
     if minutes:
         start_s = end_s - 60 * minutes
 

@@ -25,7 +25,7 @@ from tvm_sparse.target.compatibility import device_of, why_not_here
 
 # Environment variable that, set to 0, turns CUDA graphs off in all models that are made or loaded from then on.
 CUDA_GRAPH = "TVM_SPARSE_CUDA_GRAPH"
-COLUMNS = ("layer", "density", "structure", "schedule", "dense_time_us", "time_us", "reason")
+COLUMNS = ("layer", "density", "structure", "schedule", "precision", "dense_time_us", "time_us", "reason")
 
 
 class CompiledModel:
@@ -171,7 +171,7 @@ class CompiledModel:
 
     def report_text(self) -> str:
         """`report` as a table."""
-        rows = [COLUMNS, *([_cell(row[column]) for column in COLUMNS] for row in self.decisions)]
+        rows = [COLUMNS, *([_cell(row.get(column)) for column in COLUMNS] for row in self.decisions)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 

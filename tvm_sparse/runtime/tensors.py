@@ -124,8 +124,8 @@ class NumPy(_OfTvm):
     def layout(self, value: np.ndarray) -> Layout:
         native = value.dtype.isnative
         address = value.__array_interface__["data"][0]
-        # DLPack does not hand out read-only memory.
-        borrowable = value.flags.c_contiguous and value.flags.writeable
+        # DLPack does not hand out read-only memory, nor NumPy's bfloat16.
+        borrowable = value.flags.c_contiguous and value.flags.writeable and value.dtype.kind != "V"
         dtype = value.dtype.name if native else f"{value.dtype.name} of foreign byte order"
         return Layout(value.shape, dtype, "cpu:0", borrowable, address % ALIGNMENT == 0)
 
@@ -136,7 +136,7 @@ class NumPy(_OfTvm):
         return tvm_ffi.from_dlpack(value)
 
     def give_back(self, result: Any) -> np.ndarray:
-        return np.from_dlpack(result)
+        return result.numpy() if str(result.dtype) == "bfloat16" else np.from_dlpack(result)
 
 
 class DLPack(_OfTvm):

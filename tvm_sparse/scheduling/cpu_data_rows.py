@@ -21,6 +21,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 
@@ -211,7 +212,7 @@ class DataRowSpace(HandMadeSpace):
         T.reads(whole(source, *part[:2]), whole(values), whole(offsets), rows[row : row + 2])
         filters = slice(block * tile.filters, (block + 1) * tile.filters)
         T.writes(sums[n, filters, group, first : first + wide])
-        zero = tirx.const(0.0, self.spec.dtype)
+        zero = tirx.const(0.0, FLOAT32)
 
         def each(write: Callable[[int, tirx.Expr, tirx.Expr], None]) -> None:
             """`write` each vector of the tile: its filter, where it lies in `acc`, and its pixels."""

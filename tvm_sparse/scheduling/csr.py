@@ -13,6 +13,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.space import NotApplicable
 
 Shape = tuple[int, ...]
@@ -68,7 +69,7 @@ def csr_function(
     """
     positions = max(nnz // shared, 1)
     weight = {
-        "values": ((positions * shared,), spec.dtype),
+        "values": ((positions * shared,), FLOAT32),
         "offsets": ((positions,), offsets),
         "rows": ((rows or spec.k + 1,), "int32"),
     }
@@ -93,7 +94,7 @@ def written_function(
     return builder.get().with_attr("tirx.noalias", True)
 
 
-def new_buffer(name: str, shape: Shape, scope: str = "global", dtype: str = "float32") -> tirx.Var:
+def new_buffer(name: str, shape: Shape, scope: str = "global", dtype: str = FLOAT32) -> tirx.Var:
     """A buffer of the block that is being written."""
     buffer = T.sblock_alloc_buffer(shape, dtype, scope=scope)
     IRBuilder.name(name, buffer)

@@ -3,8 +3,14 @@
 It is all that records, requests and decision tables have of them.
 """
 
+from tvm_sparse.conv.reference import EXACT, TENSOR_CORES
+from tvm_sparse.conv.reference import TF32 as IN_TF32
+from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32
+
 # A variant whose kernels may round their inputs to TF32.
 TF32 = "tf32"
+# Variants of cuDNN's whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
+HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
 # A schedule whose kernels launch a library of ours, which is compiled once for all of them.
@@ -16,9 +22,23 @@ def is_tf32(name: str) -> bool:
     return name.partition(":")[2] == TF32
 
 
+def arithmetic_of(name: str) -> str:
+    """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
+    if is_tf32(name):
+        return IN_TF32
+    return TENSOR_CORES if name in {f"{CUDNN}:{each}" for each in HALF_VARIANTS.values()} else EXACT
+
+
 def is_exact(name: str) -> bool:
-    """Whether kernels compute in float32 throughout."""
+    """Whether kernels compute in float32 throughout, however tensors are stored."""
     return not is_tf32(name)
+
+
+def precision_of(name: str, dtype: str) -> str:
+    """What kernels compute in and how their tensors are stored, in words for a decision table."""
+    if is_tf32(name):
+        return "TF32"
+    return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 
 def is_compiled(name: str) -> bool:

@@ -13,6 +13,7 @@ from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.conv.storage import stored
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
@@ -52,12 +53,14 @@ def _contenders(
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)
     schedules = [row["schedule"] for row in (*ours.report(), *dense.report())]
-    common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected, schedules)
+    dtypes = {spec.dtype for spec in (*ours.signature.inputs, *ours.signature.outputs)}
+    common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected, schedules, dtypes)
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
     baseline = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
     if baseline is not None:
-        common.check_agreement(f"{arguments.model} in ONNX Runtime", baseline(inputs), expected)
-        contenders[ONNX_RUNTIME] = lambda: baseline(inputs)
+        given = [stored(value, dtype) for value, dtype in zip(inputs, prepared.inputs, strict=True)]
+        common.check_agreement(f"{arguments.model} in ONNX Runtime", baseline(given), expected, dtypes=dtypes)
+        contenders[ONNX_RUNTIME] = lambda: baseline(given)
     return contenders
 
 

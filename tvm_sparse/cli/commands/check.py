@@ -2,25 +2,38 @@
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from rich.console import Console
 from rich.text import Text
+from tvm.target import Target
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.half_accuracy import accuracies
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.conv.storage import FLOAT32, is_half, stored
 from tvm_sparse.errors import InputError, VerificationError
-from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target, target_json
 
+# Columns of the table of a half-precision model's accuracy.
+ACCURACY = {
+    "name": "output",
+    "samples": "samples",
+    "largest": "largest difference / largest",
+    "mean": "mean difference / largest",
+    "same_class": "same class",
+}
 # Runs a model in another runtime.
 Baseline = Callable[[Sequence[np.ndarray]], Trace]
 
@@ -37,18 +50,53 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     exposed_model = build(exposed.prepared, decisions, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))
+    given = _inputs(arguments, compiled)
     rows = [
-        {"input": name, **_check(compiled, exposed, exposed_model, inputs, baseline)}
-        for name, inputs in _inputs(arguments, compiled).items()
+        {"input": name, **_check(compiled, exposed, exposed_model, next(_batches(compiled, inputs)), baseline)}
+        for name, inputs in given.items()
     ]
+    if any(is_half(layer.spec.dtype) for layer in prepared.layers):
+        float32 = _in_float32(arguments, target, log)
+        for row, inputs in zip(rows, given.values(), strict=True):
+            row["accuracy"] = _accuracy(compiled, float32, inputs)
     return {
         "model": str(arguments.model),
         "target": target_json(target),
         "baseline": baseline_name,
-        "agreement": agreement_of(row["schedule"] for row in compiled.report()),
+        "agreement": _agreement(exposed, compiled),
         "inputs": rows,
         "notes": [note] if note else [],
     }
+
+
+def _agreement(exposed: Exposed, compiled: CompiledModel) -> float:
+    dtypes = [layer.spec.dtype for layer in exposed.prepared.layers]
+    return agreement_of((row["schedule"] for row in compiled.report()), dtypes)
+
+
+def _in_float32(arguments: argparse.Namespace, target: Target, log: TuningLog) -> CompiledModel:
+    """The model in float32, dense or as the log says."""
+    prepared = prepare(arguments.model, shapes=dict(arguments.input_shape), dtype=FLOAT32)
+    return build(prepared, decide(prepared.layers, target, log, arguments.allow_tf32), target)
+
+
+def _accuracy(compiled: CompiledModel, float32: CompiledModel, inputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """How near the outputs come to those in float32, on all samples; both models hold these exactly."""
+    found, expected = [], []
+    for batch in _batches(compiled, inputs):
+        found.append(common.outputs_of(compiled, batch))
+        pairs = zip(batch, float32.signature.inputs, strict=True)
+        expected.append(common.outputs_of(float32, [stored(value, spec.dtype) for value, spec in pairs]))
+    names = [spec.name for spec in compiled.signature.outputs]
+    joined = ([np.concatenate(each) for each in zip(*parts, strict=True)] for parts in (found, expected))
+    return accuracies(names, *joined)
+
+
+def _batches(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Samples of `inputs`, as many at a time as the model takes."""
+    sizes = [spec.shape[0] if spec.shape else 1 for spec in compiled.signature.inputs]
+    for start in range(len(inputs[0]) // sizes[0]):
+        yield [each[start * size : (start + 1) * size] for each, size in zip(inputs, sizes, strict=True)]
 
 
 def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str, list[np.ndarray]]:
@@ -60,6 +108,9 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
             if not np.isfinite(array).all():
                 hint = "see docs/hardening.md for what happens to NaN and infinity"
                 raise InputError(str(arguments.input), f"input {spec.name} holds NaN or infinity", hint=hint)
+            if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:] or array.shape[0] % spec.shape[0]:
+                allowed = f"{spec.shape}, or several times as many samples"
+                raise InputError(str(arguments.input), f"input {spec.name} has the wrong shape", array.shape, allowed)
         found[str(arguments.input)] = arrays
     return found
 
@@ -68,14 +119,20 @@ def _baseline(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[s
     """The runtime that a model file is made for, how to run it, and where there is none here, why."""
     path = arguments.model
     if path.suffix != ".onnx":
-        return "torch", _torch(path), ""
+        return "torch", _torch(path, prepared), ""
     if importlib.util.find_spec("onnxruntime") is None:
         return None, None, "compared with the float64 reference only; pip install onnxruntime to compare with that too"
     specs = {layer.name: layer.spec for layer in prepared.layers}
-    return "onnxruntime", OnnxRuntime(path, dict(arguments.input_shape), specs).run, ""
+    runtime = OnnxRuntime(path, dict(arguments.input_shape), specs)
+    return "onnxruntime", lambda inputs: runtime.run(_as_in_file(prepared, inputs)), ""
 
 
-def _torch(path: Path) -> Baseline:
+def _as_in_file(prepared: PreparedModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Inputs of the types that the model has in its file; exact in float32 where it was cast to half precision."""
+    return [stored(value, dtype) for value, dtype in zip(inputs, prepared.inputs, strict=True)]
+
+
+def _torch(path: Path, prepared: PreparedModel) -> Baseline:
     """Run the program in a .pt2 file; torch shows its outputs only."""
     import torch
 
@@ -84,9 +141,12 @@ def _torch(path: Path) -> Baseline:
     module = load_exported_program(path).module()
 
     def call(inputs: Sequence[np.ndarray]) -> Trace:
+        # NumPy's bfloat16 is not torch's; TVM knows both.
+        tensors = [torch.from_dlpack(tvm.runtime.tensor(value)) for value in _as_in_file(prepared, inputs)]
         with torch.no_grad():
-            result = module(*map(torch.from_numpy, inputs))
-        return Trace([tensor.numpy() for tensor in torch.utils._pytree.tree_leaves(result)], {})
+            result = module(*tensors)
+        leaves = torch.utils._pytree.tree_leaves(result)
+        return Trace([(tensor.float() if tensor.is_floating_point() else tensor).numpy() for tensor in leaves], {})
 
     return call
 
@@ -105,7 +165,7 @@ def _check(
     names = [spec.name for spec in compiled.signature.outputs]
     # Without a baseline, the model that is used is still held against the one whose layers were checked.
     expected = trace.outputs if trace is not None else tensors[: len(names)]
-    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, agreement_of(schedules))
+    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, _agreement(exposed, compiled))
     first = first_divergence([*layers, *outputs])
     return {
         "layers": [each.to_json() for each in layers],
@@ -152,6 +212,10 @@ def show(document: dict[str, Any], console: Console) -> None:
     for each in document["inputs"]:
         console.print(tables.table(f"On input: {each['input']}", [*each["layers"], *each["outputs"]], columns))
         console.print()
+        if "accuracy" in each:
+            title = f"Accuracy against the same model in float32, on input: {each['input']}"
+            console.print(tables.table(title, each["accuracy"], ACCURACY))
+            console.print()
     for note in document["notes"]:
         console.print(Text(note))
     if failure(document) is None:

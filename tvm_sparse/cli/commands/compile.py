@@ -20,6 +20,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "strict_nonfinite": arguments.strict_nonfinite,
         "allow_tf32": arguments.allow_tf32,
         "batch": arguments.batch,
+        "dtype": arguments.dtype,
     }
     with build_progress.shown(console) as on_progress:
         target = arguments.target

@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "shapes": dict(arguments.input_shape),
         "allow_tf32": arguments.allow_tf32,
         "batch": arguments.batch,
+        "dtype": arguments.dtype,
     }
     before = len(log.records)
     compiled = optimize(arguments.model, None, arguments.minutes, target, log, progress=LivePicture(console), **options)

@@ -17,6 +17,7 @@ from tvm_sparse.codegen.cpu.chain_writer import ChainWriter
 from tvm_sparse.codegen.cpu.x86_64 import X86Writer
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain
 from tvm_sparse.codegen.tir.tir_builder import integer, nothing, sequence
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.target.cpu_info import CpuInfo
 
 # TVM's attribute for LLVM IR that is linked into the module around it, its functions inlined.
@@ -71,7 +72,7 @@ class AssemblyChains:
 
 def _unit_floats(access: Access, lanes: int) -> int | None:
     """Floats that an offset of 1 skips; None where a load of `lanes` floats is not contiguous."""
-    if len(access.bases) != 1:
+    if len(access.bases) != 1 or not str(access.buffer.ty.dtype).startswith(FLOAT32):
         return None
     (ramp,), element_floats = access.ramps, tvm.DataType(str(access.buffer.ty.dtype)).lanes
     if ramp is None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import tvm
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import BufferStore, Evaluate, IfThenElse, Stmt, Var
@@ -20,6 +21,17 @@ __forceinline__ __device__ void tvm_sparse_cp_async_{bytes}(unsigned int to, con
                        :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
 }}
 """
+# Two bytes, which asynchronous copies do not come in: rows of half precision whose length is odd.
+_COPY_2 = "tvm_sparse_copy_2"
+_COPY_2_SOURCE = """
+__forceinline__ __device__ void tvm_sparse_copy_2(unsigned int to, const void* from, bool inside) {
+  __asm__ __volatile__("{.reg .pred inside; .reg .b16 value; setp.ne.u32 inside, %2, 0; mov.b16 value, 0;"
+                       " @inside ld.global.b16 value, [%1]; st.shared.b16 [%0], value;}"
+                       :: "r"(to), "l"(from), "r"((unsigned int)inside) : "memory");
+}
+"""
+# Bytes that one copy may have.
+SIZES = (*CACHING, 2)
 _ADDRESS = "tvm_sparse_shared_address"
 _ADDRESS_SOURCE = """
 __forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* pointer) {
@@ -30,7 +42,7 @@ __forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* po
 
 @dataclass(frozen=True)
 class Copy:
-    """`lanes` floats in every k-tile: ``buffer[to + slot] = source[start + k_tile * step]``.
+    """Some elements, `size` bytes, in every k-tile: ``buffer[to + slot] = source[start + k_tile * step]``.
 
     `to` is an address in shared memory; zeros are copied where `inside` is false; `guard` is None where every thread
     takes part. `further` is how many elements beyond `to` and `start` it is.
@@ -42,19 +54,22 @@ class Copy:
     start: tirx.Expr
     step: int
     inside: tirx.Expr | None
-    lanes: int
+    size: int
     guard: Var | None
     further: tuple[int, int] = (0, 0)
 
     def code(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copy of one k-tile, its destination moved by `shift` elements."""
-        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(4))
+        element = int(tvm.DataType(str(self.buffer.ty.dtype)).itemsize)
+        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(element))
         start = self.start + shifted(k_tile * integer(self.step), self.further[1])
         source = tirx.address_of(tirx.BufferLoad(self.source, [start]))
-        size = 4 * self.lanes
-        code = _SOURCE.format(bytes=size, cache=CACHING[size])
         inside = tirx.const(True, "bool") if self.inside is None else self.inside
-        call = Evaluate(cuda_func_call(_FUNCTION.format(bytes=size), to, source, inside, source_code=code))
+        if self.size in CACHING:
+            name, code = _FUNCTION.format(bytes=self.size), _SOURCE.format(bytes=self.size, cache=CACHING[self.size])
+        else:
+            name, code = _COPY_2, _COPY_2_SOURCE
+        call = Evaluate(cuda_func_call(name, to, source, inside, source_code=code))
         return call if self.guard is None else IfThenElse(self.guard, call, None)
 
 

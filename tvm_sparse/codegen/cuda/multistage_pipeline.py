@@ -133,8 +133,9 @@ def _k_tile(name: str, nest: Nest, loop: For, *, is_alone: bool) -> KTile:
 def _pipelined(kernel: _Kernel) -> Stmt:
     """The kernel with its k-tile loop as a pipeline, and as many buffers as that has stages."""
     buffer, length = kernel.k_tile.copies.buffer, kernel.k_tile.length * kernel.stages
+    element_bytes = int(tvm.DataType(str(buffer.ty.dtype)).itemsize)
     if kernel.launch == DependentLaunch.AT_ONCE:
-        length = max(length, kernel.gpu.spread_bytes(kernel.blocks) // 4)
+        length = max(length, kernel.gpu.spread_bytes(kernel.blocks) // element_bytes)
     grown = tirx.decl_buffer((length,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
 
     def allocation(node: AllocBuffer) -> Stmt:

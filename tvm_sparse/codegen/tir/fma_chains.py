@@ -47,7 +47,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Chain:
-    """Multiply-adds in order: ``acc[acc_offsets[i]] += x[x_offsets[i]] * weights[i]``; x has type `dtype`."""
+    """Multiply-adds in order: ``acc[acc_offsets[i]] += x[x_offsets[i]] * weights[i]``, of type `dtype`."""
 
     x_offsets: list[Offsets]
     acc_offsets: list[Offsets]
@@ -83,7 +83,9 @@ class Chain:
             value = inputs.get(x_at)
             if value is None:
                 value = inputs[x_at] = Var("x", self.dtype)
-                chain.append(Bind(value, x.load(x_at)))
+                loaded = x.load(x_at)
+                is_stored_so = str(loaded.ty.dtype) == str(self.dtype.dtype)
+                chain.append(Bind(value, loaded if is_stored_so else tirx.Cast(self.dtype.dtype, loaded)))
             before = last.get(acc_at)
             if before is None:
                 before = Var("acc", self.dtype)

@@ -140,7 +140,7 @@ class _Folder:
         self._count(weights.values(), assembly is not None)
 
         def emit(origin: tuple[int, ...]) -> Stmt:
-            chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.x.ty, nest.lanes)
+            chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.store.value.ty, nest.lanes)
             if assembly is not None:
                 return assembly.call(chain, x, acc)
             if self.deferred is None or any(ramp is not None for ramp in (*x.ramps, *acc.ramps)):
@@ -191,7 +191,8 @@ class _Folder:
             raise BuildError(
                 self.name, "the marked nest is not a multiply-add in loops of constant extent", _line(store)
             )
-        factors = [products[0].a, products[0].b]
+        # Half-precision inputs are widened as they are read.
+        factors = [each.value if isinstance(each, tirx.Cast) else each for each in (products[0].a, products[0].b)]
         weighted = [factor for factor in factors if _weight_calls(factor)]
         inputs = [factor for factor in factors if isinstance(factor, TensorLoad)]
         if len(weighted) != 1 or len(inputs) != 1:

@@ -15,6 +15,7 @@ from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec, check_finite
+from tvm_sparse.conv.storage import FLOAT32, is_half, stored
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
@@ -29,7 +30,7 @@ from tvm_sparse.frontend.passes.relax_graph import (
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """One convolution of a model: `weight` (K, C / groups, R, S) and `bias` (K,) or None, both float32.
+    """One convolution of a model: `weight` (K, C / groups, R, S), float32, and `bias` (K,) or None, of the spec's type.
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do.
@@ -66,7 +67,8 @@ def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
     """The convolutions and sparse linear layers of ``main`` in program order.
 
     A step of the epilogue is fused when nothing else reads what it starts from. Of two convolutions that are added,
-    the first to be computed takes the other's result as its residual.
+    the first to be computed takes the other's result as its residual. Of a model stored in half precision a layer is
+    of that type where all that it reads is, and where its result is rounded to it (`store_half`).
 
     Raises
     ------
@@ -113,12 +115,35 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         elif not (is_linear and _keeps_rows(step, following, len(weight))):
             break
         variables.append(following)
-    spec = replace(_spec(call, weight, bias is not None, residual is not None, relu), relu_max=relu_max)
+    data, dtype = call.args[0], FLOAT32
+    half = _half_tensors(graph, data, residual, variables[-1])
+    if half is not None:
+        data, residual, result = half
+        variables, dtype = [*variables, result], str(result.ty.dtype)
+    spec = _spec(call, weight, bias is not None, residual is not None, relu)
+    spec = replace(spec, relu_max=relu_max, dtype=dtype)
     name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
-    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
     if bias is not None:
-        check_finite(layer.name, "bias", bias)
-    return Group(layer, call.args[0], residual, tuple(variables[:-1]), variables[-1])
+        check_finite(name, "bias", bias)
+        bias = stored(bias, dtype)
+    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
+    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1])
+
+
+def _half_tensors(graph: Graph, data: Expr, residual: Expr | None, result: Var) -> tuple[Expr, Expr | None, Var] | None:
+    """What `data` and `residual` are widened from and `result` is rounded to, where that is one half-precision type."""
+
+    def source(value: Expr) -> Expr | None:
+        definition = graph.definitions.get(value)
+        return definition.args[0] if definition is not None and is_call(definition, "relax.astype") else None
+
+    user = graph.only_user(result)
+    rounded = user[0] if user is not None and is_call(user[1], "relax.astype") else None
+    dtype = "" if rounded is None else str(rounded.ty.dtype)
+    sources = [source(each) for each in (data, residual) if each is not None]
+    if rounded is None or not is_half(dtype) or any(each is None or str(each.ty.dtype) != dtype for each in sources):
+        return None
+    return sources[0], sources[1] if residual is not None else None, rounded
 
 
 def _keeps_rows(step: Call, result: Var, channels: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, K_TILE_ORDER, PIPELINE_STAGES, Order
 from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
 
@@ -31,7 +32,7 @@ class OutputTile(NamedTuple):
 class KTile(NamedTuple):
     """So many input `channels`, which take `shared_bytes` of shared memory, gaps between rows included.
 
-    `nest` are the extents of its copies, rows and copies of a row last, each of `lanes` floats.
+    `nest` are the extents of its copies, rows and copies of a row last, each of `lanes` elements.
     """
 
     channels: int
@@ -68,6 +69,8 @@ class KernelCounts:
         Input channels of a k-tile, and k-tiles of a block.
     multiply_adds, loads, floats
         Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
+    widened
+        Of a thread: half-precision inputs that become float32.
     copied_bytes, shared_bytes
         Copied by a block in all, and its shared memory.
     copies, addresses
@@ -99,6 +102,7 @@ class KernelCounts:
     dependent_launch: int
     splits: int
     floats: float
+    widened: float = 0.0
 
     @property
     def rotated(self) -> bool:
@@ -117,7 +121,7 @@ class KernelCounts:
         joining = 3 * self.filters * self.pixels + 2 * self.splits + 20 if self.splits > 1 else 0
         beside = 2 * self.copies * self.k_tiles + ADDRESS * self.addresses + 8 * self.k_tiles
         beside += self.filters * self.pixels + 60
-        return self.multiply_adds + self.loads + beside + joining
+        return self.multiply_adds + self.loads + self.widened + beside + joining
 
     @property
     def code_bytes(self) -> float:
@@ -150,6 +154,7 @@ def kernel_counts(
     k_tiles = per_group // splits // k_tile.channels
     copies = spread(k_tile.nest, len(k_tile.nest) - 2, threads, k_tiles)
     sums = 4 * filters * threads if splits > 1 else 0
+    element_bytes, loads = STORAGE[spec.dtype].size_bytes, read * (1 - (1 - density) ** (filters * beside))
     return KernelCounts(
         threads=threads,
         filters=filters,
@@ -159,14 +164,15 @@ def kernel_counts(
         channels=k_tile.channels,
         k_tiles=k_tiles,
         multiply_adds=pattern.nnz * outputs / (tiles * splits),
-        loads=read * (1 - (1 - density) ** (filters * beside)),
+        loads=loads,
         floats=rows * width / read,
-        copied_bytes=4.0 * math.prod(k_tile.nest) * k_tile.lanes * k_tiles,
+        widened=loads * rows * width / read if is_half(spec.dtype) else 0.0,
+        copied_bytes=float(element_bytes * math.prod(k_tile.nest) * k_tile.lanes * k_tiles),
         copies=copies.copies,
         addresses=copies.rounds,
         shared_bytes=float(k_tile.shared_bytes * min(pipeline.stages, k_tiles) + sums),
         flops=spec.sparse_flops(pattern.nnz),
-        traffic_bytes=spec.traffic_bytes + 4 * math.prod(spec.output_shape) * torn,
+        traffic_bytes=spec.traffic_bytes + element_bytes * math.prod(spec.output_shape) * torn,
         splits=splits,
         **pipeline._asdict(),
     )

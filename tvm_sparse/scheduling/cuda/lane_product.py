@@ -6,8 +6,9 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.conv2d import WEIGHT
+from tvm_sparse.conv.conv2d import WEIGHT, widened
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import new_buffer, whole, written_function
 from tvm_sparse.scheduling.cuda.lane_sums import WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
@@ -19,7 +20,7 @@ class LaneProductSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, gpu: GpuInfo):
         self.spec, self.images, self.gpu = spec, images_of(spec), gpu
-        func = written_function(spec, {WEIGHT: (spec.weight_shape, spec.dtype)}, self._write)
+        func = written_function(spec, {WEIGHT: (spec.weight_shape, FLOAT32)}, self._write)
         super().__init__(name, "lanes", func, fold=False)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -44,7 +45,7 @@ class LaneProductSpace(HandMadeSpace):
                 for image in range(self.images):
                     n = tirx.min(group * self.images + image, spec.n - 1)
                     with T.vectorized(wide) as i:
-                        T.buffer_store(value, x[n, first + i, 0, 0], [i])
+                        T.buffer_store(value, widened(x[n, first + i, 0, 0]), [i])
                     for i in range(wide):
                         more = sums[image] + factor[i] * value[i]
                         T.buffer_store(sums, tirx.Select(read <= last, more, sums[image]), [image])

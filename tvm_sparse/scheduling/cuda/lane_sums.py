@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import epilogue_reads, new_buffer
 from tvm_sparse.scheduling.space import Choose, divisors
 from tvm_sparse.target.gpu import GpuInfo
@@ -51,7 +52,7 @@ def write_sums(
         T.writes(partial[group, k, lane * images : lane * images + images])
         sums = new_buffer("sums", (images,), "local")
         for i in range(images):
-            T.buffer_store(sums, tirx.const(0.0, spec.dtype), [i])
+            T.buffer_store(sums, tirx.const(0.0, FLOAT32), [i])
         products(group, k, lane, sums)
         for i in range(images):
             T.buffer_store(partial, sums[i], [group, k, lane * images + i])
@@ -62,7 +63,7 @@ def write_sums(
         T.reads(value)
         T.writes(total[group, i, k])
         with T.init():
-            T.buffer_store(total, tirx.const(0.0, spec.dtype), [group, i, k])
+            T.buffer_store(total, tirx.const(0.0, FLOAT32), [group, i, k])
         T.buffer_store(total, total[group, i, k] + value, [group, i, k])
     with T.grid(spec.n, spec.k) as loops, T.sblock("out"):
         n, k = T.axis.remap("SS", loops)

@@ -57,8 +57,13 @@ def npq_tilings(spec: ConvSpec, gpu: GpuInfo) -> list[NpqTiles]:
 
 
 def channel_floats(tiles: PixelTiling) -> int:
-    """Shared memory of one input channel of a tile."""
+    """Shared memory of one input channel of a tile, elements."""
     return tiles.input_rows * row_floats(tiles, row_stride(tiles))
+
+
+def channel_bytes(tiles: PixelTiling) -> int:
+    """The same in bytes."""
+    return tiles.element_bytes * channel_floats(tiles)
 
 
 def npq_counts(
@@ -67,7 +72,7 @@ def npq_counts(
     """What decisions make of a tiling."""
     output = OutputTile(tiles.pixels, filters, 1, tiles.count)
     nest = (channels, tiles.input_rows, tiles.copies)
-    k_tile = KTile(channels, 4 * channels * channel_floats(tiles), nest, tiles.lanes)
+    k_tile = KTile(channels, channels * channel_bytes(tiles), nest, tiles.lanes)
     return kernel_counts(tiles.spec, folding.pattern, output, k_tile, pipeline, splits)
 
 
@@ -78,7 +83,7 @@ class NpqSpace(FoldedCudaSpace):
         self.tiles, spec = tiles, tiles.spec
         candidates = {
             "filters": divisors(spec.k // spec.groups, ACCUMULATORS),
-            "channels": divisors(spec.weight_shape[1], folding.gpu.shared_bytes // (4 * channel_floats(tiles))),
+            "channels": divisors(spec.weight_shape[1], folding.gpu.shared_bytes // channel_bytes(tiles)),
             **folding.pipelines,
         }
         super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding)

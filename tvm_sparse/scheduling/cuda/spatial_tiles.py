@@ -32,6 +32,8 @@ from tvm_sparse.scheduling.cuda.occupancy import Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 
+# Elements of the longest vectors that TVM writes arithmetic on, as padding is where copies are not asynchronous.
+VECTOR = 4
 # What is decided about a tile in every mode: fields of a `Plan`.
 TILE = ("filters", "rows", "images", "channels")
 
@@ -107,7 +109,8 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
     if structure.mode == "direct":
         sch.compute_inline(pack)
     else:
-        loops = stage_input(sch, pack, c_outer, structure.row_stride)
+        widest = VECTOR if structure.mode == "single" else structure.tiles.lanes
+        loops = stage_input(sch, pack, c_outer, structure.row_stride, widest)
         if structure.mode != "multistage":
             _, *bound = sch.split(sch.fuse(*loops), [None, *threads])
             _bind_threads(sch, bound)
@@ -143,8 +146,12 @@ def _bind_threads(sch: Schedule, loops: list[LoopRV]) -> None:
         sch.bind(loop, axis)
 
 
-def stage_input(sch: Schedule, pack: SBlockRV, k_tile: LoopRV, row_stride: int) -> list[LoopRV]:
-    """Copy a k-tile of the input to shared memory, as many floats at once as are aligned; the loops of the copies.
+def stage_input(
+    sch: Schedule, pack: SBlockRV, k_tile: LoopRV, row_stride: int, widest: int | None = None
+) -> list[LoopRV]:
+    """Copy a k-tile of the input to shared memory, as many elements at once as are aligned; the loops of the copies.
+
+    No more than `widest` at once, which divides a copy.
 
     The last axes of `pack` are rows, copies and the lanes of a copy. Unbound, the loops are laid over the threads as
     the multistage pipeline is made (`thread_layout`).
@@ -153,6 +160,9 @@ def stage_input(sch: Schedule, pack: SBlockRV, k_tile: LoopRV, row_stride: int) 
     sch.compute_at(pack, k_tile, preserve_unit_loops=True)
     outside = len(sch.get_loops(pack)) - len(sch.get(pack).iter_vars)
     *loops, lane = sch.get_loops(pack)[outside:]
+    if widest is not None and int(sch.get(lane).extent) > widest:
+        outer, lane = sch.split(lane, [None, widest])
+        loops.append(outer)
     sch.vectorize(lane)
     sch.storage_align(pack, 0, axis=-3, factor=32, offset=row_stride)
     return loops

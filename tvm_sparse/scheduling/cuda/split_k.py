@@ -28,7 +28,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
-from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_counts, npq_tilings
+from tvm_sparse.scheduling.cuda.npq_tiles import channel_bytes, npq_counts, npq_tilings
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.spatial_tiles import stage_input
 from tvm_sparse.scheduling.space import Space, divisors
@@ -63,7 +63,7 @@ def split_space(name: str, tiles: PixelTiling, parts: int, folding: Fold) -> "Sp
     """The space of one number of parts and one tiling, or None where the channels do not divide between the parts."""
     spec = tiles.spec
     filters = [each for each in divisors(spec.k // spec.groups, ACCUMULATORS) if each % parts == 0]
-    channels = divisors(spec.weight_shape[1] // parts, folding.gpu.shared_bytes // (4 * channel_floats(tiles)))
+    channels = divisors(spec.weight_shape[1] // parts, folding.gpu.shared_bytes // channel_bytes(tiles))
     if spec.weight_shape[1] % parts or not filters or not channels:
         return None
     candidates = {"filters": filters, "channels": channels, **folding.pipelines}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, BLOCKS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
@@ -90,10 +91,11 @@ class Structure:
         """Shared memory of a block with as many `buffers` as its mode needs at least, bytes, at most."""
         *outer, _ = self.nest(rows, images, channels)
         row = row_floats(self.tiles, self.row_stride)
-        return 4 * (buffers or self.buffers) * math.prod(outer) * row + (MAX_WEIGHTS if self.stages_weights else 0)
+        staged = self.tiles.element_bytes * (buffers or self.buffers) * math.prod(outer) * row
+        return staged + (MAX_WEIGHTS if self.stages_weights else 0)
 
     def nest(self, rows: int, images: int, channels: int) -> tuple[int, ...]:
-        """Extents of the copies of a k-tile, each of `tiles.lanes` floats."""
+        """Extents of the copies of a k-tile, each of `tiles.lanes` elements."""
         return images, channels, self.tiles.footprint[0].span(rows * self.pixels), self.tiles.copies
 
     @property
@@ -154,7 +156,7 @@ def torn(structure: Structure, gpu: GpuInfo) -> bool:
 
     By neighbouring tiles, or by a warp that stores every other column at a time.
     """
-    apart = side_by_side(structure.tiles, gpu) and structure.tiles.columns % 8 != 0
+    apart = side_by_side(structure.tiles, gpu) and structure.tiles.columns * structure.tiles.element_bytes % 32 != 0
     return apart or (structure.beside > 1 and _is_large(structure.tiles.spec, gpu))
 
 
@@ -164,7 +166,7 @@ def side_by_side(tiles: SpatialTiles, gpu: GpuInfo) -> bool:
 
 
 def _is_large(spec: ConvSpec, gpu: GpuInfo) -> bool:
-    return 4 * math.prod(spec.output_shape) > gpu.level_2_bytes
+    return STORAGE[spec.dtype].size_bytes * math.prod(spec.output_shape) > gpu.level_2_bytes
 
 
 def _heights(spec: ConvSpec, pixels: int) -> range:

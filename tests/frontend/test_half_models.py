@@ -1,0 +1,152 @@
+"""Models in half precision, and float32 models that are cast to it."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import zoo
+from onnx import TensorProto
+from torch import nn
+
+from tvm_sparse.conv.storage import HALVES, rounded
+from tvm_sparse.errors import ModelError, UsageError
+from tvm_sparse.frontend.prepare import prepare
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    """Convolutions with a batch norm, a residual and a ReLU6, pooling, a sparse and a dense linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.inner = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.sparse, self.head = nn.Linear(8, 16), nn.Linear(16, 5)
+        self.norm.running_mean.uniform_(-1, 1)
+        for layer in (self.stem, self.inner, self.sparse):
+            layer.weight.data *= torch.rand_like(layer.weight) < 0.3
+        self.eval()
+
+    def forward(self, x):
+        y = nn.functional.relu6(self.norm(self.stem(x)))
+        y = torch.relu(self.inner(y) + y)
+        y = nn.functional.max_pool2d(y, 2).mean((2, 3))
+        return torch.softmax(self.head(self.sparse(y)), -1)
+
+
+def as_onnx(dtype, **initializers):
+    """A convolution with a bias and a ReLU in ONNX, tensors of a half-precision type."""
+    shapes = {"x": (1, 2, 4, 4)}, {"y": (1, 3, 4, 4)}
+    nodes = [("Conv", ["x", "conv.weight", "b"], ["t"], {"pads": [1, 1, 1, 1]}), ("Relu", ["t"], ["y"], {})]
+    model = zoo.onnx_model(nodes, initializers, *shapes)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = dtype
+    return model
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_half_torch_module_is_of_its_type_throughout(dtype):
+    half = copy.deepcopy(Net()).to(getattr(torch, dtype))
+    prepared = prepare(half, X.to(getattr(torch, dtype)))
+    assert [(layer.name, layer.spec.dtype) for layer in prepared.layers] == [
+        ("stem", dtype),
+        ("inner", dtype),
+        ("sparse", dtype),
+    ]
+    assert (prepared.layers[0].spec.relu_max, prepared.layers[1].spec.residual) == (6, True)
+    assert str(prepared.layers[0].bias.dtype) == dtype
+    (parameter,) = prepared.mod["main"].params
+    assert (str(parameter.ty.dtype), str(prepared.mod["main"].ret_ty.dtype)) == (dtype, dtype)
+    assert prepared.inputs == (dtype,)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_numbers_are_those_of_float32_but_for_rounding(dtype):
+    net = Net()
+    (found,) = zoo.run_relax(prepare(net, X, dtype=dtype).mod, X.numpy().astype(dtype))
+    assert str(found.dtype) == dtype
+    (expected,) = zoo.run_torch(net, X.numpy())
+    roundoff = {"float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    difference = np.abs(found.astype(np.float32) - expected).max()
+    assert 0 < difference < 8 * roundoff * np.abs(expected).max()
+
+
+def test_weights_are_rounded_once_and_batch_norms_folded_before():
+    net = Net()
+    float32, half = prepare(net, X).layers[0], prepare(net, X, dtype="float16").layers[0]
+    np.testing.assert_array_equal(half.weight, rounded(float32.weight, "float16"))
+    np.testing.assert_array_equal(half.bias, float32.bias.astype(np.float16))
+    assert half.weight.dtype == np.float32
+
+
+def test_a_half_model_can_be_cast_to_float32():
+    prepared = prepare(Net().half(), X.half(), dtype="float32")
+    assert {layer.spec.dtype for layer in prepared.layers} == {"float32"}
+    assert str(prepared.mod["main"].params[0].ty.dtype) == "float32"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_half_pt2_file_is_read(dtype, tmp_path):
+    kind = getattr(torch, dtype)
+    net = Net().to(kind)
+    torch.export.save(torch.export.export(net, (X.to(kind),)), tmp_path / "m.pt2")
+    prepared = prepare(tmp_path / "m.pt2")
+    assert [layer.name for layer in prepared.layers] == ["stem", "inner", "sparse"]
+    assert {layer.spec.dtype for layer in prepared.layers} == {dtype}
+
+
+def test_a_half_onnx_file_is_read(tmp_path):
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((3, 2, 3, 3)).astype(np.float16), rng.standard_normal(3).astype(np.float16)
+    model = as_onnx(TensorProto.FLOAT16, **{"conv.weight": weight, "b": bias})
+    onnx.save(model, tmp_path / "m.onnx")
+    (layer,) = prepare(tmp_path / "m.onnx").layers
+    assert (layer.name, layer.spec.dtype, layer.spec.relu) == ("conv", "float16", True)
+    np.testing.assert_array_equal(layer.weight, weight.astype(np.float32))
+
+
+def test_outputs_keep_their_own_types():
+    class Widened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y, y.float().mean((2, 3))
+
+    main = prepare(Widened().half().eval(), X.half()).mod["main"]
+    assert [str(each.dtype) for each in main.ret_ty.fields] == ["float16", "float32"]
+
+
+def test_a_mixture_of_halves_is_refused():
+    net = Net().half()
+    net.head.to(torch.bfloat16)
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net.head(self.net.sparse(x).to(torch.bfloat16))
+
+    with pytest.raises(ModelError, match="mixes types of half precision, found float16 and bfloat16"):
+        prepare(Mixed().eval(), torch.zeros(2, 8).half())
+
+
+def test_a_weight_that_the_type_cannot_hold_is_refused():
+    net = Net()
+    net.inner.weight.data[0, 0, 0, 0] = 1e5
+    with pytest.raises(ModelError, match=r"layer inner: its weight or bias is too large for float16, found 1e\+05"):
+        prepare(net, X, dtype="float16")
+    assert prepare(net, X, dtype="bfloat16").layers[1].weight.max() > 9e4
+
+
+def test_an_unknown_type_is_refused():
+    with pytest.raises(UsageError, match="no tensors are stored in it, found 'int8'; allowed: float32, float16, bfl"):
+        prepare(Net(), X, dtype="int8")

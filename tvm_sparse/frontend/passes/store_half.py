@@ -1,0 +1,156 @@
+"""Store the tensors of a float32 model in half precision, and compute as before.
+
+Every tensor that one operator hands to the next is rounded to the storage type and widened again as it is read. TVM
+fuses both with the operator; a kernel of ours reads and writes the storage type itself. So sums, means and exponentials
+stay float32. Weights and biases of layers are rounded once.
+"""
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, Expr, GenericConst, Var
+
+from tvm_sparse.conv.storage import BFLOAT16, FLOAT32, STORAGE, is_half, rounded
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.passes.find_convolutions import find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, rebuild
+from tvm_sparse.frontend.precision import Precision
+
+# Operators that only move or choose numbers: on half-precision tensors they give what they would on float32 ones.
+_MOVING = ("reshape", "permute_dims", "squeeze", "expand_dims", "concat", "split", "nn.max_pool2d")
+_LAYERS = ("relax.nn.conv2d", "relax.matmul")
+
+
+def store_half(module: tvm.IRModule, precision: Precision) -> tvm.IRModule:
+    """`module`, prepared in float32, with tensors, inputs and outputs of the types of `precision`, a half one.
+
+    Raises
+    ------
+    ModelError
+        A weight or bias of a layer is too large for the storage type.
+    """
+    module = relax.transform.ToNonDataflow()(_with_rounded_layers(module, precision.dtype))
+    found = _Storing(module, precision).run()
+    passes = [relax.transform.ConvertToDataflow(), relax.transform.DeadCodeElimination(["main"])]
+    return tvm.transform.Sequential(passes)(found)
+
+
+def _with_rounded_layers(module: tvm.IRModule, dtype: str) -> tvm.IRModule:
+    """`module` whose layers have weights, and ours biases, of `dtype`'s numbers, still in float32."""
+    graph = Graph.of(module)
+    groups = find_groups(module)
+    names = {var: group.layer.name for group in groups for var in (*group.absorbed, group.result)}
+    edits = {}
+    for var, value in graph.definitions.items():
+        if any(is_call(value, name) for name in _LAYERS) or (var in names and is_call(value, "relax.add")):
+            where = f"layer {names.get(var, var.name)}"
+            arguments = [_rounded(where, argument, dtype) for argument in value.args]
+            edits[var] = [(var, relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span))]
+    return rebuild(module, edits)
+
+
+def _rounded(where: str, argument: Expr, dtype: str) -> Expr:
+    if not isinstance(argument, GenericConst) or not is_float32(argument):
+        return argument
+    array = argument.value.numpy()
+    found = rounded(array, dtype)
+    overflows = np.isinf(found) & np.isfinite(array)
+    if overflows.any():
+        largest = f"{np.abs(array[overflows]).max():.4g}"
+        allowed, hint = f"up to {STORAGE[dtype].largest:.5g}", f"cast it to {BFLOAT16}"
+        raise ModelError(where, f"its weight or bias is too large for {dtype}", largest, allowed, hint)
+    return relax.const(found)
+
+
+class _Storing:
+    """Rewrites ``main``, a function without dataflow blocks."""
+
+    def __init__(self, module: tvm.IRModule, precision: Precision):
+        self.module, self.dtype, self.precision = module, precision.dtype, precision
+        self.builder = relax.BlockBuilder(module)
+        self.bindings: list[relax.VarBinding] = []
+        # Variable -> the same tensor as it is stored.
+        self.stored: dict[Var, Var] = {}
+
+    def run(self) -> tvm.IRModule:
+        """The module with another ``main``."""
+        main = self.module["main"]
+        absorbed = {var for group in find_groups(self.module) for var in group.absorbed}
+        parameters = [self._parameter(*each) for each in zip(main.params, self.precision.inputs, strict=True)]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                self._store(binding.var, binding.value, binding.var in absorbed)
+        returned = self._returned(main.body.body)
+        body = relax.SeqExpr([relax.BindingBlock(self.bindings)], returned)
+        module = self.module.clone()
+        module["main"] = relax.Function(parameters, body, returned.ty, main.is_pure, main.attrs)
+        return module
+
+    def _bind(self, name: str, value: Expr) -> Var:
+        value = self.builder.normalize(value)
+        var = relax.Var(name, value.ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def _keep(self, var: Var, value: Expr) -> None:
+        self.bindings.append(relax.VarBinding(var, self.builder.normalize(value)))
+
+    def _parameter(self, parameter: Var, dtype: str) -> Var:
+        """The parameter in its own type; those behind it read it in float32."""
+        if not is_float32(parameter) or not is_half(dtype):
+            return parameter
+        half = relax.Var(parameter.name, relax.TensorType(parameter.ty.shape, dtype))
+        if dtype == self.dtype:
+            self.stored[parameter] = half
+        self._keep(parameter, relax.op.astype(half, FLOAT32))
+        return half
+
+    def _store(self, var: Var, value: Expr, is_inner: bool) -> None:
+        moved = None if is_inner or not _is_moving(value) else self._moved(value)
+        if moved is not None:
+            half = self._bind(f"{var.name}_stored", moved)
+        elif is_inner or not is_float32(var):
+            self._keep(var, value)
+            return
+        else:
+            half = self._bind(f"{var.name}_stored", relax.op.astype(self._bind(f"{var.name}_wide", value), self.dtype))
+        self.stored[var] = half
+        self._keep(var, relax.op.astype(half, FLOAT32))
+
+    def _moved(self, call: Call) -> Expr | None:
+        """`call` on stored tensors; None where one is not stored, or the result is no tensor."""
+        arguments = [self._as_stored(argument) for argument in call.args]
+        if any(argument is None for argument in arguments) or not isinstance(call.ty, relax.TensorType):
+            return None
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+
+    def _as_stored(self, argument: Expr) -> Expr | None:
+        if isinstance(argument, relax.Tuple):
+            fields = [self._as_stored(each) for each in argument.fields]
+            return None if any(each is None for each in fields) else relax.Tuple(fields)
+        return self.stored.get(argument) if isinstance(argument.ty, relax.TensorType) else argument
+
+    def _returned(self, value: Expr) -> Expr:
+        """What ``main`` returns, each output in its own type."""
+        if isinstance(value.ty, relax.TensorType):
+            return self._output(value, self.precision.outputs[0])
+        outputs = (
+            value.fields
+            if isinstance(value, relax.Tuple)
+            else [
+                self._bind(f"output{index}", relax.TupleGetItem(value, index)) for index in range(len(value.ty.fields))
+            ]
+        )
+        pairs = zip(outputs, self.precision.outputs, strict=True)
+        return self._bind("outputs", relax.Tuple([self._output(*each) for each in pairs]))
+
+    def _output(self, value: Expr, dtype: str) -> Expr:
+        if not is_float32(value) or not is_half(dtype):
+            return value
+        if dtype == self.dtype and value in self.stored:
+            return self.stored[value]
+        return self._bind("output", relax.op.astype(value, dtype))
+
+
+def _is_moving(value: Expr) -> bool:
+    return any(is_call(value, f"relax.{name}") for name in _MOVING)

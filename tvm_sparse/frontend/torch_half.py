@@ -1,0 +1,71 @@
+"""Torch programs in half precision as float32 programs of the same numbers; TVM reads few of the former."""
+
+from typing import Any
+
+from tvm_sparse.conv.storage import FLOAT32
+from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.precision import Precision
+
+
+def precision_of(where: str, program: Any) -> Precision:
+    """In which types a `torch.export.ExportedProgram` stores its tensors; ModelError where it mixes halves."""
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    inputs, outputs = _inputs(program), _outputs(program)
+    stored = {_name(each) for each in (*tensors, *inputs) if hasattr(each, "dtype")}
+    return Precision.of(where, stored, [_name(each) for each in inputs], [_name(each) for each in outputs])
+
+
+def widened(where: str, program: Any) -> Any:
+    """A float32 program that computes what `program`, in half precision, does.
+
+    Raises
+    ------
+    ModelError
+        torch cannot export it in float32.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    halves = (torch.float16, torch.bfloat16)
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.dtype in halves else value
+        return torch.float32 if value in halves and isinstance(value, torch.dtype) else value
+
+    module = program.module(check_guards=False)
+    for part in module.modules():
+        for held in (part._parameters, part._buffers, vars(part)):
+            for name, value in held.items():
+                if isinstance(value, torch.nn.Parameter) and value.dtype in halves:
+                    held[name] = torch.nn.Parameter(value.detach().float(), requires_grad=False)
+                elif isinstance(value, torch.Tensor):
+                    held[name] = wide(value)
+    for node in module.graph.nodes:
+        node.args, node.kwargs = pytree.tree_map(wide, (node.args, node.kwargs))
+    module.recompile()
+    examples = [wide(torch.zeros(each.shape, dtype=each.dtype, device=each.device)) for each in _inputs(program)]
+    args, kwargs = pytree.tree_unflatten(examples, program.call_spec.in_spec)
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, args, kwargs)
+    # It reports what it cannot trace by exceptions of any kind.
+    except Exception as error:
+        problem = f"torch.export cannot trace it in {FLOAT32} ({first_line(error)})"
+        raise ModelError(where, problem, hint="pass the model in float32, and dtype, to which it is cast") from error
+
+
+def _name(tensor: Any) -> str:
+    return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+
+
+def _inputs(program: Any) -> list[Any]:
+    """What the program knows of the caller's inputs."""
+    names = set(program.graph_signature.user_inputs)
+    return [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+
+
+def _outputs(program: Any) -> list[Any]:
+    """What the program knows of what it returns."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    return [nodes[name].meta["val"] for name in program.graph_signature.user_outputs if name in nodes]
