@@ -31,6 +31,7 @@ from tvm_sparse.schedules import (
     linear_cpu,
     linear_cuda,
     vector_cpu,
+    vector_cuda,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
@@ -45,6 +46,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     dense_cpu,
     folded_cuda,
     generated_cuda,
+    vector_cuda,
     data_cuda,
     csr_cuda,
     linear_cuda,

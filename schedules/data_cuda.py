@@ -11,43 +11,16 @@ early, while the kernel ahead ends, go two by two where there is room: the 52 co
 in a row instead of 350.
 """
 
-import math
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from itertools import product
-from typing import Any
-
-import numpy as np
-from tvm import tirx
-from tvm.s_tir import Schedule
-from tvm.script.ir_builder import IRBuilder
 from tvm.target import Target
-from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
-from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda.data_geometry import geometry
-from tvm_sparse.scheduling.cuda.data_packing import packed
-from tvm_sparse.scheduling.cuda.data_tiling import WARP, Staging, Tiling, is_pointwise
-from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, Space, WrittenSpace, sampled
-from tvm_sparse.target.gpu import GpuInfo, gpu_info
+from tvm_sparse.scheduling.cuda.data_space import DataSpace, require_served
+from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.gpu import gpu_info
 
 NAME = "data_cuda"
 TARGET = "cuda"
-FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
-# Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
-ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
-COLUMNS = (8, 16, 32, 64, 128)
-# Decisions that a search begins with.
-STARTS = 24
-# Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
-CLUSTER_SHARE = 120 / 132
-# Blocks of a grid along its second and third axis at most.
-MAX_GRID = 65535
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -59,11 +32,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         Tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
-    if spec.dtype != FLOAT32:
-        raise NotApplicable(f"its tensors are {spec.dtype}, and only {FLOAT32} is served")
-    if not gpu.has_clusters:
-        raise NotApplicable(f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought")
-    space = DataSpace(spec, pattern, gpu)
+    require_served(spec, gpu)
+    space = DataSpace(NAME, spec, pattern, gpu)
     if not space.ranked:
         raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
     return [space]
@@ -72,171 +42,4 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
-    return DataSpace(spec, pattern, gpu) if gpu.has_clusters and not variant else None
-
-
-class DataSpace(WrittenSpace):
-    """The space of all tilings."""
-
-    has_features = True
-
-    def __init__(self, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(NAME, "", conv2d(spec), fold=False)
-        self.spec, self.pattern, self.gpu = spec, pattern, gpu
-
-    def apply(self, sch: Schedule, choose: Choose) -> None:
-        default = self.ranked[0][1] if choose.given is None else None
-        for name, values in self._candidates.items():
-            self.decide(sch, choose, name, values, getattr(default, name) if default is not None else values[0])
-
-    @cached_property
-    def _candidates(self) -> dict[str, list[Any]]:
-        """Decisions and their values."""
-        spec = self.spec
-        if is_pointwise(spec):
-            size = spec.out_h * spec.out_w
-            columns = {*(run for run in RUNS if run < size), *(size // d for d in (1, 2, 3, 4, 7) if size % d == 0)}
-            rows = [1]
-        else:
-            rows = [each for each in ROWS if each <= spec.out_h]
-            columns = {spec.out_w, *(each for each in COLUMNS if each < spec.out_w)}
-        stagings = [Staging.RUN, Staging.ROWS, Staging.PLANES]
-        return {
-            "filters": [each for each in FILTERS if spec.k // spec.groups % each == 0],
-            "rows": rows,
-            "columns": sorted(columns),
-            "parts": [each for each in PARTS if spec.c // spec.groups % each == 0],
-            "pixel_groups": list(PIXEL_GROUPS),
-            "warps": list(WARPS),
-            "staging": sorted(stagings if is_pointwise(spec) else stagings[1:]),
-        }
-
-    @cached_property
-    def choices(self) -> dict[str, Any]:
-        return {name: OneOf(tuple(sorted(values))) for name, values in self._candidates.items()}
-
-    @cached_property
-    def ranked(self) -> list[tuple[float, Tiling]]:
-        """Tilings that can be made, by their estimated time in microseconds."""
-        found = [(self.estimated_us(each), each) for each in self._tilings() if not self._obstacle(each)]
-        return sorted(found, key=lambda each: each[0])
-
-    def _tilings(self) -> Iterator[Tiling]:
-        fewest = min(self.gpu.multiprocessors // 3, self._most_blocks)
-        for filters, rows, columns, parts, pixel_groups, warps, staging in product(*self._candidates.values()):
-            if filters * pixel_groups < warps or warps % pixel_groups or filters % parts:
-                continue
-            tiling = Tiling(self.spec, filters, rows, columns, parts, pixel_groups, warps, staging)
-            # Few blocks leave most of the GPU idle.
-            if math.prod(tiling.grid) >= fewest:
-                yield tiling
-
-    @property
-    def _most_blocks(self) -> int:
-        """Blocks of the finest cut that is worth a launch: one for each warp's share of pixels and four filters."""
-        spec = self.spec
-        return spec.n * max(1, spec.out_h * spec.out_w // WARP) * max(1, spec.k // 4)
-
-    def _obstacle(self, tiling: Tiling) -> str:
-        if tiling.obstacle:
-            return tiling.obstacle
-        if max(tiling.grid[1:]) > MAX_GRID:
-            return f"{max(tiling.grid[1:])} thread blocks along an axis, at most {MAX_GRID}"
-        needed, limit = tiling.shared_bytes(self._stride(tiling)), self.gpu.block_shared_bytes
-        return f"about {needed} bytes of shared memory are needed and there are {limit}" if needed > limit else ""
-
-    def _stride(self, tiling: Tiling) -> int:
-        """About how many 16-byte units a block's weights take: filters are dealt out, so blocks have about as many."""
-        per_filter = self.pattern.nnz / self.spec.k / tiling.parts
-        return tiling.first_pair + round(tiling.filters * (per_filter / 2 + 0.3) * 1.1) + 2
-
-    def estimated_us(self, tiling: Tiling) -> float:
-        """Estimated time: fitted by eye to parts of 23 kernels that were timed without the others (an H200)."""
-        gpu, blocks = self.gpu, math.prod(tiling.grid)
-        waves = math.ceil(blocks / gpu.multiprocessors / (CLUSTER_SHARE if tiling.parts > 2 else 1))
-        per_block = self.pattern.nnz / self.spec.k / tiling.parts * tiling.filters
-        # Reads of shared memory a block, 32 lanes a cycle; or how long a warp waits for them, pair after pair.
-        reads = per_block * tiling.pixel_groups * (tiling.lane_pixels * tiling.step + 0.5)
-        waiting = per_block * tiling.pixel_groups / tiling.warps / 2 * (50 + 2 * tiling.lane_pixels)
-        compute_us = 1.1 * max(reads, waiting) / gpu.clock_hz * 1e6
-        staged_bytes = 4 * tiling.part_channels * tiling.channel_pitch + 16 * self._stride(tiling)
-        rate = {4: 60e3, 2: 40e3, 1: 25e3}[tiling.vector]
-        stage_us = 0.5 + staged_bytes / rate
-        moved_us = blocks * staged_bytes / 4.5e6
-        reduce_us = 1.3 + 0.1 * tiling.parts if tiling.parts > 1 else 0.0
-        out_us = 4e-6 * math.prod(self.spec.output_shape) * (2 if self.spec.residual else 1) / 2.0
-        return 1.4 + waves * (compute_us + stage_us + reduce_us) + 0.3 * moved_us + out_us
-
-    def _tiling(self, sch: Schedule) -> Tiling:
-        return self.tiling(dict(zip(self._candidates, sampled(sch), strict=True)))
-
-    def tiling(self, decisions: Mapping[str, Any]) -> Tiling:
-        """The tiling of decisions by name, `staging` as its name or number."""
-        staging = decisions["staging"]
-        found = Staging[staging.upper()] if isinstance(staging, str) else Staging(staging)
-        return Tiling(self.spec, **{**decisions, "staging": found})
-
-    def starts(self) -> list[Decisions]:
-        return [
-            {name: choice.to_json(getattr(tiling, name)) for name, choice in self.choices.items()}
-            for _, tiling in self.ranked[:STARTS]
-        ]
-
-    def refusal(self, sch: Schedule) -> str:
-        return self._obstacle(self._tiling(sch))
-
-    def features(self, sch: Schedule) -> list[float]:
-        tiling = self._tiling(sch)
-        values = [getattr(tiling, name) for name in self._candidates]
-        counts = [tiling.lane_pixels, tiling.input_floats, math.prod(tiling.grid), self._stride(tiling)]
-        return [*map(float, values), *np.log2(counts).tolist(), np.log2(self.estimated_us(tiling))]
-
-    def estimate(self, sch: Schedule) -> float | None:
-        return self.estimated_us(self._tiling(sch))
-
-    @property
-    def starts_us(self) -> list[float | None]:
-        return [time_us for time_us, _ in self.ranked[:STARTS]]
-
-    @property
-    def estimate_us(self) -> float | None:
-        return self.ranked[0][0]
-
-    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        tiling = self._checked(decisions)
-        found = packed(weight, tiling)
-        needed, limit = tiling.shared_bytes(found.shape[1]), self.gpu.block_shared_bytes
-        if needed > limit:
-            raise BuildError(f"schedule {NAME}", "a block's input and weights exceed shared memory", needed, str(limit))
-        return (found,)
-
-    def _checked(self, decisions: Mapping[str, Any]) -> Tiling:
-        tiling = self.tiling(decisions)
-        if tiling.obstacle:
-            raise BuildError(f"schedule {NAME}", f"the decisions do not fit together: {tiling.obstacle}")
-        return tiling
-
-    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
-        return _call(self._checked(decisions), self.gpu.block_shared_bytes)
-
-
-def _call(tiling: Tiling, shared_bytes: int) -> tirx.PrimFunc:
-    """A function that launches the kernel; it has no code of its own for the GPU."""
-    spec = tiling.spec
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name("main")
-        stride = tirx.Var("stride", "int32")
-        shapes: dict[str, tuple[tuple[Any, ...], str]] = {
-            "x": (spec.input_shape, spec.dtype),
-            "weights": ((tiling.grid[0] * tiling.grid[1], stride, 4), "int32"),
-            **({"bias": ((spec.k,), spec.dtype)} if spec.bias else {}),
-            **({"residual": (spec.output_shape, spec.dtype)} if spec.residual else {}),
-            "y": (spec.output_shape, spec.dtype),
-        }
-        data = {name: T.arg(name, T.buffer(*shape, layout=None)).data for name, shape in shapes.items()}
-        # What the convolution lacks the kernel does not read.
-        tensors = [data.get(name, data["x"]) for name in ("x", "weights", "bias", "residual", "y")]
-        launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
-        numbers = [tirx.const(int(each), "int32") for each in (*geometry(tiling), *launch)]
-        T.evaluate(T.call_packed(tiling.kernel, *tensors, stride, *numbers))
-    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: "sparse_data"})
+    return DataSpace(NAME, spec, pattern, gpu) if gpu.has_clusters and not variant else None

@@ -6,6 +6,8 @@ by 3 vectors 7 loads for 12 multiply-adds, where unstructured weights need 12 an
 along filters, as outputs are then stored as they lie in memory, and any V from 2 on is served (docs/measurements.md).
 """
 
+import math
+
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -31,7 +33,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         Filters do not share their zeros in vectors, or the packed input or the output has 2**31 elements or more.
     """
-    shared = [each for each in FILTERS if pattern.vector % each == 0]
+    # A tile does not span two of the convolution's groups.
+    length = math.gcd(pattern.vector, spec.k // spec.groups)
+    shared = [each for each in FILTERS if length % each == 0]
     if not shared:
         hint = "filters that share their zeros in vectors of 2 or more"
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {hint}")

@@ -18,7 +18,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.cuda.data_geometry import Geometry
 from tvm_sparse.scheduling.cuda.data_packing import dealt
-from tvm_sparse.scheduling.cuda.data_tiling import Staging
+from tvm_sparse.scheduling.cuda.data_tiling import SINGLE_LIBRARY, Staging
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
@@ -84,7 +84,7 @@ def test_a_filter_that_has_most_non_zeros_does_not_make_one_block_slow():
 
 
 def test_the_kernel_takes_what_the_geometry_holds():
-    text = kernel_library.source("sparse_data")
+    text = kernel_library.source(SINGLE_LIBRARY)
     assert tuple(re.findall(r" X\((\w+)\)", text)) == Geometry._fields
 
 

@@ -4,6 +4,7 @@ import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from cuda_emulator import build_source, run_emulated
@@ -20,11 +21,22 @@ from tvm_sparse.target.resolve import resolve_target
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 CPU = resolve_target('{"kind":"llvm","num-cores":1}')
+
+
+def random_vector_case(choose):
+    """A case of vectors of four filters."""
+    case = random_case(choose)
+    spec = replace(case.spec, k=case.spec.k * 4)
+    return replace(case, spec=spec, weight=case.weight.repeat(4, axis=0))
+
+
 # What draws the convolutions of a schedule, and how many.
+
 CPU_CASES = {
     "dense_cpu": (random_case, 6),
     "folded_cpu": (random_case, 6),
     "csr_cpu": (random_case, 6),
+    "vector_cpu": (random_vector_case, 6),
     "linear_cpu": (random_linear_case, 6),
 }
 

@@ -10,7 +10,7 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.data_geometry import Geometry, geometry
-from tvm_sparse.scheduling.cuda.data_tiling import WARP, Tiling
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, WARP, Tiling, library_of
 
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""
@@ -47,27 +47,29 @@ LAUNCH = """
 static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_; static int stride_;
 static const int* g_;
 typedef void (*Kernel)();
-#define BODY(P, STEP) static void body_##P##_##STEP() { Geometry g; memcpy(&g, g_, sizeof g); \\
-    convolution<P, STEP>(g, stride_, x_, weights_, bias_, residual_, y_); finished[current] = true; __syncthreads(); }
-#define BODIES(P) BODY(P, 1) BODY(P, 2)
-BODIES(1) BODIES(2) BODIES(3) BODIES(4) BODIES(5) BODIES(6) BODIES(7) BODIES(8)
-#define ENTRY(P) body_##P##_1, body_##P##_2
-static Kernel kernels[] = {ENTRY(1), ENTRY(2), ENTRY(3), ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(7), ENTRY(8)};
+template <int P, int STEP, int V> static void body() {{ Geometry g; memcpy(&g, g_, sizeof g);
+    convolution<P, STEP, V>(g, stride_, x_, weights_, bias_, residual_, y_); finished[current] = true;
+    __syncthreads(); }}
+static Kernel kernels[] = {{{kernels}}};
 extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
-                       int stride, const int* g, int fields, int kernel, int k, int tiles, int parts, int threads) {
+                       int stride, const int* g, int fields, int kernel, int k, int tiles, int parts, int threads) {{
   if (fields * sizeof(int) != sizeof(Geometry)) abort();
   x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, stride_ = stride, g_ = g;
   blockDim.x = threads;
-  int grid[] = {k, tiles, parts}, block[] = {threads, 1, 1};
+  int grid[] = {{k, tiles, parts}}, block[] = {{threads, 1, 1}};
   run_grid(kernels[kernel], grid, block, parts);
-}
+}}
 """
 
 
 @cache
-def _library(folder: Path) -> ctypes.CDLL:
-    path = folder / "sparse_data.cc"
-    path.write_text(PRELUDE + PRIMITIVES + kernel_library.source("sparse_data") + LAUNCH)
+def _library(folder: Path, shared: int) -> ctypes.CDLL:
+    """The kernels for so many filters at a time."""
+    name = library_of(shared)
+    path = folder / f"{name}{shared}.cc"
+    kernels = [f"body<{p + 1}, {step}, {shared}>" for p in range(MAX_LANE_PIXELS[shared]) for step in (1, 2)]
+    launch = LAUNCH.format(kernels=", ".join(kernels))
+    path.write_text(PRELUDE + PRIMITIVES + kernel_library.source(name) + launch)
     library = path.with_suffix(".so")
     flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
@@ -86,5 +88,5 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], f
     pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
     kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
     numbers = (weights.shape[1], len(Geometry._fields), kernel, k, tiles, parts, threads)
-    _library(folder).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
+    _library(folder, tiling.shared).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
     return y

@@ -1,7 +1,6 @@
 """What a model would keep and weigh if it were pruned to each pattern, and how long its layers would take.
 
-Kept magnitudes and bytes are exact. Times are estimates, and know how many zeros there are, not where: nothing
-estimates kernels that skip vectors or slices.
+Kept magnitudes and bytes are exact. Times are estimates, and know how many zeros there are, not where.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,8 +13,8 @@ TF32 = "tf32"
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
-# A schedule whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = "data_cuda"
+# Schedules whose kernels launch a library of ours, which is compiled once for all of them.
+DATA = ("data_cuda", "vector_cuda")
 
 
 def is_tf32(name: str) -> bool:
@@ -43,7 +43,7 @@ def precision_of(name: str, dtype: str) -> str:
 
 def is_compiled(name: str) -> bool:
     """Whether each kernel has code of its own."""
-    return name.partition(":")[0] not in (CUDNN, DATA)
+    return name.partition(":")[0] not in (CUDNN, *DATA)
 
 
 def is_library(name: str) -> bool:

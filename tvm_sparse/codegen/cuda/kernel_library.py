@@ -15,7 +15,7 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import Geometry
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, VECTOR_LIBRARY, kernel_name, library_of
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.
@@ -30,7 +30,8 @@ def library_names(module: tvm.IRModule) -> list[str]:
 
 def source(name: str) -> str:
     """The CUDA source of a library."""
-    return Path(__file__).with_name(f"{name}.cu").read_text()
+    defined = "#define TVM_SPARSE_VECTORS\n" if name == VECTOR_LIBRARY else ""
+    return defined + Path(__file__).with_name("sparse_data.cu").read_text()
 
 
 @cache
@@ -45,7 +46,13 @@ def library(name: str, target: Target) -> tvm.runtime.Module | None:
     code = _code(name, target)
     parameters = ["handle"] * 5 + ["int32"] * (1 + len(Geometry._fields))
     tags = [*_LAUNCH, LAUNCHED_EARLY, LAUNCHED_WITH_SHARED]
-    kernels = [f"tvm_sparse_data_{pixels + 1}_{step}" for pixels in range(MAX_LANE_PIXELS) for step in (1, 2)]
+    kernels = [
+        kernel_name(shared, pixels + 1, step)
+        for shared, most in MAX_LANE_PIXELS.items()
+        for pixels in range(most)
+        for step in (1, 2)
+        if library_of(shared) == name
+    ]
     facts = {each: {"name": each, "arg_types": parameters, "launch_param_tags": tags} for each in kernels}
     metadata = {"tvm_version": tvm.__version__, "func_info": facts}
     facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))

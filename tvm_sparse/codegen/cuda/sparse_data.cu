@@ -1,4 +1,5 @@
-// Convolutions whose non-zero weights are data: one kernel for every shape, weight and tile of `data_cuda`.
+// Convolutions whose non-zero weights are data: one kernel for every shape, weight and tile of `data_cuda`, and with
+// TVM_SPARSE_VECTORS of `vector_cuda`.
 //
 // A thread block computes `filters` output channels of a tile of pixels. It copies its weights to shared memory, which
 // needs nothing of the kernel before it, waits for that kernel, and copies its part of the input beside them. Then a
@@ -7,6 +8,10 @@
 // their pixels. A tile lies in shared memory so that a lane's neighbour reads the next float, across the ends of rows
 // too: what a lane computes between rows is not stored. So reads have no bank conflicts, and the P inputs of a lane
 // differ by a constant that is part of the instruction.
+//
+// Where V filters share their non-zeros, a warp takes V of them at a time: a position's P inputs are read once for all,
+// and its V weights by 16-byte loads, for V P multiply-adds. Of one filter alone reads of shared memory are the bound,
+// one a multiply-add and lane; of 8 filters and 8 pixels a lane 10.5 reads serve 64.
 //
 // Blocks that share the input channels (`parts`) are a cluster: each sends a filter's partial sums to the block that
 // adds them up.
@@ -71,7 +76,12 @@ __device__ __forceinline__ void remote_store(unsigned address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 #define SHARED_MEMORY extern __shared__ __align__(16) float shared[]
+#ifdef TVM_SPARSE_VECTORS
+// Sums of several filters take more registers than 1024 threads may have.
+#define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
+#else
 #define KERNEL extern "C" __global__ void __launch_bounds__(1024, 1)
+#endif
 #define BITS_AS_FLOAT __int_as_float
 #endif
 
@@ -133,8 +143,61 @@ __device__ __forceinline__ int output_at(const Geometry& g, int place, int y0, i
   return inside ? (y0 + row) * g.out_w + x0 + column : -1;
 }
 
-// A block's weights: where each filter's pairs begin (filters + 1), its output channel, then the pairs.
+// Adds the products of pairs `begin` to `end`, (value, offset) twice each, to the sums of one filter.
 template <int P, int STEP>
+__device__ __forceinline__ void add_pairs(float (&acc)[1][P], const char* mine, const int4* pairs, int begin, int end) {
+  int4 pair = pairs[begin];
+#pragma unroll 2
+  for (int i = begin; i < end; i++) {
+    int4 next = pairs[i + 1];
+    const char *at0 = mine + pair.y, *at1 = mine + pair.w;
+    float in0[P], in1[P];
+#pragma unroll
+    for (int p = 0; p < P; p++) in0[p] = *(const float*)(at0 + p * 128 * STEP);
+#pragma unroll
+    for (int p = 0; p < P; p++) in1[p] = *(const float*)(at1 + p * 128 * STEP);
+#pragma unroll
+    for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.x), in0[p], acc[0][p]);
+#pragma unroll
+    for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.z), in1[p], acc[0][p]);
+    pair = next;
+  }
+}
+
+// The same of V filters that share their non-zeros: a pair is two offsets, then V values each.
+template <int P, int STEP, int V>
+__device__ __forceinline__ void add_vectors(float (&acc)[V][P], const char* mine, const int4* pairs, int begin,
+                                            int end) {
+  constexpr int UNITS = V / 2 + 1;
+  const int4* pair = pairs + begin * UNITS;
+  int4 offsets = *pair;
+  for (int i = begin; i < end; i++, pair += UNITS) {
+    const int4 next = pair[UNITS];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      const char* at = mine + (j ? offsets.y : offsets.x);
+      float in[P];
+#pragma unroll
+      for (int p = 0; p < P; p++) in[p] = *(const float*)(at + p * 128 * STEP);
+#pragma unroll
+      for (int q = 0; q < V / 4; q++) {
+        const float4 values = ((const float4*)(pair + 1))[j * (V / 4) + q];
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+          acc[4 * q][p] = fmaf(values.x, in[p], acc[4 * q][p]);
+          acc[4 * q + 1][p] = fmaf(values.y, in[p], acc[4 * q + 1][p]);
+          acc[4 * q + 2][p] = fmaf(values.z, in[p], acc[4 * q + 2][p]);
+          acc[4 * q + 3][p] = fmaf(values.w, in[p], acc[4 * q + 3][p]);
+        }
+      }
+    }
+    offsets = next;
+  }
+}
+
+// A block's weights: where the pairs of each V filters begin (filters / V + 1), each filter's output channel, then the
+// pairs.
+template <int P, int STEP, int V>
 __device__ __forceinline__ void convolution(const Geometry& g, int stride, const float* __restrict__ x,
                                             const int4* __restrict__ weights, const float* __restrict__ bias,
                                             const float* __restrict__ residual, float* __restrict__ y) {
@@ -164,48 +227,47 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
   residual += (size_t)n * g.out_image;
   wait_for_copies();
   __syncthreads();
-  const int *begins = (const int*)own, *channels = begins + g.filters + 1;
+  const int *begins = (const int*)own, *channels = begins + g.filters / V + 1;
   const int4* pairs = own + g.first_pair;
   const char* mine = (const char*)(input + first * STEP);
   if (g.parts > 1) cluster_wait();
   const int shift = g.parts == 8 ? 3 : g.parts == 4 ? 2 : g.parts == 2 ? 1 : 0;
-  for (int f = filter; f < g.filters; f += g.filters_at_once) {
-    float acc[P], added[P];
-    const int channel = channels[f], map = channel * g.out_map;
-    const float own_bias = g.parts == 1 && g.has_bias ? bias[channel] : 0.f;
-#pragma unroll
-    for (int p = 0; p < P; p++) acc[p] = added[p] = 0.f;
-    if (g.parts == 1 && g.has_residual)
-#pragma unroll
-      for (int p = 0; p < P; p++)
-        if (outputs[p] >= 0) added[p] = residual[map + outputs[p]];
-    int4 pair = pairs[begins[f]];
-#pragma unroll 2
-    for (int i = begins[f], end = begins[f + 1]; i < end; i++) {
-      int4 next = pairs[i + 1];
-      const char *at0 = mine + pair.y, *at1 = mine + pair.w;
-      float in0[P], in1[P];
-#pragma unroll
-      for (int p = 0; p < P; p++) in0[p] = *(const float*)(at0 + p * 128 * STEP);
-#pragma unroll
-      for (int p = 0; p < P; p++) in1[p] = *(const float*)(at1 + p * 128 * STEP);
-#pragma unroll
-      for (int p = 0; p < P; p++) acc[p] = fmaf(BITS_AS_FLOAT(pair.x), in0[p], acc[p]);
-#pragma unroll
-      for (int p = 0; p < P; p++) acc[p] = fmaf(BITS_AS_FLOAT(pair.z), in1[p], acc[p]);
-      pair = next;
-    }
-    if (g.parts == 1) {
+  for (int f = filter; f < g.filters / V; f += g.filters_at_once) {
+    float acc[V][P], added[V][P];
+    // Of one filter, what memory holds of its outputs is read ahead; of several there are no registers for it.
+    auto read_ahead = [&](int v) {
+      const int channel = channels[f * V + v];
+      const float own_bias = g.has_bias ? bias[channel] : 0.f;
 #pragma unroll
       for (int p = 0; p < P; p++) {
-        float value = acc[p] + own_bias + added[p];
-        if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, value);
+        const bool reads = g.has_residual && outputs[p] >= 0;
+        added[v][p] = own_bias + (reads ? residual[channel * g.out_map + outputs[p]] : 0.f);
       }
-    } else {
-      const int slot = part * (g.filters >> shift) + (f >> shift);
-      unsigned to = remote_address(sums + slot * places + first, f & (g.parts - 1));
+    };
 #pragma unroll
-      for (int p = 0; p < P; p++) remote_store(to + p * 128, acc[p]);
+    for (int v = 0; v < V; v++)
+#pragma unroll
+      for (int p = 0; p < P; p++) acc[v][p] = 0.f;
+    if (V == 1 && g.parts == 1) read_ahead(0);
+    if constexpr (V == 1)
+      add_pairs<P, STEP>(acc, mine, pairs, begins[f], begins[f + 1]);
+    else
+      add_vectors<P, STEP, V>(acc, mine, pairs, begins[f], begins[f + 1]);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      const int each = f * V + v;
+      if (g.parts == 1) {
+        if (V > 1) read_ahead(v);
+        const int map = channels[each] * g.out_map;
+#pragma unroll
+        for (int p = 0; p < P; p++)
+          if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, acc[v][p] + added[v][p]);
+      } else {
+        const int slot = part * (g.filters >> shift) + (each >> shift);
+        unsigned to = remote_address(sums + slot * places + first, each & (g.parts - 1));
+#pragma unroll
+        for (int p = 0; p < P; p++) remote_store(to + p * 128, acc[v][p]);
+      }
     }
   }
   if (g.parts == 1) return;
@@ -244,12 +306,20 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
   }
 }
 
-// A kernel for each number of pixels a lane and step between them.
-#define CONVOLUTION(P, STEP)                                                                                \
-  KERNEL tvm_sparse_data_##P##_##STEP(const float* x, const int4* weights, const float* bias,              \
-                                      const float* residual, float* y, int stride FIELDS(PARAMETER)) {     \
-    const Geometry g = {FIELDS(PASSED)};                                                                    \
-    convolution<P, STEP>(g, stride, x, weights, bias, residual, y);                                         \
+// A kernel for each number of pixels a lane and step between them, of vectors for each of these too.
+#define CONVOLUTION(NAME, P, STEP, V)                                                                          \
+  KERNEL NAME(const float* x, const int4* weights, const float* bias, const float* residual, float* y,        \
+              int stride FIELDS(PARAMETER)) {                                                                  \
+    const Geometry g = {FIELDS(PASSED)};                                                                       \
+    convolution<P, STEP, V>(g, stride, x, weights, bias, residual, y);                                         \
   }
-#define BOTH_STEPS(P) CONVOLUTION(P, 1) CONVOLUTION(P, 2)
-BOTH_STEPS(1) BOTH_STEPS(2) BOTH_STEPS(3) BOTH_STEPS(4) BOTH_STEPS(5) BOTH_STEPS(6) BOTH_STEPS(7) BOTH_STEPS(8)
+#define SINGLE(P) CONVOLUTION(tvm_sparse_data_##P##_1, P, 1, 1) CONVOLUTION(tvm_sparse_data_##P##_2, P, 2, 1)
+#define VECTOR(V, P) \
+  CONVOLUTION(tvm_sparse_vector##V##_##P##_1, P, 1, V) CONVOLUTION(tvm_sparse_vector##V##_##P##_2, P, 2, V)
+#ifdef TVM_SPARSE_VECTORS
+VECTOR(4, 1) VECTOR(4, 2) VECTOR(4, 3) VECTOR(4, 4) VECTOR(4, 5) VECTOR(4, 6) VECTOR(4, 7) VECTOR(4, 8)
+VECTOR(8, 1) VECTOR(8, 2) VECTOR(8, 3) VECTOR(8, 4) VECTOR(8, 5) VECTOR(8, 6) VECTOR(8, 7) VECTOR(8, 8)
+VECTOR(16, 1) VECTOR(16, 2) VECTOR(16, 3) VECTOR(16, 4)
+#else
+SINGLE(1) SINGLE(2) SINGLE(3) SINGLE(4) SINGLE(5) SINGLE(6) SINGLE(7) SINGLE(8)
+#endif

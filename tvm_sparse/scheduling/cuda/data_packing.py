@@ -8,36 +8,48 @@ from tvm_sparse.scheduling.cuda.data_tiling import Tiling
 def packed(weight: np.ndarray, tiling: Tiling) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 as int32 (blocks, stride, 4), one row of 16-byte units a thread block.
 
-    A row holds where each filter's pairs begin, and at last where they end, (filters + 1,), which output channel each
-    is, (filters,), and from unit `Tiling.first_pair` on the pairs, two (value, byte offset) each; a filter with an odd
-    number of non-zeros ends with a zero. Blocks are in order of filters, then of parts. Filters are dealt out so that
-    blocks, and warps of a block, have about as many non-zeros each: a kernel takes as long as its slowest block.
+    A row holds where the pairs of each filter begin, or of each `shared` filters, and at last where they end, which
+    output channel each filter is, (filters,), and from unit `Tiling.first_pair` on the pairs: two (value, byte offset)
+    each, or of several filters two byte offsets, a unit, and for each the filters' values. Behind an odd number of
+    non-zeros there is a zero. Blocks are in order of filters, then of parts. Filters are dealt out so that blocks, and
+    warps of a block, have about as many non-zeros each: a kernel takes as long as its slowest block.
     """
-    spec, filters, parts = tiling.spec, tiling.filters, tiling.parts
-    channels = dealt(np.count_nonzero(weight.reshape(spec.k, -1), axis=1), spec.groups, filters)
-    place = np.empty(spec.k, np.int64)
-    place[channels] = np.arange(spec.k)
-    k, c, r, s = np.nonzero(weight)
-    values = weight[k, c, r, s]
-    # One row for each filter of each block: block, part, place in the block.
-    row = (place[k] // filters * parts + c // tiling.part_channels) * filters + place[k] % filters
+    spec, parts, shared = tiling.spec, tiling.parts, tiling.shared
+    # Filters that share their non-zeros are dealt together, as a row; the first one's zeros stand for all.
+    rows, first = tiling.filters // shared, weight[::shared]
+    heads = dealt(np.count_nonzero(first.reshape(len(first), -1), axis=1), spec.groups, rows)
+    place = np.empty(len(first), np.int64)
+    place[heads] = np.arange(len(first))
+    k, c, r, s = np.nonzero(first)
+    # Each row of each block: block, part, place in the block.
+    row = (place[k] // rows * parts + c // tiling.part_channels) * rows + place[k] % rows
     taps = np.array([[tiling.offset(r, s) for s in range(spec.s)] for r in range(spec.r)], np.int64)
     offsets = 4 * (c % tiling.part_channels * tiling.channel_pitch + taps[r, s])
+    values = weight.reshape(len(first), shared, *weight.shape[1:])[k, :, c, r, s].astype(np.float32).view(np.int32)
     order = np.argsort(row, kind="stable")
     row, values, offsets = row[order], values[order], offsets[order]
-    blocks = spec.k // filters * parts
-    counts = np.bincount(row, minlength=blocks * filters)
-    pairs = -(-counts.reshape(blocks, filters) // 2)
+    blocks = len(first) // rows * parts
+    counts = np.bincount(row, minlength=blocks * rows)
+    pairs = -(-counts.reshape(blocks, rows) // 2)
     begins = np.concatenate([np.zeros((blocks, 1), np.int64), np.cumsum(pairs, axis=1)], axis=1)
-    # One unit more than the longest: the kernel reads a pair ahead.
-    stride = tiling.first_pair + int(begins[:, -1].max()) + 1
+    # One pair more than the longest: the kernel reads one ahead.
+    stride = tiling.first_pair + tiling.pair_units * (int(begins[:, -1].max()) + 1)
     out = np.zeros((blocks, stride * 4), np.int32)
-    out[:, : filters + 1] = begins
-    out[:, filters + 1 : 2 * filters + 1] = np.repeat(channels.reshape(-1, filters), parts, axis=0)
+    out[:, : rows + 1] = begins
+    channels = (heads[:, None] * shared + np.arange(shared)).reshape(-1, tiling.filters)
+    out[:, rows + 1 : rows + 1 + tiling.filters] = np.repeat(channels, parts, axis=0)
     within = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    at = 4 * tiling.first_pair + 4 * begins[row // filters, row % filters] + 2 * within
-    out[row // filters, at] = values.astype(np.float32).view(np.int32)
-    out[row // filters, at + 1] = offsets
+    block, pair = row // rows, begins[row // rows, row % rows] + within // 2
+    at = 4 * (tiling.first_pair + tiling.pair_units * pair)
+    if shared == 1:
+        out[block, at + 2 * (within % 2)] = values[:, 0]
+        out[block, at + 2 * (within % 2) + 1] = offsets
+    else:
+        out[block, at + within % 2] = offsets
+        out[block[:, None], (at + 4 + within % 2 * shared)[:, None] + np.arange(shared)] = values
+        # A zero's input is the one before: no other that might be infinite.
+        last = np.cumsum(counts)[counts % 2 == 1] - 1
+        out[block[last], at[last] + 1] = offsets[last]
     return out.reshape(blocks, stride, 4)
 
 

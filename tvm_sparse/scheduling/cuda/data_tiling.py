@@ -7,9 +7,14 @@ from itertools import product
 
 from tvm_sparse.conv.spec import ConvSpec
 
-# Pixels of a lane at most: the kernel has accumulators for so many.
-MAX_LANE_PIXELS = 8
+# Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
+# accumulators for so many.
+MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
+# Warps of a block at most where a warp takes several filters: their sums need registers.
+MAX_VECTOR_WARPS = 16
 WARP = 32
+# The libraries of kernels for one filter at a time, and for several.
+SINGLE_LIBRARY, VECTOR_LIBRARY = "sparse_data", "sparse_vectors"
 
 
 class Staging(IntEnum):
@@ -33,7 +38,8 @@ class Tiling:
     """How a convolution is cut: a block has `filters` output channels of `rows` x `columns` pixels of one image.
 
     Its `warps` divide filters, and each filter's pixels into `pixel_groups`; `parts` blocks, a cluster, share the input
-    channels. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
+    channels. A 1x1 convolution without stride and padding has one row, of all pixels of a map. A warp takes `shared`
+    filters at a time, which have the same non-zeros.
     """
 
     spec: ConvSpec
@@ -44,6 +50,7 @@ class Tiling:
     pixel_groups: int
     warps: int
     staging: Staging
+    shared: int = 1
 
     @cached_property
     def is_pointwise(self) -> bool:
@@ -56,14 +63,18 @@ class Tiling:
         spec, per_group = self.spec, self.spec.k // self.spec.groups
         if per_group % self.filters or (spec.c // spec.groups) % self.parts or self.filters % self.parts:
             return "filters or channels do not divide"
-        if self.warps % self.pixel_groups or self.filters * self.pixel_groups < self.warps:
+        if self.filters % self.shared:
+            return f"{self.filters} filters are not whole vectors of {self.shared}"
+        if self.warps % self.pixel_groups or self.filters // self.shared * self.pixel_groups < self.warps:
             return "warps do not divide pixels and filters, or there are more than these"
+        if self.shared > 1 and self.warps > MAX_VECTOR_WARPS:
+            return f"{self.warps} warps, at most {MAX_VECTOR_WARPS}"
         if self.staging is Staging.RUN and not self._run_fits:
             return "the input is not one run of 16-byte vectors"
         if self.staging is Staging.ROWS and not self._rows_fit:
             return "tiles are not whole rows"
-        if not 1 <= self.lane_pixels <= MAX_LANE_PIXELS:
-            return f"{self.lane_pixels} pixels a lane, at most {MAX_LANE_PIXELS}"
+        if not 1 <= self.lane_pixels <= MAX_LANE_PIXELS[self.shared]:
+            return f"{self.lane_pixels} pixels a lane, at most {MAX_LANE_PIXELS[self.shared]}"
         needed = -(-self.rows * self.pitch // WARP)
         return "pixel groups without pixels" if needed <= (self.pixel_groups - 1) * self.lane_pixels else ""
 
@@ -204,7 +215,12 @@ class Tiling:
     @property
     def first_pair(self) -> int:
         """Where pairs begin among a block's weights, in 16 bytes."""
-        return -(-(2 * self.filters + 1) // 4)
+        return -(-(self.filters // self.shared + 1 + self.filters) // 4)
+
+    @property
+    def pair_units(self) -> int:
+        """16-byte units of a pair: two values and their offsets, or two offsets and the values of all filters."""
+        return self.shared // 2 + 1
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
@@ -219,7 +235,18 @@ class Tiling:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return f"tvm_sparse_data_{self.lane_pixels}_{self.step}"
+        return kernel_name(self.shared, self.lane_pixels, self.step)
+
+
+def kernel_name(shared: int, lane_pixels: int, step: int) -> str:
+    """The kernel for so many filters at a time and pixels of a lane, and this step between these."""
+    kind = f"vector{shared}" if shared > 1 else "data"
+    return f"tvm_sparse_{kind}_{lane_pixels}_{step}"
+
+
+def library_of(shared: int) -> str:
+    """The library that holds the kernels for so many filters at a time."""
+    return VECTOR_LIBRARY if shared > 1 else SINGLE_LIBRARY
 
 
 def is_pointwise(spec: ConvSpec) -> bool:

@@ -1,0 +1,48 @@
+"""Weights pruned in vectors of filters, for CUDA: a warp takes filters that share their zeros together.
+
+The kernel is that of `data_cuda`, which is bound by reads of shared memory, one a multiply-add and lane. Here each
+position reads its inputs once for 4, 8 or 16 filters (codegen/cuda/sparse_data.cu). As there, weights are data and
+nothing is compiled for them.
+"""
+
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.data_space import DataSpace, require_served
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS
+from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.gpu import gpu_info
+
+NAME = "vector_cuda"
+TARGET = "cuda"
+# Filters that a warp may take at a time.
+SHARED = tuple(each for each in MAX_LANE_PIXELS if each > 1)
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """The spaces for `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        Filters do not share their zeros in vectors, tensors are not float32, the GPU has no clusters, or no tile of the
+        input and its weights fits shared memory.
+    """
+    gpu = gpu_info(target)
+    require_served(spec, gpu)
+    found = [DataSpace(NAME, spec, pattern, gpu, each) for each in SHARED if pattern.vector % each == 0]
+    if not found:
+        served = f"filters that share their zeros in vectors of {SHARED[0]} or more"
+        raise NotApplicable(f"the zeros are {pattern.structure}; it is for {served}")
+    ranked = sorted((each for each in found if each.ranked), key=lambda each: each.ranked[0][0])
+    if not ranked:
+        raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
+    return list[Space](ranked)
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space without ranking its tilings, which takes longer than anything done with one of them."""
+    gpu, shared = gpu_info(target), {f"filters{each}": each for each in SHARED}.get(variant, 0)
+    is_served = shared and gpu.has_clusters and pattern.vector % shared == 0
+    return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None

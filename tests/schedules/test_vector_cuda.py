@@ -1,0 +1,140 @@
+"""Kernels for weights pruned in vectors of filters on CUDA, emulated, against the float64 reference."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_emulator import run
+from random_convolutions import Case, random_spec, random_weight
+from tvm.target import Target
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of, vector_cuda
+from tvm_sparse.scheduling.cuda.data_space import DataSpace
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, MAX_VECTOR_WARPS, VECTOR_LIBRARY, kernel_name
+from tvm_sparse.scheduling.space import NotApplicable
+
+TARGET = Target({"kind": "cuda", "arch": "sm_90"})
+LAYER = ConvSpec(2, 16, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where emulated kernels are compiled."""
+    return tmp_path_factory.mktemp("emulated")
+
+
+def vectors(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
+    """A weight whose every `length` filters share their zeros."""
+    full = random_weight(spec, 1.0, "unstructured", seed, integers)
+    mask = np.random.default_rng(seed).random((spec.k // length, *spec.weight_shape[1:])) < density
+    return full * mask.repeat(length, axis=0)
+
+
+def check(case: Case, space: DataSpace, seed: int, folder: Path) -> tuple[int, str]:
+    """Compare a random tiling of `space`; filters a warp and whether blocks are clusters."""
+    rng = random.Random(seed)
+    parts = rng.choice(sorted({each.parts > 1 for _, each in space.ranked}))
+    tiling = rng.choice([each for _, each in space.ranked if (each.parts > 1) == parts])
+    decisions = {name: choice.to_json(getattr(tiling, name)) for name, choice in space.choices.items()}
+    (weights,) = space.packed(case.weight, decisions)
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    assert case.error(arguments, run(tiling, weights, arguments, folder)) <= 1, f"{space.name}, {tiling}, {case!r}"
+    return space.shared, "cluster" if tiling.parts > 1 else "block"
+
+
+def test_random_convolutions_match_the_reference(folder: Path) -> None:
+    """Any convolution, vectors of any length, tiling and structure of blocks."""
+    met = set()
+    for seed in range(120):
+        choose = random.Random(seed).choice
+        spec, length, integers = random_spec(choose), choose((4, 8, 16, 32)), choose((True, False))
+        spec = replace(spec, k=spec.groups * length * choose((1, 2, 4)))
+        case = Case(spec, vectors(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
+        pattern = SparsityPattern.of(case.weight, spec.groups)
+        for space in spaces_of(spec, pattern, TARGET, ["vector_cuda"])[0]:
+            met.add(check(case, space, seed, folder))
+    assert met == {(shared, kind) for shared in vector_cuda.SHARED for kind in ("block", "cluster")}
+
+
+def test_agrees_with_unstructured_kernels_exactly(folder: Path) -> None:
+    """The same whole numbers, a filter at a time and 4, 8 and 16."""
+    weight = vectors(LAYER, 16, 0.2, 1, True)
+    pattern, arguments = SparsityPattern.of(weight), reference.random_arguments(LAYER, 2, integers=True)
+    found = []
+    for space in (*data_cuda.spaces(LAYER, pattern, TARGET), *vector_cuda.spaces(LAYER, pattern, TARGET)):
+        _, tiling = space.ranked[0]
+        (weights,) = space.packed(weight, space.starts()[0])
+        found.append(run(tiling, weights, arguments, folder))
+    assert len(found) == 4 and found[0].any()
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0])
+
+
+def test_an_infinite_input_meets_no_zero(folder: Path) -> None:
+    """An odd number of non-zeros is filled up, and what a filled place reads is connected to the output anyway."""
+    spec = ConvSpec(1, 8, 8, 8, 16, 1, 1)
+    weight = np.zeros(spec.weight_shape, np.float32)
+    weight[:, 3] = 1
+    x = np.ones(spec.input_shape, np.float32)
+    x[0, 0] = np.inf
+    for space in vector_cuda.spaces(spec, SparsityPattern.of(weight), TARGET):
+        (weights,) = space.packed(weight, space.starts()[0])
+        assert (run(space.ranked[0][1], weights, {"x": x}, folder) == 1).all()
+
+
+def test_vectors_take_less_room_than_single_weights() -> None:
+    """8 bytes a weight alone, 6, 5 and 4.5 in vectors of 4, 8 and 16, apart from where filters begin."""
+    spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
+    weight = vectors(spec, 16, 0.3, 0, True)
+    pattern = SparsityPattern.of(weight)
+    for space in vector_cuda.spaces(spec, pattern, TARGET):
+        bytes_a_weight = {4: 6, 8: 5, 16: 4.5}[space.shared]
+        decisions = {**space.starts()[0], "parts": 1}
+        (weights,) = space.packed(weight, decisions)
+        assert weights.nbytes == pytest.approx(bytes_a_weight * pattern.nnz, rel=0.2)
+
+
+def test_one_function_serves_every_weight_of_a_shape() -> None:
+    """Nothing of a weight is in the code."""
+    one, other = (vectors(LAYER, 8, 0.2, seed, True) for seed in (1, 2))
+    space = find_space("vector_cuda:filters8", LAYER, SparsityPattern.of(one), TARGET)
+    kernels = [make_kernel("vector_cuda:filters8", LAYER, each, TARGET, space.starts()[0]) for each in (one, other)]
+    assert kernels[0].func.script() == kernels[1].func.script()
+    assert not np.array_equal(kernels[0].constants[0], kernels[1].constants[0])
+
+
+def test_what_it_is_not_for_is_said() -> None:
+    """Other zeros, and GPUs without clusters."""
+    weight = random_weight(LAYER, 0.1, "unstructured", 0, False)
+    with pytest.raises(NotApplicable, match="the zeros are unstructured; it is for filters that share"):
+        vector_cuda.spaces(LAYER, SparsityPattern.of(weight), TARGET)
+    pattern = SparsityPattern.of(vectors(LAYER, 8, 0.1, 0, True))
+    with pytest.raises(NotApplicable, match="has no clusters"):
+        vector_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": "sm_86"}))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+def test_the_library_has_every_kernel_and_none_spills(tmp_path: Path) -> None:
+    """Of all numbers of filters and pixels; registers of 512 threads hold all sums."""
+    import subprocess
+
+    path = tmp_path / "vectors.cu"
+    path.write_text(kernel_library.source(VECTOR_LIBRARY))
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "vectors.cubin"), str(path)]
+    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
+    names = {kernel_name(v, p + 1, step) for v, most in MAX_LANE_PIXELS.items() for p in range(most) for step in (1, 2)}
+    assert kernels == {each for each in names if "vector" in each}
+    spilled = [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]
+    assert not spilled
+    assert max(map(int, re.findall(r"Used (\d+) registers", log))) * 32 * MAX_VECTOR_WARPS <= 65536
