@@ -15,9 +15,9 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue, widened
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import (
     csr_function,
     epilogue_reads,

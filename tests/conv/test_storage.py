@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, HALVES
 from tvm_sparse.conv.random_weights import normal_weight, weight_like
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, HALVES, STORAGE, from_file, rounded, stored
+from tvm_sparse.conv.storage import STORAGE, from_file, rounded, stored
 
 SPEC = ConvSpec(1, 4, 6, 6, 3, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)
 

@@ -14,10 +14,11 @@ from random_convolutions import random_case
 
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.conv.reference import EXACT, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import HALVES, rounded
+from tvm_sparse.conv.storage import rounded
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import CudnnConvolution
 from tvm_sparse.cudnn.plan import Plan

@@ -10,7 +10,8 @@ import zoo
 from onnx import TensorProto
 from torch import nn
 
-from tvm_sparse.conv.storage import HALVES, rounded
+from tvm_sparse.conv.dtypes import HALVES
+from tvm_sparse.conv.storage import rounded
 from tvm_sparse.errors import ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 

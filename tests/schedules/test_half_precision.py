@@ -12,9 +12,9 @@ from random_convolutions import Case, random_case, random_kernel, random_linear_
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import HALVES
 from tvm_sparse.schedules import find_space, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target

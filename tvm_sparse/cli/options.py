@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.conv.dtypes import DTYPES
 
 # MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
 MAX_SEED = 10**9
@@ -113,7 +113,7 @@ OF_MODEL = (
     option(
         "--dtype",
         "cast the model, with its inputs and outputs, to this type; sums stay float32 (default: the file's)",
-        choices=tuple(STORAGE),
+        choices=DTYPES,
     ),
     switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )

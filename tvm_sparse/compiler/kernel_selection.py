@@ -16,9 +16,9 @@ from tvm.target import Target
 from tvm_sparse.compiler.predict import Prediction, predicted
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
 from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.known_logs import origin

@@ -14,8 +14,8 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 from tvm.tirx import BufferRegion
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 
 # Name of the weight's argument in every PrimFunc made here.
 WEIGHT = "weight"

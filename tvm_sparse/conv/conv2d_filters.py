@@ -8,8 +8,8 @@ import numpy as np
 from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, padded, prim_func, reading_all_of, reduce_axes
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 
 
 def is_packed(spec: ConvSpec, columns: int) -> bool:

@@ -3,8 +3,8 @@
 from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, prim_func, widened
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 
 
 def is_linear(spec: ConvSpec) -> bool:

@@ -19,8 +19,8 @@ from tvm_sparse.conv.conv2d import (
     reading_all_of,
     reduce_axes,
 )
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 
 
 @dataclass(frozen=True)

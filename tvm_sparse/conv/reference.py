@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32, STORAGE, stored
+from tvm_sparse.conv.storage import STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, or products of half-precision

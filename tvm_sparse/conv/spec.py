@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.storage import FLOAT32, STORAGE
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import ModelError
 
 # Elements of one tensor: compiled code computes addresses in 32-bit integers.

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
-HALVES = (FLOAT16, BFLOAT16)
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32, HALVES
 
 
 class Storage(NamedTuple):

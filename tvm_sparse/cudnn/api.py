@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.cudnn.library import Library
 
 _TYPES = {FLOAT32: 0, FLOAT16: 2, BFLOAT16: 9}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import check_weight
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend import onnx_half, torch_half
 from tvm_sparse.frontend.batch import require_batch, with_batch

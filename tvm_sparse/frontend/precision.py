@@ -8,7 +8,7 @@ another that was asked for.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm_sparse.conv.storage import FLOAT32, HALVES
+from tvm_sparse.conv.dtypes import FLOAT32, HALVES
 from tvm_sparse.errors import ModelError
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import tvm
 
-from tvm_sparse.conv.storage import FLOAT32, STORAGE
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants

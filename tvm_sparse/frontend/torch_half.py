@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tvm_sparse.conv.storage import FLOAT32
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.precision import Precision
 

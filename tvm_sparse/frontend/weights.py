@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.storage import HALVES
+from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.errors import ModelError, printable
 from tvm_sparse.frontend.onnx_constants import Constants
 

@@ -20,8 +20,8 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 

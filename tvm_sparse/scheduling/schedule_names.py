@@ -3,9 +3,9 @@
 It is all that records, requests and decision tables have of them.
 """
 
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.reference import EXACT, TENSOR_CORES
 from tvm_sparse.conv.reference import TF32 as IN_TF32
-from tvm_sparse.conv.storage import BFLOAT16, FLOAT16, FLOAT32
 
 # A variant whose kernels may round their inputs to TF32.
 TF32 = "tf32"

@@ -19,7 +19,8 @@ from tvm_sparse.compiler.half_accuracy import accuracies
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
-from tvm_sparse.conv.storage import FLOAT32, is_half, stored
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog

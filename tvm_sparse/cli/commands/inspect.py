@@ -52,7 +52,9 @@ def document(
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
-        rows.append(row | {name: getattr(decision, name) for name in ("precision", "dense_time_us", "time_us", "reason")})
+        rows.append(
+            row | {name: getattr(decision, name) for name in ("precision", "dense_time_us", "time_us", "reason")}
+        )
     return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
 
 

@@ -17,7 +17,7 @@ from tvm_sparse.codegen.cpu.chain_writer import ChainWriter
 from tvm_sparse.codegen.cpu.x86_64 import X86Writer
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain
 from tvm_sparse.codegen.tir.tir_builder import integer, nothing, sequence
-from tvm_sparse.conv.storage import FLOAT32
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.target.cpu_info import CpuInfo
 
 # TVM's attribute for LLVM IR that is linked into the module around it, its functions inlined.

@@ -13,9 +13,10 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec, check_finite
-from tvm_sparse.conv.storage import FLOAT32, is_half, stored
+from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,

@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Var
 
-from tvm_sparse.conv.storage import BFLOAT16, FLOAT32, STORAGE, is_half, rounded
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT32
+from tvm_sparse.conv.storage import STORAGE, is_half, rounded
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, rebuild

@@ -7,8 +7,8 @@ from tvm.s_tir import Schedule
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import WEIGHT, widened
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import new_buffer, whole, written_function
 from tvm_sparse.scheduling.cuda.lane_sums import WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace

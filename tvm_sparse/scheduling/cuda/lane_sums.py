@@ -13,8 +13,8 @@ from tvm.s_tir.schedule import LoopRV
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import epilogue
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import FLOAT32
 from tvm_sparse.scheduling.csr import epilogue_reads, new_buffer
 from tvm_sparse.scheduling.space import Choose, divisors
 from tvm_sparse.target.gpu import GpuInfo
