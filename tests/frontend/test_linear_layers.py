@@ -156,10 +156,10 @@ def test_matrices_that_are_no_layer_may_hold_anything():
             return self.fc(x) + self.mask + self.table.float()
 
     module = Masked().eval()
-    assert set(ModelSource(module).weights()) == {"fc", "mask"}
+    assert set(ModelSource(module).weights()) == {"fc", "mask", "table"}
     (x,) = zoo.inputs_of([linear_zoo.X])
     prepared = prepare(module, torch.from_numpy(x))
-    assert [layer.name for layer in prepared.layers] == ["fc"]
+    assert [(layer.name, layer.spec.dtype) for layer in prepared.layers] == [("fc", "float32")]
     np.testing.assert_allclose(zoo.run_relax(prepared.mod, x)[0], zoo.run_torch(module, x)[0], rtol=1e-4, atol=1e-4)
 
 

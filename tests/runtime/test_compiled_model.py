@@ -31,7 +31,9 @@ def compiled(name):
         tuple(TensorSpec(f"y{i}", output.shape, "float32") for i, output in enumerate(outputs)),
         len(outputs) == 1,
     )
-    decision = dict(zip(COLUMNS, ("conv1", 0.1, "unstructured", "folded_cpu", 12.5, 4.25, "fast"), strict=True))
+    decision = dict(
+        zip(COLUMNS, ("conv1", 0.1, "unstructured", "folded_cpu", "float32", 12.5, 4.25, "fast"), strict=True)
+    )
     return CompiledModel(executable, TARGET, signature, [decision])
 
 
@@ -353,7 +355,7 @@ def test_report(model):
     assert list(row) == list(COLUMNS)
     header, line = model.report_text().splitlines()
     assert header.split() == list(COLUMNS)
-    assert line.split() == ["conv1", "0.1", "unstructured", "folded_cpu", "12.5", "4.25", "fast"]
+    assert line.split() == ["conv1", "0.1", "unstructured", "folded_cpu", "float32", "12.5", "4.25", "fast"]
 
 
 def test_signature_survives_json(model):

@@ -19,7 +19,9 @@ def precision_of(where: str, model: Any) -> Precision:
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.input if value.name not in constants]
     outputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.output]
-    stored = {_name(tensor.data_type) for tensor in _tensors(model)}
+    read = {name for node in model.graph.node if node.op_type != "Cast" for name in node.input}
+    # A constant that is only cast is compressed, and computed with in another type.
+    stored = {_name(tensor.data_type) for name, tensor in _tensors(model) if name in read}
     return Precision.of(where, {*stored, *inputs}, inputs, outputs)
 
 
@@ -27,7 +29,7 @@ def widen(model: Any) -> None:
     """Make an `onnx.ModelProto` a float32 model of the same numbers, in place."""
     onnx, numpy_helper = require("onnx", "onnx"), require("onnx.numpy_helper", "onnx")
     halves, wide = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16), onnx.TensorProto.FLOAT
-    for tensor in _tensors(model):
+    for _, tensor in _tensors(model):
         if tensor.data_type in halves:
             tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
@@ -39,16 +41,17 @@ def widen(model: Any) -> None:
                 attribute.i = wide
 
 
-def _tensors(model: Any) -> Iterator[Any]:
-    """The constants of the graph, and tensors in attributes, such as the value of ConstantOfShape."""
-    yield from model.graph.initializer
+def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
+    """The constants of the graph, and tensors in attributes, such as ConstantOfShape's, by what they define."""
+    yield from ((tensor.name, tensor) for tensor in model.graph.initializer)
     for node in model.graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
+            if attribute.HasField("t") and node.output:
+                yield node.output[0], attribute.t
 
 
 def _name(element_type: int) -> str:
-    """NumPy's name of an element type of ONNX; float32 for none, as inputs are checked elsewhere."""
+    """NumPy's name of an element type of ONNX; float32 for none and for unknown ones, which are refused elsewhere."""
     onnx = require("onnx", "onnx")
-    return str(onnx.helper.tensor_dtype_to_np_dtype(element_type)) if element_type else FLOAT32
+    is_known = element_type and element_type in onnx.TensorProto.DataType.values()
+    return str(onnx.helper.tensor_dtype_to_np_dtype(element_type)) if is_known else FLOAT32

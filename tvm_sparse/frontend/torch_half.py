@@ -9,9 +9,10 @@ from tvm_sparse.frontend.precision import Precision
 
 def precision_of(where: str, program: Any) -> Precision:
     """In which types a `torch.export.ExportedProgram` stores its tensors; ModelError where it mixes halves."""
-    tensors = [*program.state_dict.values(), *program.constants.values()]
     inputs, outputs = _inputs(program), _outputs(program)
-    stored = {_name(each) for each in (*tensors, *inputs) if hasattr(each, "dtype")}
+    # Inputs, weights and buffers. One that is only cast is compressed, and computed with in another type.
+    read = [node for node in program.graph.nodes if node.op == "placeholder" and not all(map(_is_cast, node.users))]
+    stored = {_name(node.meta["val"]) for node in read if hasattr(node.meta["val"], "dtype")}
     return Precision.of(where, stored, [_name(each) for each in inputs], [_name(each) for each in outputs])
 
 
@@ -53,6 +54,11 @@ def widened(where: str, program: Any) -> Any:
     except Exception as error:
         problem = f"torch.export cannot trace it in {FLOAT32} ({first_line(error)})"
         raise ModelError(where, problem, hint="pass the model in float32, and dtype, to which it is cast") from error
+
+
+def _is_cast(node: Any) -> bool:
+    """Whether it changes the element type, or states it, as torch.export does before that."""
+    return str(node.target).startswith(("aten.to.", "aten._to_copy.", "aten._assert_tensor_metadata."))
 
 
 def _name(tensor: Any) -> str:
