@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_space import DataSpace, require_served
+from tvm_sparse.scheduling.cuda.data_space import DataSpace, why_not_served
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
 
@@ -32,7 +32,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         Tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
-    require_served(spec, gpu)
+    if reason := why_not_served(spec, gpu):
+        raise NotApplicable(reason)
     space = DataSpace(NAME, spec, pattern, gpu)
     if not space.ranked:
         raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
@@ -42,4 +43,4 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
-    return DataSpace(NAME, spec, pattern, gpu) if gpu.has_clusters and not variant else None
+    return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(spec, gpu)) else None

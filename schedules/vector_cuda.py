@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_space import DataSpace, require_served
+from tvm_sparse.scheduling.cuda.data_space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
@@ -30,7 +30,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
-    require_served(spec, gpu)
+    if reason := why_not_served(spec, gpu):
+        raise NotApplicable(reason)
     found = [DataSpace(NAME, spec, pattern, gpu, each) for each in SHARED if pattern.vector % each == 0]
     if not found:
         served = f"filters that share their zeros in vectors of {SHARED[0]} or more"
@@ -44,5 +45,5 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu, shared = gpu_info(target), {f"filters{each}": each for each in SHARED}.get(variant, 0)
-    is_served = shared and gpu.has_clusters and pattern.vector % shared == 0
+    is_served = shared and not why_not_served(spec, gpu) and pattern.vector % shared == 0
     return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None

@@ -15,6 +15,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import find_space, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
@@ -146,3 +147,6 @@ def test_a_library_of_float32_kernels_says_that_it_serves_no_other():
     case = sparse_case(EVEN, "float16")
     _, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, ["data_cuda"])
     assert reasons == {"data_cuda": "its tensors are float16, and only float32 is served"}
+    # A record may name it.
+    with pytest.raises(UsageError, match="its tensors are float16"):
+        find_space("data_cuda", case.spec, SparsityPattern.of(case.weight), CUDA)

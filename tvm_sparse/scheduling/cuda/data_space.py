@@ -21,7 +21,7 @@ from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_packing import packed
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, is_pointwise, library_of
-from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, WrittenSpace, sampled
+from tvm_sparse.scheduling.space import Choose, Decisions, OneOf, WrittenSpace, sampled
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
@@ -36,12 +36,13 @@ CLUSTER_SHARE = 120 / 132
 MAX_GRID = 65535
 
 
-def require_served(spec: ConvSpec, gpu: GpuInfo) -> None:
-    """Raise NotApplicable where tensors are not float32 or the GPU has no clusters."""
+def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
+    """Why the kernels serve no convolution of such tensors on this GPU, as a sentence, or ""."""
     if spec.dtype != FLOAT32:
-        raise NotApplicable(f"its tensors are {spec.dtype}, and only {FLOAT32} is served")
+        return f"its tensors are {spec.dtype}, and only {FLOAT32} is served"
     if not gpu.has_clusters:
-        raise NotApplicable(f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought")
+        return f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought"
+    return ""
 
 
 class DataSpace(WrittenSpace):
