@@ -36,8 +36,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     for layout in layouts(spec, cpu.lanes)[:LAYOUTS]:
         packed = PackedRows(spec, layout, Pack.DIRECT if layout.reads_input(spec) else Pack.ROOT)
         tile = DataTile(1, divisors(layout.vectors, TILE)[-1], spec.c // spec.groups)
-        variant = f"rows{layout.rows}x{layout.row_stride}"
-        found.append(DataRowSpace(NAME, variant, pattern.nnz, packed, tile))
+        found.append(DataRowSpace(NAME, str(packed), pattern.nnz, packed, tile))
     stepping = [each for each in best_tiles(spec, pattern.nnz, cpu, [1]) if each[1].channels < spec.c // spec.groups]
     return found + [
         DataRowSpace(NAME, f"{packed}-{tile}", pattern.nnz, packed, tile) for packed, tile in stepping[:STEPPING]

@@ -70,8 +70,8 @@ class OutputTiling(ABC):
             return 1
         most = COPY_BYTES // self.element_bytes
         step, span = columns * x.stride if columns < self.spec.out_w else most, x.span(columns)
-        fits = (self.spec.w % lanes == 0 and step % lanes == 0 and span >= lanes for lanes in (8, 4, 2, 1))
-        return next(lanes for lanes, fit in zip((8, 4, 2, 1), fits, strict=True) if fit and lanes <= most)
+        sizes = [lanes for lanes in (8, 4, 2, 1) if lanes <= most]
+        return next(lanes for lanes in sizes if self.spec.w % lanes == 0 and step % lanes == 0 and span >= lanes)
 
     @cached_property
     def lead(self) -> int:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import tvm
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 from tvm.tirx import AttrStmt, Bind, BufferStore, FloatImm, For, SeqStmt, Stmt, Var
 
-from tvm_sparse.codegen.cuda.cp_async import SIZES, Copy, Zeros, first, shared_address
+from tvm_sparse.codegen.cuda.cp_async import SIZES, Copy, Zeros, element_bytes, first, shared_address
 from tvm_sparse.codegen.tir.index_offsets import shifted, split_index, variables
 from tvm_sparse.codegen.tir.tir_builder import integer, sequence, substituted
 from tvm_sparse.errors import BuildError
@@ -118,7 +117,7 @@ class KTileCopies:
         to, lanes = first(store.indices)
         source, source_lanes = first(value.indices)
         line = _line(source, self.k_tile, self.count)
-        if line is None or lanes != source_lanes or self._element_bytes(store) * lanes not in SIZES:
+        if line is None or lanes != source_lanes or element_bytes(store.buffer) * lanes not in SIZES:
             raise self._refusal("its addresses are not regular, or its k-tiles not equally far apart")
         start, step = line
         for condition in (inside, guard):
@@ -131,13 +130,9 @@ class KTileCopies:
             self._bind("start", start),
             step,
             None if inside is None else self._bind("inside", inside),
-            self._element_bytes(store) * lanes,
+            element_bytes(store.buffer) * lanes,
             None if guard is None else self._bind("guard", guard),
         )
-
-    @staticmethod
-    def _element_bytes(store: BufferStore) -> int:
-        return int(tvm.DataType(str(store.buffer.ty.dtype)).itemsize)
 
     def _bind(self, name: str, value: tirx.Expr) -> Var:
         var = Var(name, value.ty)

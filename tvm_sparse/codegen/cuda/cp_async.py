@@ -40,6 +40,11 @@ __forceinline__ __device__ unsigned int tvm_sparse_shared_address(const void* po
 """
 
 
+def element_bytes(buffer: Var) -> int:
+    """Bytes of an element of a buffer."""
+    return int(tvm.DataType(str(buffer.ty.dtype)).itemsize)
+
+
 @dataclass(frozen=True)
 class Copy:
     """Some elements, `size` bytes, in every k-tile: ``buffer[to + slot] = source[start + k_tile * step]``.
@@ -60,8 +65,7 @@ class Copy:
 
     def code(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
         """The copy of one k-tile, its destination moved by `shift` elements."""
-        element = int(tvm.DataType(str(self.buffer.ty.dtype)).itemsize)
-        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(element))
+        to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(element_bytes(self.buffer)))
         start = self.start + shifted(k_tile * integer(self.step), self.further[1])
         source = tirx.address_of(tirx.BufferLoad(self.source, [start]))
         inside = tirx.const(True, "bool") if self.inside is None else self.inside

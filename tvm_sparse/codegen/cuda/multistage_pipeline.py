@@ -26,6 +26,7 @@ from tvm.tirx import AllocBuffer, AttrStmt, Bind, For, IfThenElse, IntImm, SeqSt
 from tvm_sparse.codegen.cuda import separate_compilation
 from tvm_sparse.codegen.cuda.async_copies import KTileCopies
 from tvm_sparse.codegen.cuda.cluster_reduction import COMMON_END
+from tvm_sparse.codegen.cuda.cp_async import element_bytes
 from tvm_sparse.codegen.cuda.dependent_launch import launch_dependents
 from tvm_sparse.codegen.cuda.jump_table import jump_table
 from tvm_sparse.codegen.cuda.k_tile import KTile
@@ -133,9 +134,8 @@ def _k_tile(name: str, nest: Nest, loop: For, *, is_alone: bool) -> KTile:
 def _pipelined(kernel: _Kernel) -> Stmt:
     """The kernel with its k-tile loop as a pipeline, and as many buffers as that has stages."""
     buffer, length = kernel.k_tile.copies.buffer, kernel.k_tile.length * kernel.stages
-    element_bytes = int(tvm.DataType(str(buffer.ty.dtype)).itemsize)
     if kernel.launch == DependentLaunch.AT_ONCE:
-        length = max(length, kernel.gpu.spread_bytes(kernel.blocks) // element_bytes)
+        length = max(length, kernel.gpu.spread_bytes(kernel.blocks) // element_bytes(buffer))
     grown = tirx.decl_buffer((length,), str(buffer.ty.dtype), buffer.name, scope=buffer.ty.storage_scope)
 
     def allocation(node: AllocBuffer) -> Stmt:
