@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tvm_sparse.benchmarks.models.measure import Row, measure
+from tvm_sparse.conv.dtypes import DTYPES
 from tvm_sparse.errors import TvmSparseError
 
 MODELS = ("resnet50", "vgg16", "googlenet", "alexnet", "mobilenet_v2")
@@ -21,6 +22,8 @@ def main() -> int:
     parser.add_argument("--batches", default="1,64", help="default: %(default)s")
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
     parser.add_argument("--log", type=Path, help="tuning log that kernels are taken from")
+    parser.add_argument("--pattern", default="unstructured", help="of the zeros (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of our tensors (default: %(default)s)")
     parser.add_argument("--allow-tf32", action="store_true", help="ours may use cuDNN in TF32, as torch does")
     parser.add_argument("--torch-compile", action="store_true", help="time torch.compile too, which takes minutes")
     parser.add_argument("-o", "--output", type=Path, default=Path("models.json"), help="default: %(default)s")
@@ -29,9 +32,16 @@ def main() -> int:
     for name in arguments.models.split(","):
         for batch in map(int, arguments.batches.split(",")):
             for density in map(float, arguments.densities.split(",")):
-                options = {"allow_tf32": True} if arguments.allow_tf32 else {}
                 try:
-                    row = measure(name, batch, density, arguments.log, options, arguments.torch_compile)
+                    row = measure(
+                        name,
+                        batch,
+                        density,
+                        arguments.log,
+                        {"allow_tf32": arguments.allow_tf32, "dtype": arguments.dtype},
+                        arguments.torch_compile,
+                        arguments.pattern,
+                    )
                 except TvmSparseError as error:
                     print(f"{name}, batch {batch}, density {density:g}: {error}", file=sys.stderr)
                     return error.exit_code
@@ -48,7 +58,7 @@ def _line(row: Row) -> str:
     times = f"ours {row.ours_us:.0f} us, torch {torch}: {ratio:.2f}x its TF32"
     built = f"compiled in {row.compile_s:.1f} s, again {row.cached_compile_s:.1f} s"
     kernels = f"kernels in the model {row.kernels_in_model_us:.0f} us, in the log {row.sum_of_log_us or 0:.0f} us"
-    where = f"{row.model}, batch {row.batch}, density {row.density:g}"
+    where = f"{row.model}, batch {row.batch}, density {row.density:g}, {row.pattern}, {row.dtype}"
     return f"{where}: {times}; {kernels}; {built}; error {row.max_relative_error:.1e}"
 
 

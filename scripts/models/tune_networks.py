@@ -4,6 +4,7 @@ python scripts/models/tune_networks.py --models resnet50,vgg16 --batches 1,64 --
 """
 
 import argparse
+from itertools import product
 from pathlib import Path
 
 from tvm_sparse.autotune import session
@@ -11,6 +12,7 @@ from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks.models import torch_models
+from tvm_sparse.conv.dtypes import DTYPES
 from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -29,6 +31,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--batches", default="1", help="default: %(default)s")
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
+    parser.add_argument("--patterns", default="unstructured", help="of the zeros (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, help="of all tensors (default: float32)")
+    parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
     parser.add_argument("--starts", type=Path, nargs="*", default=[], metavar="LOG", help="logs whose decisions to try")
     parser.add_argument("--trials", type=int, default=16, help="candidates a layer (default: %(default)s)")
     parser.add_argument("--dense-trials", type=int, help="of them of compiled dense kernels")
@@ -47,14 +52,16 @@ def main() -> None:
         dense_trials=given.dense_trials,
         seconds=given.seconds,
         batch=given.trials,
+        schedules=given.schedules,
         measure=MeasureOptions(build_timeout_s=given.timeout),
     )
     tasks: list[session.Task] = []
     for batch in map(int, given.batches.split(",")):
         for density in map(float, given.densities.split(",")):
-            for name in given.models.split(","):
-                module = torch_models.network(name, density)
-                tasks += session.tasks_of(prepare(module, torch_models.images(batch), None, None).layers)
+            for name, pattern in product(given.models.split(","), given.patterns.split(",")):
+                module = torch_models.network(name, density, pattern=pattern)
+                prepared = prepare(module, torch_models.images(batch), None, None, given.dtype)
+                tasks += session.tasks_of(prepared.layers)
     target = resolve_target("cuda")
     log, progress = TuningLog(given.output, *given.starts), LiveProgress(progress_console(), limit_s=given.seconds)
     if given.devices:

@@ -19,20 +19,23 @@ from tvm_sparse.runtime.batched_model import AnyModel
 ROUNDS, MIN_ROUND_MS = 12, 20.0
 # Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
 # a dozen layers in TF32 do not reach it.
-MAX_RELATIVE_ERROR = {"float32": 1e-4, "tf32": 3e-2}
+MAX_RELATIVE_ERROR = {"float32": 1e-4, "tf32": 3e-2, "float16": 3e-2, "bfloat16": 2e-1}
 
 
 @dataclass(frozen=True)
 class Row:
     """Times of one call in microseconds, medians over rounds; of torch the better of both layouts.
 
-    `sum_of_log_us` adds up what the decisions' records say, `kernels_in_model_us` what the profiler says of the model's
-    kernels. `max_relative_error` is ours, from float64, as a share of the largest output. `ours_exact`: no TF32.
+    `pattern` is that of the zeros, `dtype` that of our tensors. `sum_of_log_us` adds up what the decisions' records
+    say, `kernels_in_model_us` what the profiler says of the model's kernels. `max_relative_error` is ours, from
+    float64, as a share of the largest output. `ours_exact`: no TF32.
     """
 
     model: str
     batch: int
     density: float
+    pattern: str
+    dtype: str
     ours_us: float
     torch_fp32_us: float
     torch_tf32_us: float
@@ -54,16 +57,23 @@ class Row:
 
 
 def measure(
-    name: str, batch: int, density: float, log: Path | None, options: Mapping[str, Any], with_compile: bool
+    name: str,
+    batch: int,
+    density: float,
+    log: Path | None,
+    options: Mapping[str, Any],
+    with_compile: bool,
+    pattern: str = "unstructured",
 ) -> Row:
-    """The row of one network; `options` are `tvm_sparse.compile`'s.
+    """The row of one network whose zeros are of `pattern`; `options` are `tvm_sparse.compile`'s.
 
     Raises
     ------
     VerificationError
         Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
     """
-    module = torch_models.network(name, density)
+    module = torch_models.network(name, density, pattern=pattern)
+    dtype = options.get("dtype") or "float32"
     x = torch_models.images(batch)
     times_s = []
     for _ in range(2):
@@ -71,12 +81,13 @@ def measure(
         compiled = compile_model(module, x, target="cuda", log=log, **options)
         times_s.append(time.perf_counter() - start)
     module, x = module.cuda(), x.cuda()
-    error = _error(compiled(x), torch_models.reference(module, x))
-    allowed = MAX_RELATIVE_ERROR["tf32" if options.get("allow_tf32") else "float32"]
+    own = x.to(getattr(torch, dtype))
+    error = _error(compiled(own), torch_models.reference(module, x))
+    allowed = MAX_RELATIVE_ERROR["tf32" if options.get("allow_tf32") else dtype]
     if not error <= allowed:
         raise VerificationError(f"{name}, batch {batch}", "differs from float64", error, f"at most {allowed}")
     before = torch.cuda.mem_get_info()[0]
-    calls = {"ours": lambda: compiled(x), **torch_models.contenders(module, x, with_compile)}
+    calls = {"ours": lambda: compiled(own), **torch_models.contenders(module, x, with_compile)}
     medians = {each: statistics.median(values) for each, values in in_turns(calls).items()}
 
     def best(kind: str) -> float | None:
@@ -88,6 +99,8 @@ def measure(
         model=name,
         batch=batch,
         density=density,
+        pattern=pattern,
+        dtype=dtype,
         ours_us=medians["ours"],
         torch_fp32_us=best("fp32") or 0.0,
         torch_tf32_us=best("tf32") or 0.0,

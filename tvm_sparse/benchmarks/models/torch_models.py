@@ -7,17 +7,21 @@ from typing import Any
 
 import torch
 
+from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structured_mask import structured_mask
+
 # torch's own settings for convolutions and products: exact float32, or the tensor cores' TF32 (the default of
 # convolutions).
 FP32, TF32 = False, True
 WARM_UP_CALLS = 3
 
 
-def network(name: str, density: float, seed: int = 0) -> Any:
+def network(name: str, density: float, seed: int = 0, pattern: str = "unstructured") -> Any:
     """A torchvision network in evaluation mode with batch norm folded and its convolutions pruned by magnitude.
 
     The first convolution and depthwise ones stay dense; of a linear layer other than the last, which makes the classes,
-    the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth.
+    the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth. `pattern` is that of
+    the zeros, as `Structure.named` knows it; UsageError where it does not.
     """
     import torchvision
     from torch.fx.experimental.optimization import fuse
@@ -28,7 +32,7 @@ def network(name: str, density: float, seed: int = 0) -> Any:
     folded = fuse(module.eval())
     for each in folded.modules():
         if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
-            _draw(each.weight, density if _is_pruned(folded, each) else 1.0)
+            _draw(each, density if _is_pruned(folded, each) else 1.0, Structure.named(pattern))
     return folded
 
 
@@ -43,14 +47,16 @@ def _is_pruned(module: Any, layer: Any) -> bool:
     return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
 
 
-def _draw(weight: Any, density: float) -> None:
+def _draw(layer: Any, density: float, structure: Structure) -> None:
     """Normal values, the largest of them kept, and a scale that keeps the energy of what passes a ReLU (He, 2015)."""
+    weight, groups = layer.weight, getattr(layer, "groups", 1)
     with torch.no_grad():
         weight.normal_()
-        magnitude = weight.abs().flatten()
-        dropped = magnitude.numel() - max(1, round(density * magnitude.numel()))
-        if dropped:
-            weight[weight.abs() <= magnitude.kthvalue(dropped).values] = 0
+        if density < 1:
+            saliency = weight.abs().numpy().reshape(*weight.shape, *[1] * (4 - weight.ndim))
+            fitted = structure.fitted(len(weight) // groups)
+            mask = structured_mask(saliency, fitted, 1 - density, groups)
+            weight *= torch.from_numpy(mask).reshape(weight.shape)
         weight *= (2 * weight.shape[0] / weight.square().sum()).sqrt()
 
 
