@@ -1,7 +1,7 @@
 """Add up what a network's layers take with each pattern of zeros, from tuning logs: the times of `study_pruning.py`.
 
-    python scripts/models/tune_networks.py --models vgg16 --batches 64 --patterns unstructured,vector16 -o both.jsonl
-    python scripts/models/time_patterns.py --models vgg16 --patterns unstructured,vector16 --log both.jsonl -o times.json
+    python scripts/models/tune_networks.py --batches 64 --patterns unstructured,vector16 -o both.jsonl
+    python scripts/models/time_patterns.py --patterns unstructured,vector16 --log both.jsonl -o times.json
 
 Run it on the machine that tuned. A layer takes the time of its fastest kernel, or that of the best dense one; a sum is
 left out where a layer has no time. TF32 is allowed, as torch allows it. An existing file of times is added to.
