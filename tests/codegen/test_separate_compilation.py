@@ -18,6 +18,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda import nvcc
+from tvm_sparse.codegen.cuda.cubin import function_bytes
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, split
 from tvm_sparse.conv import reference
@@ -57,7 +58,7 @@ def joined(units: list[TranslationUnit]) -> str:
     (main,) = (unit.source for unit in units if "__global__" in unit.source)
     functions = [re.split(r'extern "C" \{ extern .*\n', unit.source)[1] for unit in units if unit.source != main]
     storage, count = re.search(r'extern "C" \{ __shared__ (size_t \w+\[(\d+)\]); \}\n', main).group(0, 2)
-    source = main.replace(storage, "")
+    source = re.sub(r"\n#define tvm_sparse_prefetch_code(?:.*\\\n)*.*\n", "\n", main.replace(storage, ""))
     kernel = re.search(r'^extern "C" __device__', source, re.MULTILINE).start()
     text = source[:kernel] + f"static size_t tvm_sparse_arguments[{count}];\n" + "".join(functions) + source[kernel:]
     for found, emulated in (
@@ -115,6 +116,31 @@ def test_nvcc_compiles_and_links_the_units(small_units: None) -> None:
     for name in ("main_kernel", "main_kernel_region_0", "main_kernel_region_1"):
         assert name.encode() + b"\0" in code
     assert tvm_ffi.get_global_func(HOOK).same_as(before)
+
+
+@needs_nvcc
+def test_a_kernel_prefetches_as_much_code_as_its_regions_have(
+    small_units: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is compiled last, with the bytes of each region; they are what the linked module has."""
+    given: list[TranslationUnit] = []
+
+    def recorded(unit: TranslationUnit, target: Target) -> bytes:
+        given.append(unit)
+        return compile_unit(unit, target)
+
+    compile_unit = nvcc._compile_unit
+    monkeypatch.setattr(nvcc, "_compile_unit", recorded)
+    with cuda_compiler(CUDA):
+        code = bytes(tvm_ffi.get_global_func(HOOK)(folded()[2]))
+    sizes = {name: size for name, size in function_bytes(code).items() if "_region_" in name}
+    assert [unit.measures for unit in given] == [False] * len(sizes) + [True]
+    defined = dict(option.removeprefix("-Dtvm_sparse_code_bytes_").split("=") for option in given[-1].options)
+    assert {name: int(size) for name, size in defined.items()} == sizes and min(sizes.values()) > 128
+    (tmp_path / "module.cubin").write_bytes(code)
+    listed = subprocess.run(["readelf", "-SW", "module.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = re.findall(r"\.text\.(\w+_region_\d+) +PROGBITS +\w+ +\w+ +(\w+)", listed.stdout)
+    assert {name: int(size, 16) for name, size in rows} == sizes
 
 
 @needs_nvcc

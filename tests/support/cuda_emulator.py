@@ -45,6 +45,7 @@ PRELUDE = f"""
 #define tvm_sparse_region_end()
 #define tvm_sparse_grid_dependency_wait()
 #define tvm_sparse_launch_dependents()
+#define tvm_sparse_prefetch_code(region, bytes)
 #define __syncthreads() swapcontext(&fibres[current], &scheduler)
 typedef unsigned char uchar;
 struct int2 {{ int x, y; }};

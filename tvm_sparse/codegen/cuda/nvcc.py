@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from tvm.support import nvcc
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.compile_hooks import Shared, hooks, instead
-from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, split
+from tvm_sparse.codegen.cuda.cubin import function_bytes
+from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, size_options, split
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import compiler_count
 
@@ -172,7 +174,8 @@ def steps(source: str, target: Target) -> tuple[list[Step], Last]:
     """
     units = _units(source)
     if units:
-        return [partial(_compile_unit, unit, target) for unit in units], partial(_link, target=target)
+        first, last = _in_order(units)
+        return [partial(_compile_unit, unit, target) for unit in first], partial(_finish, last, target=target)
     return [partial(_compile_whole, source, target)], lambda parts: parts[0]
 
 
@@ -186,6 +189,11 @@ def complaint(error: BaseException) -> str:
     return str(error).partition("Compilation error:")[2].strip()[:500]
 
 
+def _in_order(units: list[TranslationUnit]) -> tuple[list[TranslationUnit], list[TranslationUnit]]:
+    """Units that are compiled side by side, and those that need their sizes."""
+    return [each for each in units if not each.measures], [each for each in units if each.measures]
+
+
 def _compile_units(units: list[TranslationUnit], target: Target) -> bytes:
     """The cubin of a module.
 
@@ -194,8 +202,9 @@ def _compile_units(units: list[TranslationUnit], target: Target) -> bytes:
     RuntimeError
         The compiler or the linker rejects it, in the words of TVM's own compilation.
     """
+    first, last = _in_order(units)
     with ThreadPoolExecutor(compiler_count()) as pool:
-        jobs = [pool.submit(_compile_unit, unit, target) for unit in units]
+        jobs = [pool.submit(_compile_unit, unit, target) for unit in first]
         done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
         # After a failure nothing else is begun.
         pool.shutdown(wait=True, cancel_futures=True)
@@ -204,7 +213,14 @@ def _compile_units(units: list[TranslationUnit], target: Target) -> bytes:
         # A new exception: that of the job would keep its folder of temporary files.
         del jobs, done
         raise RuntimeError(complaints[0])
-    return _link([job.result() for job in jobs], target)
+    return _finish(last, [job.result() for job in jobs], target)
+
+
+def _finish(last: list[TranslationUnit], objects: list[bytes], target: Target) -> bytes:
+    """The cubin of a module from those of its units, but for the `last` ones, which are compiled now."""
+    sizes = size_options({name: size for each in objects for name, size in function_bytes(each).items()})
+    measuring = [replace(unit, options=(*unit.options, *sizes)) for unit in last]
+    return _link([*objects, *(_compile_unit(unit, target) for unit in measuring)], target)
 
 
 def _compile_unit(unit: TranslationUnit, target: Target) -> bytes:

@@ -14,9 +14,14 @@ What a call costs is kept away from the code that matters:
 * Pointers are marked as global memory's, as a kernel's are: through others, loads and stores are slower.
 
 Launch bounds do not reach a function of another translation unit; the same limit is given as a number of registers.
+
+The kernel has the code of its region fetched into the level-2 cache while it waits for the kernel before it. In a model
+other kernels have displaced it, and a multiprocessor that executes straight-line code from memory fetches one line
+after the other: docs/measurements.md, "When does it pay to prefetch code?".
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm.backend.cuda.op import cuda_func_call
@@ -36,6 +41,21 @@ _HEAD = re.compile(
 )
 _POINTER = re.compile(r"(?P<type>\w+)\* (?:__restrict__ )?(?P<name>\w+)")
 _FORWARD_DECLARATION = re.compile(r'^extern "C" __global__ [^{}]*?;\n', re.MULTILINE)
+# Bytes of a region's machine code, defined as its kernel is compiled; 0: nothing is prefetched.
+_CODE_BYTES = "tvm_sparse_code_bytes_"
+# Blocks of a grid that prefetch: no GPU runs more at a time, and later ones find the code in the cache.
+_PREFETCHING_BLOCKS = 512
+# Prefetching beyond the code took longer than it saved: what lies there is no memory.
+_PREFETCH = f"""
+#define tvm_sparse_prefetch_code(region, bytes) \\
+  if (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) < {_PREFETCHING_BLOCKS}) {{ \\
+    size_t code; \\
+    asm volatile("mov.u64 %0, " #region ";" : "=l"(code)); \\
+    int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); \\
+    for (int at = 128 * thread; at < bytes; at += 128 * blockDim.x * blockDim.y * blockDim.z) \\
+      asm volatile("prefetch.global.L2 [%0];" :: "l"(code + at)); \\
+  }}
+"""
 # Around regions: declarations, then branches.
 _AROUND = re.compile(
     r"(?P<locals>(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*)"
@@ -45,10 +65,14 @@ _AROUND = re.compile(
 
 @dataclass(frozen=True)
 class TranslationUnit:
-    """One of the sources that together make a module, and the compiler's options for it."""
+    """One of the sources that together make a module, and the compiler's options for it.
+
+    `measures`: it has the sizes of the other units' functions as macros (`size_options`), so it is compiled last.
+    """
 
     source: str
     options: tuple[str, ...] = ()
+    measures: bool = False
 
 
 def region(stmt: Stmt) -> Stmt:
@@ -77,8 +101,13 @@ def split(source: str) -> list[TranslationUnit]:
     ]
     main = _replaced(source, {kernel: kernel.calls() for kernel in large})
     at = main.index('extern "C" __global__')
-    units.append(TranslationUnit(f'{main[:at]}extern "C" {{ {storage}{main[at:]}'))
+    units.append(TranslationUnit(f'{main[:at]}{_PREFETCH}extern "C" {{ {storage}{main[at:]}', measures=True))
     return sorted(units, key=lambda unit: -len(unit.source))
+
+
+def size_options(function_bytes: Mapping[str, int]) -> tuple[str, ...]:
+    """The compiler's options that tell a unit which `measures` the bytes of the other units' functions."""
+    return tuple(f"-D{_CODE_BYTES}{name}={size}" for name, size in function_bytes.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +182,23 @@ class _Kernel:
     def calls(self) -> str:
         """The kernel with a call in the place of each region, behind the declarations of these."""
         numbers = range(len(self.regions))
+        wait = f"  {WAIT}();\n"
+        head, does_wait = self.head[0].removesuffix(wait), self.head[0].endswith(wait)
         stores = [
             f"  {_ARGUMENTS}[{index}] = __cvta_generic_to_global({name});\n"
             for index, (_, name) in enumerate(self.parameters)
         ]
-        calls = [*(f"{self._name(number)}();\n" for number in numbers), ""]
+        calls = [*(self._call(number, wait if does_wait else "") for number in numbers), ""]
         body = [text for pair in zip(self.around, calls, strict=True) for text in pair]
-        return "".join([*(f"{self._signature(number)};\n" for number in numbers), self.head[0], *stores, *body])
+        return "".join([*(self._declaration(number) for number in numbers), head, *stores, *body])
+
+    def _declaration(self, number: int) -> str:
+        size = f"{_CODE_BYTES}{self._name(number)}"
+        return f"#ifndef {size}\n#define {size} 0\n#endif\n{self._signature(number)};\n"
+
+    def _call(self, number: int, wait: str) -> str:
+        name = self._name(number)
+        return f"tvm_sparse_prefetch_code({name}, {_CODE_BYTES}{name})\n{wait}{name}();\n"
 
 
 def _replaced(source: str, texts: dict[_Kernel, str]) -> str:
