@@ -138,7 +138,9 @@ def test_a_kernel_prefetches_as_much_code_as_its_regions_have(
     defined = dict(option.removeprefix("-Dtvm_sparse_code_bytes_").split("=") for option in given[-1].options)
     assert {name: int(size) for name, size in defined.items()} == sizes and min(sizes.values()) > 128
     (tmp_path / "module.cubin").write_bytes(code)
-    listed = subprocess.run(["readelf", "-SW", "module.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["readelf", "-SW", "module.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     rows = re.findall(r"\.text\.(\w+_region_\d+) +PROGBITS +\w+ +\w+ +(\w+)", listed.stdout)
     assert {name: int(size, 16) for name, size in rows} == sizes
 

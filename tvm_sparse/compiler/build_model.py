@@ -27,8 +27,9 @@ from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.schedule_gemv import schedule_gemv
+from tvm_sparse.compiler.schedule_gemm import schedule_gemm
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
+from tvm_sparse.compiler.schedule_mean import schedule_mean
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
@@ -244,7 +245,7 @@ def _compile(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel]
 
 
 def _pipeline(target: Target) -> tvm.transform.Pass:
-    """TVM's own Relax pipeline for `target`, with a schedule of ours for products that its own schedules badly."""
+    """TVM's own Relax pipeline for `target`, with schedules of ours for what its own schedules badly."""
     is_cpu = target.kind.name == "llvm"
     backend = cpu_generic if is_cpu else cuda
     legalize = backend.legalize_passes(target)
@@ -252,7 +253,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
         legalize.append(schedule_matmul)
     else:
         # Before the last, which schedules what is left.
-        legalize.insert(-1, schedule_gemv)
+        legalize[-1:-1] = [schedule_gemm, schedule_mean]
     dispatch, lower, finalize = (
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)

@@ -19,6 +19,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.known_logs import origin
@@ -27,7 +28,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import is_exact, precision_of
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_exact, precision_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -90,7 +91,7 @@ def decide(
     fingerprint = fingerprint_of(target)
 
     def is_allowed(schedule: str) -> bool:
-        return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule.partition(":")[0])
+        return (allow_tf32 or is_exact(schedule)) and not why_not_here(_base(schedule))
 
     guess = cache(lambda spec, pattern: predicted(spec, pattern, target, allow_tf32))
 
@@ -115,8 +116,7 @@ def _decide(
 ) -> Decision:
     pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
-    # cuDNN computes one pixel of a linear layer as a convolution, which took it 6 times as long as to read the weights.
-    default = _default_dense(target)[-1 if is_linear(layer.spec) else 0]
+    default = _default_of(layer.spec, target, is_allowed)
     schedule = dense.schedule if dense is not None else default
     dense_time_us = dense.time_us if dense is not None else None
     fallback = Decision(
@@ -144,6 +144,16 @@ def _decide(
         return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
     note = match.note + _from_log(log, match.record)
     return _compare(replace(match, note=note), found, pattern, target, fallback)
+
+
+def _default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]) -> str:
+    """The dense schedule of a layer without a record: a library's, in TF32 where that is allowed."""
+    defaults, tf32 = _default_dense(target), f"{CUDNN}:{TF32}"
+    if is_linear(spec):
+        # cuDNN computes one pixel as a convolution, which took it 6 times as long as to read the weights.
+        return defaults[-1]
+    takes_tf32 = defaults[0] == CUDNN and not is_half(spec.dtype) and is_allowed(tf32)
+    return tf32 if takes_tf32 else defaults[0]
 
 
 def _from_log(log: TuningLog | None, record: TuningRecord) -> str:
@@ -237,14 +247,14 @@ def can_be_dense(decision: Decision, target: Target) -> bool:
     """Whether `to_dense` has something left to turn it into."""
     *libraries, last = _default_dense(target)
     is_predicted = decision.transferred and decision.schedule != last
-    return decision.record is not None or decision.schedule in libraries or is_predicted
+    return decision.record is not None or _base(decision.schedule) in libraries or is_predicted
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
     record, defaults = decision.dense_record, _default_dense(target)
-    if decision.record is None and decision.schedule in defaults:
-        record, defaults = None, defaults[defaults.index(decision.schedule) + 1 :]
+    if decision.record is None and _base(decision.schedule) in defaults:
+        record, defaults = None, defaults[defaults.index(_base(decision.schedule)) + 1 :]
     elif decision.record is record:
         record = None
     schedule = record.schedule if record is not None else defaults[0]
@@ -261,7 +271,11 @@ def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
 
 def _is_unverified(schedule: str, record: TuningRecord | None, target: Target) -> bool:
     """Whether nobody has verified it with any weight; of the defaults only a library's may not serve a convolution."""
-    return record.error is None if record is not None else schedule in _default_dense(target)[:-1]
+    return record.error is None if record is not None else _base(schedule) in _default_dense(target)[:-1]
+
+
+def _base(schedule: str) -> str:
+    return schedule.partition(":")[0]
 
 
 def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:

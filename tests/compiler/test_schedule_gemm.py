@@ -1,4 +1,4 @@
-"""Dense linear layers of few images have a schedule of their own on a GPU; here their code runs on the CPU."""
+"""Dense linear layers have a schedule of their own on a GPU; here their code runs on the CPU."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torch import nn
 from tvm.relax.backend.cuda import pipeline
 from tvm.target import Target
 
-from tvm_sparse.compiler.schedule_gemv import schedule_gemv
+from tvm_sparse.compiler.schedule_gemm import schedule_gemm
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
@@ -21,12 +21,20 @@ def scheduled(module, rows, inputs):
     """The functions of `module` that the pass has scheduled."""
     relaxed = fold_constants(ModelSource(module).relax_module(torch.zeros(rows, inputs)))
     with TARGET:
-        result = tvm.transform.Sequential([*pipeline.legalize_passes(TARGET)[:-1], schedule_gemv])(relaxed)
+        result = tvm.transform.Sequential([*pipeline.legalize_passes(TARGET)[:-1], schedule_gemm])(relaxed)
     return [func for _, func in result.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
 
 
 @pytest.mark.parametrize(
-    ("rows", "inputs", "outputs", "relu"), [(1, 96, 40, False), (3, 512, 48, True), (2, 35, 7, True)]
+    ("rows", "inputs", "outputs", "relu"),
+    [
+        (1, 96, 40, False),
+        (3, 512, 48, True),
+        (2, 35, 7, True),
+        (64, 96, 40, True),
+        (6, 64, 100, False),
+        (7, 35, 9, True),
+    ],
 )
 def test_products_of_few_rows(rows, inputs, outputs, relu, tmp_path):
     torch.manual_seed(0)
@@ -45,5 +53,5 @@ def test_products_of_few_rows(rows, inputs, outputs, relu, tmp_path):
 
 
 def test_others_are_left_to_tvm():
-    assert scheduled(nn.Linear(32, 16).eval(), 64, 32) == []
+    assert scheduled(nn.Linear(32, 16).eval(), 256, 32) == []
     assert scheduled(nn.Sequential(nn.Linear(32, 16), nn.Softmax(dim=1)).eval(), 1, 32)
