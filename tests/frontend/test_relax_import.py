@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend import relax_import
 from tvm_sparse.frontend.model_source import ModelSource
 
 
@@ -53,6 +54,20 @@ def open_batch():
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     return model
+
+
+def test_parameters_of_another_device_are_moved(monkeypatch):
+    """As of a GPU; the user's program stays where it is."""
+    module, shapes = zoo.TORCH["residual"]
+    arrays = zoo.inputs_of(shapes)
+    program = zoo.export_quietly(module, arrays)
+    before = dict(program.state_dict)
+    expected = zoo.run_relax(ModelSource(program).relax_module(None), *arrays)
+    monkeypatch.setattr(relax_import, "_HOST", "a device of no tensor")
+    moved = relax_import._on_cpu(program)
+    assert moved is not program and {str(each.device) for each in moved.state_dict.values()} == {"cpu"}
+    assert_same(zoo.run_relax(ModelSource(program).relax_module(None), *arrays), expected)
+    assert all(program.state_dict[name] is tensor for name, tensor in before.items())
 
 
 def test_open_shape_is_given(tmp_path):

@@ -5,6 +5,7 @@ Parameters become constants at import, never function arguments: TVM's ``keep_pa
 """
 
 import contextlib
+import copy
 import io
 import math
 import warnings
@@ -27,6 +28,9 @@ from tvm_sparse.frontend.onnx_rewrite import (
 )
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.torch_training import require_evaluation, require_evaluation_graph
+
+# Where TVM's passes read constants.
+_HOST = "cpu"
 
 
 def export_module(module: Any, example_inputs: Any) -> Any:
@@ -60,8 +64,18 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
 
     require_evaluation_graph(where, program)
     with _frontend(where):
-        module = from_exported_program(program, unwrap_unit_return_tuple=True)
+        module = from_exported_program(_on_cpu(program), unwrap_unit_return_tuple=True)
     return _checked(where, module)
+
+
+def _on_cpu(program: Any) -> Any:
+    """`program` with its parameters and buffers on the CPU, itself if they are there already."""
+    from torch.export.passes import move_to_device_pass
+
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    if all(str(getattr(each, "device", _HOST)) == _HOST for each in tensors):
+        return program
+    return move_to_device_pass(copy.deepcopy(program), "cpu")
 
 
 def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
