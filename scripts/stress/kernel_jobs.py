@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from random_convolutions import Case, call, random_case, random_kernel, random_linear_case
+from random_convolutions import Case, call, random_case, random_kernel, random_linear_case, random_vector_case
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.codegen import lowering
@@ -28,6 +28,7 @@ from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.scheduling.schedule_names import arithmetic_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Convolutions of real networks, larger than the random ones.
@@ -62,7 +63,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel of a schedule, ``name`` or ``name:variant``.
+    """One kernel of a schedule, ``name`` or ``name:variant``; of one for vectors of filters, a weight that has some.
 
     It computes case `index` of `seed`, which is always the same, of so many `images` where they are given, with default
     decisions where the index is even and random ones where it is odd; or `spec`, with decisions number `start` of those
@@ -81,6 +82,8 @@ class Job:
         if self.spec is not None:
             return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
+        if self.schedule.startswith("vector"):
+            of = random_vector_case
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 
@@ -107,7 +110,7 @@ def check(jobs: Sequence[Job], workers: int, target: str = "cuda") -> Iterator[R
         for job, (request, found) in zip(jobs, built(jobs, workers, target, folder), strict=True):
             result = {"schedule": job.schedule.partition(":")[0], "index": job.index, **found}
             if found.keys() == {"space"}:
-                result |= judged(runner.ask({**request, "action": "run"}, TIMEOUT_S))
+                result |= judged(runner.ask({**request, **found, "action": "run"}, TIMEOUT_S))
             if "cause" in result:
                 result["case"] = repr(job.case())
                 # A CUDA context may be broken.
@@ -167,7 +170,9 @@ def run(request: dict[str, Any]) -> Result:
     # In a model the runtime does it.
     packed_function.register()
     y = call(tvm.runtime.load_module(request["library"]), case.spec, arguments, constants, device)
-    return {"worst": case.error(arguments, y)}
+    # The space of a schedule is chosen as a kernel is built.
+    name = request.get("space") or _job(request).schedule
+    return {"worst": case.error(arguments, y, arithmetic_of(name))}
 
 
 def _job(request: dict[str, Any]) -> Job:

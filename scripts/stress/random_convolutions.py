@@ -57,10 +57,10 @@ class Case:
         arguments = reference.random_arguments(self.spec, self.seed, self.integers)
         return self.error(arguments, run(kernel, self.spec, arguments, target))
 
-    def error(self, arguments: dict[str, np.ndarray], y: np.ndarray) -> float:
+    def error(self, arguments: dict[str, np.ndarray], y: np.ndarray, arithmetic: str = reference.EXACT) -> float:
         """Largest error of an output as a fraction of the bound; 0 or infinity for integers, infinity for NaN.
 
-        Of a large batch the first and the last image are compared.
+        Of a large batch the first and the last image are compared. `arithmetic` says how the kernel computes.
         """
         if np.isnan(y).any():
             return float("inf")
@@ -71,7 +71,7 @@ class Case:
         expected = reference.reference(spec, batched["x"], self.weight, arguments.get("bias"), batched.get("residual"))
         if self.integers:
             return 0.0 if np.array_equal(y, stored(expected.value, self.spec.dtype)) else float("inf")
-        return expected.worst(y)
+        return expected.within(arithmetic, self.weight).worst(y)
 
 
 def run(kernel: Kernel, spec: ConvSpec, arguments: dict[str, np.ndarray], target: Target) -> np.ndarray:
@@ -140,6 +140,23 @@ def random_linear_case(choose: Choose) -> Case:
     seed, integers = choose(range(2**16)), choose((True, False))
     structure = choose(("unstructured", "dead filters", "dead channels", "one a filter"))
     return Case(spec, random_weight(spec, density, structure, seed, integers), seed, integers)
+
+
+def random_vector_case(choose: Choose) -> Case:
+    """A case whose weight has vectors of filters that share their zeros."""
+    spec, length = random_spec(choose), choose((8, 4, 16, 32))
+    spec = replace(spec, k=spec.groups * length * choose((1, 2, 4)))
+    channels = max(1, min(spec.c // spec.groups, 4 * MAX_WEIGHTS // (spec.k * spec.r * spec.s)))
+    spec, integers = replace(spec, c=channels * spec.groups), choose((True, False))
+    seed = choose(range(2**16))
+    return Case(spec, vector_weight(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
+
+
+def vector_weight(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
+    """A weight (K, C / groups, R, S) float32 of this density whose every `length` filters share their zeros."""
+    full = random_weight(spec, 1.0, "unstructured", seed, integers)
+    mask = np.random.default_rng(seed).random((spec.k // length, *spec.weight_shape[1:])) < density
+    return full * mask.repeat(length, axis=0)
 
 
 def random_weight(spec: ConvSpec, density: float, structure: str, seed: int, integers: bool) -> np.ndarray:

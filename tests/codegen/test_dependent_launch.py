@@ -16,6 +16,7 @@ from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.schedules import find_space, make_kernel
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
@@ -117,7 +118,7 @@ def test_kernels_that_start_early_see_what_the_ones_before_wrote(recorded: bool)
     if recorded:
         buffers[0].copyfrom(x)
         device.sync()
-        timer = GraphTimer(device, chain, 1)
+        timer = GraphTimer(device, Row([chain]))
         timer.time_us()
         timer.close()
         np.testing.assert_array_equal(buffers[0].numpy(), expected)

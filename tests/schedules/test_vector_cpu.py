@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_convolutions import MAX_WEIGHTS, Case, random_kernel, random_spec, random_weight, run
+from random_convolutions import MAX_WEIGHTS, Case, random_kernel, random_spec, random_weight, run, vector_weight
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -22,13 +22,6 @@ from tvm_sparse.target.resolve import resolve_target
 TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
 LENGTHS = (2, 4, 8, 16)
 WIDE = ConvSpec(1, 160, 10, 10, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
-
-
-def vectors(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
-    """A weight whose every `length` filters share their zeros."""
-    full = random_weight(spec, 1.0, "unstructured", seed, integers)
-    mask = np.random.default_rng(seed).random((spec.k // length, *spec.weight_shape[1:])) < density
-    return full * mask.repeat(length, axis=0)
 
 
 def test_matches_the_reference() -> None:
@@ -44,7 +37,7 @@ def test_matches_the_reference() -> None:
         channels = max(1, min(spec.c // spec.groups, 4 * MAX_WEIGHTS // (spec.k * spec.r * spec.s)))
         spec = replace(spec, c=channels * spec.groups)
         integers = choose((True, False))
-        case = Case(spec, vectors(spec, length, choose((0.1, 0.3, 0.8)), seed, integers), seed, integers)
+        case = Case(spec, vector_weight(spec, length, choose((0.1, 0.3, 0.8)), seed, integers), seed, integers)
         pattern = SparsityPattern.of(case.weight)
         if not pattern.structure.startswith("vector"):
             return
@@ -60,7 +53,7 @@ def test_matches_the_reference() -> None:
 @pytest.mark.parametrize("integers", [True, False])
 def test_channels_in_steps_are_added_up(integers: bool) -> None:
     """Of a group with more channels than the cache holds a step at a time, with epilogue; some steps are empty."""
-    weight = vectors(WIDE, 8, 0.1, 3, integers)
+    weight = vector_weight(WIDE, 8, 0.1, 3, integers)
     weight[:, 64:96] = 0
     case = Case(WIDE, weight, 5, integers)
     spaces = vector_cpu.spaces(WIDE, SparsityPattern.of(weight), TARGET)
@@ -74,7 +67,10 @@ def test_channels_in_steps_are_added_up(integers: bool) -> None:
 def test_agrees_with_unstructured_kernels_exactly(length: int) -> None:
     """The same whole numbers, folded, as compressed rows and in vectors."""
     spec = ConvSpec(2, 12, 9, 11, 32, 3, 3, padding=(1, 0, 1, 2), stride=(2, 1), bias=True, residual=True, relu=True)
-    weight, arguments = vectors(spec, length, 0.2, length, True), reference.random_arguments(spec, 1, integers=True)
+    weight, arguments = (
+        vector_weight(spec, length, 0.2, length, True),
+        reference.random_arguments(spec, 1, integers=True),
+    )
     first, *others = (
         run(make_kernel(name, spec, weight, TARGET), spec, arguments, TARGET)
         for name in ("vector_cpu", "csr_cpu", "folded_cpu")
@@ -89,7 +85,7 @@ def test_tiles_fit_the_registers_and_the_vectors() -> None:
     spec = ConvSpec(1, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))
     for length in (2, 4, 6, 32):
         spec = replace(spec, k=2 * length)
-        pattern = SparsityPattern.of(vectors(spec, length, 0.1, 0, True))
+        pattern = SparsityPattern.of(vector_weight(spec, length, 0.1, 0, True))
         for name in ("x86-64-v4", "x86-64-v3"):
             target = resolve_target({"kind": "llvm", "mcpu": name, "num-cores": 1})
             cpu = CpuInfo.of(target)
@@ -104,7 +100,7 @@ def test_tiles_fit_the_registers_and_the_vectors() -> None:
 
 def test_a_position_is_stored_once_for_its_filters() -> None:
     """As many times fewer offsets as a tile has filters, for the same values."""
-    weight = vectors(WIDE, 8, 0.1, 0, True)
+    weight = vector_weight(WIDE, 8, 0.1, 0, True)
     pattern = SparsityPattern.of(weight)
     space = vector_cpu.spaces(WIDE, pattern, TARGET)[0]
     values, offsets, _ = space.constants(weight)
@@ -117,7 +113,7 @@ def test_a_position_is_stored_once_for_its_filters() -> None:
 def test_infinite_inputs_meet_no_zero_weight() -> None:
     """A pixel that no weight reads may be infinite or NaN."""
     spec = ConvSpec(1, 4, 8, 8, 8, 1, 1)
-    weight = vectors(spec, 8, 1.0, 0, False)
+    weight = vector_weight(spec, 8, 1.0, 0, False)
     weight[:, 2] = 0
     x = np.random.default_rng(0).standard_normal(spec.input_shape).astype(np.float32)
     x[0, 2] = np.inf

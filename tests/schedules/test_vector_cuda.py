@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_emulator import run
-from random_convolutions import Case, random_spec, random_weight
+from random_convolutions import Case, random_spec, random_weight, vector_weight
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda import kernel_library
@@ -33,13 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulated")
 
 
-def vectors(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
-    """A weight whose every `length` filters share their zeros."""
-    full = random_weight(spec, 1.0, "unstructured", seed, integers)
-    mask = np.random.default_rng(seed).random((spec.k // length, *spec.weight_shape[1:])) < density
-    return full * mask.repeat(length, axis=0)
-
-
 def check(case: Case, space: DataSpace, seed: int, folder: Path) -> tuple[int, str]:
     """Compare a random tiling of `space`; filters a warp and whether blocks are clusters."""
     rng = random.Random(seed)
@@ -59,7 +52,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         choose = random.Random(seed).choice
         spec, length, integers = random_spec(choose), choose((4, 8, 16, 32)), choose((True, False))
         spec = replace(spec, k=spec.groups * length * choose((1, 2, 4)))
-        case = Case(spec, vectors(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
+        case = Case(spec, vector_weight(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
         pattern = SparsityPattern.of(case.weight, spec.groups)
         for space in spaces_of(spec, pattern, TARGET, ["vector_cuda"])[0]:
             met.add(check(case, space, seed, folder))
@@ -68,7 +61,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
 
 def test_agrees_with_unstructured_kernels_exactly(folder: Path) -> None:
     """The same whole numbers, a filter at a time and 4, 8 and 16."""
-    weight = vectors(LAYER, 16, 0.2, 1, True)
+    weight = vector_weight(LAYER, 16, 0.2, 1, True)
     pattern, arguments = SparsityPattern.of(weight), reference.random_arguments(LAYER, 2, integers=True)
     found = []
     for space in (*data_cuda.spaces(LAYER, pattern, TARGET), *vector_cuda.spaces(LAYER, pattern, TARGET)):
@@ -95,7 +88,7 @@ def test_an_infinite_input_meets_no_zero(folder: Path) -> None:
 def test_vectors_take_less_room_than_single_weights() -> None:
     """8 bytes a weight alone, 6, 5 and 4.5 in vectors of 4, 8 and 16, apart from where filters begin."""
     spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
-    weight = vectors(spec, 16, 0.3, 0, True)
+    weight = vector_weight(spec, 16, 0.3, 0, True)
     pattern = SparsityPattern.of(weight)
     for space in vector_cuda.spaces(spec, pattern, TARGET):
         bytes_a_weight = {4: 6, 8: 5, 16: 4.5}[space.shared]
@@ -106,7 +99,7 @@ def test_vectors_take_less_room_than_single_weights() -> None:
 
 def test_one_function_serves_every_weight_of_a_shape() -> None:
     """Nothing of a weight is in the code."""
-    one, other = (vectors(LAYER, 8, 0.2, seed, True) for seed in (1, 2))
+    one, other = (vector_weight(LAYER, 8, 0.2, seed, True) for seed in (1, 2))
     space = find_space("vector_cuda:filters8", LAYER, SparsityPattern.of(one), TARGET)
     kernels = [make_kernel("vector_cuda:filters8", LAYER, each, TARGET, space.starts()[0]) for each in (one, other)]
     assert kernels[0].func.script() == kernels[1].func.script()
@@ -118,7 +111,7 @@ def test_what_it_is_not_for_is_said() -> None:
     weight = random_weight(LAYER, 0.1, "unstructured", 0, False)
     with pytest.raises(NotApplicable, match="the zeros are unstructured; it is for filters that share"):
         vector_cuda.spaces(LAYER, SparsityPattern.of(weight), TARGET)
-    pattern = SparsityPattern.of(vectors(LAYER, 8, 0.1, 0, True))
+    pattern = SparsityPattern.of(vector_weight(LAYER, 8, 0.1, 0, True))
     with pytest.raises(NotApplicable, match="has no clusters"):
         vector_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": "sm_86"}))
 

@@ -19,7 +19,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
 from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
-from tvm_sparse.scheduling.space import divisors, nearest
+from tvm_sparse.scheduling.space import HandMadeSpace, divisors, nearest
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
@@ -70,6 +70,26 @@ def test_a_name_without_a_variant_is_the_first_space(name):
     first = spaces_of(SPEC, PATTERN, TARGET, [name])[0][0]
     assert find_space(name, SPEC, PATTERN, TARGET).name == first.name
     assert find_space(first.name, SPEC, PATTERN, TARGET).name == first.name
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_no_decision_is_lost_where_metaschedule_simplifies(target):
+    """It drops samples that nothing depends on, as it mutates a candidate."""
+    vectors = WEIGHT[::4].repeat(4, axis=0)
+    # More channels than a CPU's cache holds at a time, so that there is more to decide.
+    wide = np.zeros((8, 160, 3, 3), np.float32)
+    wide[::2] = np.random.default_rng(0).random(wide[::2].shape) < 0.1
+    cases = [(SPEC, WEIGHT), (SPEC, vectors), (ConvSpec(1, 160, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1)), wide)]
+    met = set()
+    for spec, weight in cases:
+        for each in spaces_of(spec, SparsityPattern.of(weight), resolve_target(target))[0]:
+            if isinstance(each, HandMadeSpace):
+                sch, again = each.scheduled(), Schedule(each.func)
+                sch.trace.simplified(remove_postproc=True).apply_to_schedule(again, remove_postproc=False)
+                assert each.decisions_of(again) == each.decisions_of(sch)
+                met |= {(each.schedule, name) for name in each.choices}
+    assert {("csr_cpu", "order"), ("vector_cpu", "order")} <= met or target == "cuda"
+    assert len(met) > 10
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

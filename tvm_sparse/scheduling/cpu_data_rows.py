@@ -177,7 +177,7 @@ class DataRowSpace(HandMadeSpace):
         block, group, vector, *step = sch.get_loops(conv)[(-4 if self.steps > 1 else -3) :]
         # A step has few positions a tile, and its weights lie in the level-2 cache either way.
         usual = Order.FILTERS_INSIDE if step else Order.PIXELS_INSIDE
-        order = choose.one_of("order", Order, usual)
+        order = self.decide(sch, choose, "order", Order, usual)
         filters_inside = int(sch.get(order)) == Order.FILTERS_INSIDE
         sch.reorder(*step, *([group, vector, block] if filters_inside else [block, group, vector]))
 

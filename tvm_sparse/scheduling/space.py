@@ -191,6 +191,15 @@ class HandMadeSpace(Space):
         """Apply the schedule so that MetaSchedule may sample its decisions anew."""
         self.apply(sch, Choose(sch, f"schedule {self.name}"))
 
+    def decide(self, sch: Schedule, choose: Choose, name: str, candidates: Iterable[int], default: int) -> Any:
+        """Ask for a decision that no step of the schedule takes as an argument, and note it in the schedule.
+
+        MetaSchedule drops samples that nothing depends on.
+        """
+        value = choose.one_of(name, candidates, default)
+        sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
+        return value
+
     def scheduled(self, decisions: Decisions | None = None) -> Schedule:
         if decisions is not None and not isinstance(decisions, dict):
             raise BuildError(f"schedule {self.name}", "takes decisions by name", type(decisions).__name__, "an object")
@@ -223,11 +232,6 @@ class WrittenSpace(HandMadeSpace):
 
     Its `apply` does nothing but `decide`.
     """
-
-    def decide(self, sch: Schedule, choose: Choose, name: str, candidates: Iterable[int], default: int) -> None:
-        """Ask for a decision, and note it in the schedule: MetaSchedule drops samples that nothing depends on."""
-        value = choose.one_of(name, candidates, default)
-        sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
