@@ -19,6 +19,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.csr import (
+    by_row,
     csr_function,
     epilogue_reads,
     new_buffer,
@@ -134,12 +135,8 @@ class ImagesSpace(HandMadeSpace):
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The rows of one tile of inputs after the other."""
         values, offsets, rows = stretch(weight, places_of_pixel(self.spec))
-        counts = np.diff(rows)
-        filters = np.repeat(np.arange(self.spec.k), counts)
-        places = offsets[: filters.size] // TILE * self.spec.k + filters
-        order = np.argsort(places, kind="stable")
-        in_row = np.bincount(places, minlength=self.tiles * self.spec.k)
-        tiled = np.concatenate([[0], np.cumsum(in_row)]).astype(np.int32)
+        filters = np.repeat(np.arange(self.spec.k), np.diff(rows))
+        order, tiled = by_row(offsets[: filters.size] // TILE * self.spec.k + filters, self.tiles * self.spec.k)
         # One element stays where there is no non-zero.
         order = order if order.size else np.zeros(1, int)
         return values[order], (offsets[order] % TILE).astype(np.uint8), tiled

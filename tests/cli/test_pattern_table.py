@@ -82,4 +82,4 @@ def test_the_tables(capsys):
     show_patterns(pattern_document([layer()], 0.9, TARGET), Console(width=200))
     text = capsys.readouterr().out
     assert "share of 0.9 zeros" in text and "slice64cr+vector8" in text
-    assert "Nothing estimates kernels that skip whole vectors" in text
+    assert "What kernels gain that skip whole vectors" in text

@@ -83,6 +83,11 @@ def random_inputs(compiled: AnyModel, seed: int) -> list[np.ndarray]:
     return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in compiled.signature.inputs]
 
 
+def as_stored(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> list[np.ndarray]:
+    """Inputs in other types, such as those of the model's file; exact in float32 where they are of half precision."""
+    return [stored(value, dtype) for value, dtype in zip(inputs, dtypes, strict=True)]
+
+
 def outputs_of(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs as arrays, in a list also where there is one."""
     result = caller(compiled, inputs)()

@@ -117,6 +117,6 @@ def show_patterns(document: dict[str, Any], console: Console) -> None:
     console.print(
         Text(
             f"Estimated for {amount} zeros at any places: {sparse_us:.4g} us instead of {dense_us:.4g}. "
-            "Nothing estimates kernels that skip whole vectors or slices: measure these."
+            "What kernels gain that skip whole vectors or slices is not in it: measure these."
         )
     )

@@ -9,7 +9,7 @@ import numpy as np
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded
-from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structure import Structure, vector_length
 from tvm_sparse.conv.structured_mask import structured_mask
 
 
@@ -46,7 +46,7 @@ def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generato
         return (ranks < n).reshape(spec.weight_shape)
     if structure == "filters" or structure.startswith("slice") or structure.endswith("p"):
         return _permutable_mask_like(spec, pattern, rng)
-    length = int(structure.removeprefix("vector")) if structure.startswith("vector") else 1
+    length = vector_length(structure)
     blocks = np.zeros((k // length, channels, r, s), bool)
     live_rows = rng.permutation(k // length)[pattern.dead_filters // length :]
     live_channels = rng.permutation(channels)[pattern.dead_channels :]

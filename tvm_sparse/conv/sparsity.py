@@ -1,13 +1,12 @@
 """SparsityPattern: what the zeros of one weight look like, and the digests that identify it."""
 
 import hashlib
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structure import Structure, vector_length
 
 
 def digest(array: np.ndarray) -> str:
@@ -40,8 +39,7 @@ class SparsityPattern:
     @property
     def vector(self) -> int:
         """Output channels side by side that share each non-zero; 1 where they do not."""
-        match = re.search(r"vector(\d+)$", self.structure)
-        return int(match[1]) if match else 1
+        return vector_length(self.structure)
 
     @classmethod
     def of(cls, weight: np.ndarray, groups: int = 1) -> "SparsityPattern":

@@ -30,7 +30,14 @@ LEAST_ROW, LEAST_PERMUTED = 16, 4
 
 _VECTOR = re.compile(r"vector(\d{1,3})(p?)")
 _SLICES = re.compile(r"slice(\d{1,4})(cr?)(?:p|\+vector(\d{1,3}))?")
+_SIDE_BY_SIDE = re.compile(r"(?:slice\w+\+)?vector(\d+)")
 NAMES = "unstructured, vector16, vector16p, slice64c, slice64cr, slice64cr+vector8, 2:4, filters, channels"
+
+
+def vector_length(name: str) -> int:
+    """Output channels side by side that share each non-zero in a structure of that name; 1 where they do not."""
+    match = _SIDE_BY_SIDE.fullmatch(name)
+    return int(match[1]) if match else 1
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
+from tvm_sparse.scheduling.csr import by_row, csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 
 
@@ -143,10 +143,7 @@ class DataRowSpace(HandMadeSpace):
         _, offsets, _ = stretch(weight[:: tile.filters], self.packed.places())
         block, c, r, s = np.nonzero(weight[:: tile.filters])
         values = weight.reshape(self.blocks, tile.filters, *weight.shape[1:])[block, :, c, r, s].astype(np.float32)
-        row = c // tile.channels * self.blocks + block
-        order = np.argsort(row, kind="stable")
-        ends = np.cumsum(np.bincount(row, minlength=self.blocks * self.steps))
-        rows = np.concatenate([[0], ends]).astype(np.int32)
+        order, rows = by_row(c // tile.channels * self.blocks + block, self.blocks * self.steps)
         # One element stays where there is no non-zero.
         return (values[order].ravel(), offsets[order], rows) if order.size else (np.zeros(1, "f4"), offsets, rows)
 

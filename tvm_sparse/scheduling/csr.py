@@ -34,10 +34,19 @@ def stretch(weight: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
     k, channels = weight.shape[:2]
     filters, c, r, s = np.nonzero(weight)
     first_channel = filters // (k * channels // places.shape[0]) * channels
-    rows = np.concatenate([[0], np.cumsum(np.bincount(filters, minlength=k))]).astype(np.int32)
+    _, rows = by_row(filters, k)
     values, offsets = weight[filters, c, r, s], places[first_channel + c, r, s].astype(np.int32)
     padding = (0, max(0, 1 - values.size))
     return np.pad(values.astype(np.float32), padding), np.pad(offsets, padding), rows
+
+
+def by_row(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The order in which elements of these `rows` (n,) come row after row, and where each of `count` rows begins then.
+
+    The latter are row pointers, int32 (count + 1,).
+    """
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]).astype(np.int32)
+    return np.argsort(rows, kind="stable"), pointers
 
 
 def require_one_pixel(spec: ConvSpec) -> None:

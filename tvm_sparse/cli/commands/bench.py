@@ -13,7 +13,6 @@ from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.kernel_selection import all_dense, decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
-from tvm_sparse.conv.storage import stored
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
@@ -58,7 +57,7 @@ def _contenders(
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
     baseline = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
     if baseline is not None:
-        given = [stored(value, dtype) for value, dtype in zip(inputs, prepared.inputs, strict=True)]
+        given = common.as_stored(inputs, prepared.inputs)
         common.check_agreement(f"{arguments.model} in ONNX Runtime", baseline(given), expected, dtypes=dtypes)
         contenders[ONNX_RUNTIME] = lambda: baseline(given)
     return contenders

@@ -20,7 +20,7 @@ from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -83,11 +83,10 @@ def _in_float32(arguments: argparse.Namespace, target: Target, log: TuningLog) -
 
 def _accuracy(compiled: CompiledModel, float32: CompiledModel, inputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     """How near the outputs come to those in float32, on all samples; both models hold these exactly."""
-    found, expected = [], []
+    found, expected, dtypes = [], [], [spec.dtype for spec in float32.signature.inputs]
     for batch in _batches(compiled, inputs):
         found.append(common.outputs_of(compiled, batch))
-        pairs = zip(batch, float32.signature.inputs, strict=True)
-        expected.append(common.outputs_of(float32, [stored(value, spec.dtype) for value, spec in pairs]))
+        expected.append(common.outputs_of(float32, common.as_stored(batch, dtypes)))
     names = [spec.name for spec in compiled.signature.outputs]
     joined = ([np.concatenate(each) for each in zip(*parts, strict=True)] for parts in (found, expected))
     return accuracies(names, *joined)
@@ -125,12 +124,7 @@ def _baseline(arguments: argparse.Namespace, prepared: PreparedModel) -> tuple[s
         return None, None, "compared with the float64 reference only; pip install onnxruntime to compare with that too"
     specs = {layer.name: layer.spec for layer in prepared.layers}
     runtime = OnnxRuntime(path, dict(arguments.input_shape), specs)
-    return "onnxruntime", lambda inputs: runtime.run(_as_in_file(prepared, inputs)), ""
-
-
-def _as_in_file(prepared: PreparedModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Inputs of the types that the model has in its file; exact in float32 where it was cast to half precision."""
-    return [stored(value, dtype) for value, dtype in zip(inputs, prepared.inputs, strict=True)]
+    return "onnxruntime", lambda inputs: runtime.run(common.as_stored(inputs, prepared.inputs)), ""
 
 
 def _torch(path: Path, prepared: PreparedModel) -> Baseline:
@@ -143,7 +137,7 @@ def _torch(path: Path, prepared: PreparedModel) -> Baseline:
 
     def call(inputs: Sequence[np.ndarray]) -> Trace:
         # NumPy's bfloat16 is not torch's; TVM knows both.
-        tensors = [torch.from_dlpack(tvm.runtime.tensor(value)) for value in _as_in_file(prepared, inputs)]
+        tensors = [torch.from_dlpack(tvm.runtime.tensor(value)) for value in common.as_stored(inputs, prepared.inputs)]
         with torch.no_grad():
             result = module(*tensors)
         leaves = torch.utils._pytree.tree_leaves(result)
