@@ -28,6 +28,7 @@ from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
+from tvm_sparse.compiler.schedule_loops import schedule_loops
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.schedule_mean import schedule_mean
 from tvm_sparse.compiler.verify import verify
@@ -250,7 +251,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     backend = cpu_generic if is_cpu else cuda
     legalize = backend.legalize_passes(target)
     if is_cpu:
-        legalize.append(schedule_matmul)
+        legalize += [schedule_matmul, schedule_loops]
     else:
         # Before the last, which schedules what is left.
         legalize[-1:-1] = [schedule_gemm, schedule_mean]
