@@ -250,6 +250,17 @@ def test_dense_kernels_give_way_in_turn(on_host, prepared, log):
     assert [each.record is not None for each in steps] == [True, True, False, False]
 
 
+def test_without_a_record_a_dense_layer_runs_in_what_is_allowed(on_host, prepared):
+    """TF32 where the user allows it, as torch does by default."""
+    layer = prepared.layers[0]
+    for allow_tf32, expected in ((False, "dense_cudnn"), (True, TF32)):
+        (decision,) = decide([layer], HOST, None, allow_tf32)
+        assert (decision.schedule, decision.record, decision.transferred) == (expected, None, True)
+        assert to_dense(decision, HOST, "this is a test").schedule == "dense_cpu"
+    compiled = build_model.build(prepared, decide(prepared.layers, HOST, None, allow_tf32=True), HOST)
+    assert [row["schedule"] for row in compiled.report()] == [TF32] * 2
+
+
 def test_tf32_is_verified_and_checked_by_its_bound(on_host, prepared, log, monkeypatch):
     """Imported records say nothing of their error, so that their kernels are verified when a model is built."""
     for layer in prepared.layers:

@@ -31,13 +31,11 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if not all(_is_plain(sch, each) for each in blocks):
         return None
-    for block in blocks[:-1]:
-        users = sch.get_consumers(block)
-        # Of a value that several elements need it would be computed again.
-        if _is_map(sch, block) and users and all(_extents(sch, each) == _extents(sch, block) for each in users):
-            sch.compute_inline(block)
-    left = [each for each in sch.get_child_blocks(sch.get_sblock("root")) if not _is_padding(sch, each)]
-    is_parallel = [_run_in_parallel(sch, each) for each in left]
+    try:
+        is_parallel = [_run_in_parallel(sch, each) for each in blocks if not _is_padding(sch, each)]
+    except s_tir.ScheduleError:
+        # What TVM cannot prove to be independent stays as it is.
+        return None
     return sch.mod["main"].with_attr("tirx.is_scheduled", True) if any(is_parallel) else None
 
 
@@ -71,8 +69,8 @@ def _is_plain(sch: s_tir.Schedule, block: SBlockRV) -> bool:
 
 
 def _is_padding(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether it is a pool's input with a border, which other loops read."""
-    return sch.get(block).name_hint.startswith("pad_temp") and bool(sch.get_consumers(block))
+    """Whether it is a pool's input with a border, which one other block of loops reads."""
+    return sch.get(block).name_hint.startswith("pad_temp") and len(sch.get_consumers(block)) == 1
 
 
 def _is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
