@@ -108,10 +108,12 @@ def test_a_jump_over_a_bad_choice():
 
 def test_the_convolutions_of_a_model_are_seen():
     net = network()
+    net[4].eval()
     specs = layer_specs(net, X, prunable(net))
     assert specs["2"] == [ConvSpec(1, 16, 32, 32, 64, 3, 3, padding=(1, 1, 1, 1))]
     assert specs["5"] == [ConvSpec(1, 64, 4, 4, 96, 3, 3, (2, 2), (1, 0, 1, 0), groups=2)]
     assert specs["8"] == [ConvSpec(1, 96, 1, 1, 32, 1, 1)]
+    assert [part.training for part in net] == [index != 4 for index in range(len(net))]
     assert net.training and not net[2]._forward_pre_hooks
 
 

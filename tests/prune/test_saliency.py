@@ -51,3 +51,9 @@ def test_mistakes_are_one_sentence():
         prune.magnitude(small(), ["nonsense"])
     with pytest.raises(UsageError, match="no layer to prune"):
         prune.magnitude(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    unused = small()
+    unused.add_module("4", nn.Linear(2, 2))
+    unused.forward = lambda x: unused[3](unused[2](unused[1](unused[0](x))))
+    with pytest.raises(UsageError, match=r"layer 4: the loss does not depend on it; leave it out of names"):
+        prune.taylor(unused.train(), [(torch.randn(4, 1, 1, 1), torch.randint(2, (4,)))])
+    assert unused.training

@@ -5,7 +5,7 @@ from typing import Any
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.prune.layers import weight_of
+from tvm_sparse.prune.layers import evaluating, weight_of
 
 
 def layer_specs(model: Any, example: Any, layers: dict[str, Any]) -> dict[str, list[ConvSpec]]:
@@ -23,12 +23,10 @@ def layer_specs(model: Any, example: Any, layers: dict[str, Any]) -> dict[str, l
         return lambda layer, inputs: found[name].append(_spec(layer, inputs[0].shape))
 
     hooks = [layer.register_forward_pre_hook(noting(name)) for name, layer in layers.items()]
-    was_training = model.training
     try:
-        with torch.no_grad():
-            model.eval()(*(example if isinstance(example, tuple) else (example,)))
+        with torch.no_grad(), evaluating(model):
+            model(*(example if isinstance(example, tuple) else (example,)))
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     for name, specs in found.items():

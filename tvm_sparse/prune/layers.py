@@ -1,5 +1,7 @@
 """The layers of a torch model that can be pruned, and their weights as those of convolutions."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -63,3 +65,15 @@ def mask_of(layer: Any) -> np.ndarray:
     """The mask (K, C / groups, R, S) bool that pruning has given a layer so far; True everywhere where it has not."""
     mask = getattr(layer, "weight_mask", None)
     return as_convolution(weight_of(layer) * 0 + 1 if mask is None else mask) != 0
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """`model` in eval mode; afterwards each part is in its own mode again, such as a batch norm that was frozen."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training

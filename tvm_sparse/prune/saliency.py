@@ -5,7 +5,7 @@ from typing import Any
 
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.prune.layers import prunable, weight_of
+from tvm_sparse.prune.layers import evaluating, prunable, weight_of
 
 
 def magnitude(model: Any, names: list[str] | None = None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def taylor(
     Raises
     ------
     UsageError
-        There are no batches, or a name is of no layer.
+        There are no batches, a name is of no layer, or the loss does not depend on one.
     """
     torch = require("torch", "torch")
     loss = loss or torch.nn.functional.cross_entropy
@@ -46,14 +46,15 @@ def taylor(
     # What is learned is behind the mask of a pruned layer.
     leaves = [getattr(layer, "weight_orig", layer.weight) for layer in layers.values()]
     sums = [torch.zeros_like(leaf) for leaf in leaves]
-    batches, was_training = 0, model.training
-    model.eval()
-    for x, y in data:
-        batches += 1
-        gradients = torch.autograd.grad(loss(model(x), y), leaves)
-        for each, leaf, gradient in zip(sums, leaves, gradients, strict=True):
-            each.add_((leaf.detach() * gradient).abs())
-    model.train(was_training)
+    batches = 0
+    with evaluating(model):
+        for x, y in data:
+            batches += 1
+            gradients = torch.autograd.grad(loss(model(x), y), leaves, allow_unused=True)
+            for name, each, leaf, gradient in zip(layers, sums, leaves, gradients, strict=True):
+                if gradient is None:
+                    raise UsageError(f"layer {name}", "the loss does not depend on it", hint="leave it out of names")
+                each.add_((leaf.detach() * gradient).abs())
     if not batches:
         raise UsageError("saliency", "there are no batches", hint="give (x, y) pairs")
     return {name: each / batches for name, each in zip(layers, sums, strict=True)}
