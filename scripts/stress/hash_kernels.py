@@ -25,6 +25,7 @@ from tvm_sparse.logs.record_codec import CHECKSUM
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.scheduling.schedule_names import is_compiled
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.resolve import resolve_target
 
@@ -76,12 +77,15 @@ def line_of(line: str) -> str:
     return f"{json.loads(line)[CHECKSUM]} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def lines() -> list[str]:
-    """One line a record, sorted."""
+def lines(checksums: set[str] | None = None) -> list[str]:
+    """One line a record that has code of its own, sorted; with `checksums` of these records alone."""
     folder = Path(str(resources.files("tvm_sparse.tuning_logs")))
     records = [record for path in folder.rglob("*.jsonl*") for record in TuningLog(path).records]
     # Large ones first, so that no core waits for one of them alone.
-    jobs = [record.to_line() for record in sorted(records, key=lambda record: -record.pattern.nnz)]
+    large_first = sorted(records, key=lambda record: -record.pattern.nnz)
+    jobs = [record.to_line() for record in large_first if is_compiled(record.schedule)]
+    if checksums is not None:
+        jobs = [line for line in jobs if json.loads(line)[CHECKSUM] in checksums]
     with Pool(available_cores(), maxtasksperchild=20) as pool:
         return sorted(pool.imap_unordered(line_of, jobs))
 
@@ -92,14 +96,19 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="file to write")
     parser.add_argument("--check", type=Path, metavar="FILE", help="compare with an earlier output")
     arguments = parser.parse_args()
-    found = lines()
+    if arguments.check is None:
+        found = lines()
+    else:
+        before = {line for line in arguments.check.read_text().splitlines() if not line.startswith("#")}
+        # Later records are no matter of the file's; of those that ship no longer nothing is known.
+        found = lines({line.split()[0] for line in before})
     if arguments.output:
         arguments.output.write_text("\n".join(found) + "\n")
     if arguments.check is None:
         return 0
-    before = {line for line in arguments.check.read_text().splitlines() if not line.startswith("#")}
-    changed = sorted(before ^ set(found))
-    print("\n".join([*changed, f"{len(before & set(found))} of {len(before | set(found))} kernels are the same"]))
+    changed = sorted(set(found) - before)
+    same = f"{len(found) - len(changed)} of {len(found)} kernels are the same"
+    print("\n".join([*changed, f"{same}, {len(before) - len(found)} records ship no longer"]))
     return 1 if changed else 0
 
 
