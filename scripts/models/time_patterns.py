@@ -44,7 +44,7 @@ def _sum(times_us: list[float | None]) -> float | None:
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:
-    """Network, pattern, share of zeros and microseconds; first of each network ``dense``, whose share is empty."""
+    """Network, pattern, share of zeros and microseconds; last of each network ``dense``, whose share is empty."""
     target, log = resolve_target(given.target), TuningLog(given.log)
     for name in given.models.split(","):
         for batch in map(int, given.batches.split(",")):

@@ -73,10 +73,6 @@ def _is_padding(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     return sch.get(block).name_hint.startswith("pad_temp") and len(sch.get_consumers(block)) == 1
 
 
-def _is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    return _spatial(sch, block) == len(sch.get(block).iter_vars)
-
-
 def _spatial(sch: s_tir.Schedule, block: SBlockRV) -> int:
     return [each.iter_type for each in sch.get(block).iter_vars].count(_SPATIAL)
 
