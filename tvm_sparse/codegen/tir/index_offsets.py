@@ -78,23 +78,17 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
     if isinstance(e, Var):
         grid = next((g for v, g in grids.items() if v.same_as(e)), None)
         return (e, 0) if grid is None else (None, grid)
-    found = variables([e])
-    if found and not any(v.same_as(u) for v in found for u in grids):
-        return e, 0
-    if isinstance(e, tirx.Cast):
-        inner = _split(e.value, grids)
-        if inner is None:
-            return None
-        base, offsets = inner
-        return (None if base is None else tirx.Cast(e.ty.dtype, base)), offsets
     operation = _BINARY.get(type(e))
     if operation is None:
-        return None if found else (e, 0)
+        return _split_other(e, grids)
     left, right = _split(e.a, grids), _split(e.b, grids)
     if left is None or right is None:
         return None
     if left[0] is None and right[0] is None:
         return None, operation(left[1], right[1])
+    if not np.ndim(left[1]) and not np.ndim(right[1]):
+        # Free of loops, whose offsets are arrays.
+        return e, 0
     if isinstance(e, (tirx.Add, tirx.Sub)):
         return _outer_sum(e, left[0], right[0]), operation(left[1], right[1])
     if isinstance(e, tirx.Mul):
@@ -102,6 +96,20 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
             if other is None and np.ndim(factor) == 0:
                 return base * int(factor), offsets * int(factor)
     return None
+
+
+def _split_other(e: tirx.Expr, grids: dict) -> tuple | None:
+    """The same of an expression that is no binary one."""
+    found = variables([e])
+    if found and not any(v.same_as(u) for v in found for u in grids):
+        return e, 0
+    if not isinstance(e, tirx.Cast):
+        return None if found else (e, 0)
+    inner = _split(e.value, grids)
+    if inner is None:
+        return None
+    base, offsets = inner
+    return (None if base is None else tirx.Cast(e.ty.dtype, base)), offsets
 
 
 def _outer_sum(e: tirx.Add | tirx.Sub, left: tirx.Expr | None, right: tirx.Expr | None) -> tirx.Expr:
