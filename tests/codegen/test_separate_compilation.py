@@ -60,7 +60,9 @@ def joined(units: list[TranslationUnit]) -> str:
     storage, count = re.search(r'extern "C" \{ __shared__ (size_t \w+\[(\d+)\]); \}\n', main).group(0, 2)
     source = re.sub(r"\n#define tvm_sparse_prefetch_code(?:.*\\\n)*.*\n", "\n", main.replace(storage, ""))
     kernel = re.search(r'^extern "C" __device__', source, re.MULTILINE).start()
-    text = source[:kernel] + f"static size_t tvm_sparse_arguments[{count}];\n" + "".join(functions) + source[kernel:]
+    read = "template <typename T> static T tvm_sparse_read(const T* at) { return *at; }\n"
+    head = f"{source[:kernel]}{read}static size_t tvm_sparse_arguments[{count}];\n"
+    text = head + "".join(functions) + source[kernel:]
     for found, emulated in (
         ('extern "C" __device__ __noinline__ __attribute__((noreturn))', "static"),
         ('asm volatile("exit;");', ""),

@@ -12,6 +12,7 @@ What a call costs is kept away from the code that matters:
   in registers has fewer left than a kernel, which reads them from constant memory when it needs them; so what is used
   behind the last barrier only is read there.
 * Pointers are marked as global memory's, as a kernel's are: through others, loads and stores are slower.
+* Bias and residual are read as what nothing writes to, as a kernel's pointers have it (`read_once`).
 
 Launch bounds do not reach a function of another translation unit; the same limit is given as a number of registers.
 
@@ -28,6 +29,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
 
 from tvm_sparse.codegen.cuda.dependent_launch import WAIT
+from tvm_sparse.codegen.cuda.read_once import DEFINITION, read_once
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -95,7 +97,9 @@ def split(source: str) -> list[TranslationUnit]:
     declared = max(len(kernel.parameters) for kernel in large)
     storage = f"__shared__ size_t {_ARGUMENTS}[{declared}]; }}\n"
     units = [
-        TranslationUnit(f'{shared}extern "C" {{ extern {storage}{text}', (f"-maxrregcount={kernel.registers}",))
+        TranslationUnit(
+            f'{shared}{DEFINITION}extern "C" {{ extern {storage}{text}', (f"-maxrregcount={kernel.registers}",)
+        )
         for kernel in large
         for text in _grouped([kernel.function(number) for number in range(len(kernel.regions))])
     ]
@@ -167,6 +171,7 @@ class _Kernel:
                 pointers.append(f"  {kind}* __restrict__ {name} = {value};\n")
             else:
                 macros.append((name, value))
+                code = read_once(code, kind, name)
         return "".join(
             [
                 *(f"#define {name} {value}\n" for name, value in macros),
