@@ -23,8 +23,8 @@ from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Threads of a block at most.
 MAX_THREADS = 768
-# Accumulators of a thread at most; more spill.
-ACCUMULATORS = 64
+# Accumulators of a thread at most; with twice as many there are no registers for anything else.
+ACCUMULATORS = 128
 # Registers that a thread needs beside its accumulators: fewer than this and accumulators spill.
 OTHER_REGISTERS = 14
 # Registers that addresses and copies take in any kernel.
