@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 # Tests start processes of their own, which need what they share too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -34,5 +36,8 @@ def pytest_runtest_setup(item):
         return
     import tvm
 
+    # A crash then says which line of Python it came from, which TVM's own handler does not.
+    faulthandler.disable()
+    faulthandler.enable(file=item.config.stash[fault_handler_stderr_fd_key])
     if not tvm.cuda(0).exist:
         pytest.skip("needs an NVIDIA GPU that TVM can use, but tvm.cuda(0) does not exist")

@@ -31,6 +31,7 @@ from tvm_sparse.compiler.schedule_gemm import schedule_gemm
 from tvm_sparse.compiler.schedule_loops import schedule_loops
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.schedule_mean import schedule_mean
+from tvm_sparse.compiler.schedule_rest import schedule_rest
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
@@ -255,6 +256,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     else:
         # Before the last, which schedules what is left.
         legalize[-1:-1] = [schedule_gemm, schedule_mean]
+        legalize.append(schedule_rest)
     dispatch, lower, finalize = (
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
