@@ -21,6 +21,7 @@ from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
+from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
@@ -254,9 +255,8 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     if is_cpu:
         legalize += [schedule_matmul, schedule_loops]
     else:
-        # Before the last, which schedules what is left.
-        legalize[-1:-1] = [schedule_gemm, schedule_mean]
-        legalize.append(schedule_rest)
+        # In the place of the last, which is TVM's own schedules.
+        legalize[-1:] = [schedule_gemm, schedule_mean, default_schedules(), schedule_rest]
     dispatch, lower, finalize = (
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
