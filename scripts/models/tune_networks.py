@@ -1,9 +1,11 @@
 """Tune the networks of bench_gpu.py, with their own weights, into a log; run it again to continue.
 
 python scripts/models/tune_networks.py --models resnet50,vgg16 --batches 1,64 --densities 0.1,0.2 -o tuning.jsonl
+python scripts/models/tune_networks.py --models resnet50 --batches 64 --layers h7w7 --trials 4 -o deep.jsonl
 """
 
 import argparse
+import re
 from itertools import product
 from pathlib import Path
 
@@ -33,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
     parser.add_argument("--patterns", default="unstructured", help="of the zeros (default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, help="of all tensors (default: float32)")
+    parser.add_argument("--layers", default="", metavar="REGEX", help="only convolutions in whose key this is found")
     parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
     parser.add_argument("--starts", type=Path, nargs="*", default=[], metavar="LOG", help="logs whose decisions to try")
     parser.add_argument("--trials", type=int, default=16, help="candidates a layer (default: %(default)s)")
@@ -61,7 +64,7 @@ def main() -> None:
             for name, pattern in product(given.models.split(","), given.patterns.split(",")):
                 module = torch_models.network(name, density, pattern=pattern)
                 prepared = prepare(module, torch_models.images(batch), None, None, given.dtype)
-                tasks += session.tasks_of(prepared.layers)
+                tasks += [each for each in session.tasks_of(prepared.layers) if re.search(given.layers, each.spec.key)]
     target = resolve_target("cuda")
     log, progress = TuningLog(given.output, *given.starts), LiveProgress(progress_console(), limit_s=given.seconds)
     if given.devices:
