@@ -40,6 +40,11 @@ def test_each_element_is_read_once_in_each_scope() -> None:
     assert read_once(CODE, "float", "bias") == READ_ONCE
 
 
+@pytest.mark.parametrize("use", ["if (i < n && bias[i] < 0.0f) {}", "v = (i < n) ? bias[i] : 0.0f;"])
+def test_what_an_expression_guards_is_read_where_it_is(use: str) -> None:
+    assert read_once(f"{use}\n", "float", "bias") == f"{use}\n"
+
+
 @pytest.mark.parametrize("use", ["bias[0] = 1.0f;", "copy(&(bias[4]));", "copy(&bias[4]);", "copy(bias);"])
 def test_what_is_written_or_passed_on_stays(use: str) -> None:
     assert read_once(f"{CODE}{use}\n", "float", "bias") == f"{CODE}{use}\n"

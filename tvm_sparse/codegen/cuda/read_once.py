@@ -19,12 +19,15 @@ template <typename T> __device__ __forceinline__ T {READ}(const T* at) {{
   return value;
 }}
 """
+# A condition inside of an expression.
+_GUARD = re.compile(r"\?|&&|\|\|")
 
 
 def read_once(code: str, kind: str, name: str) -> str:
     """`code` with the elements of `name`, each a `kind`, in variables; `code` itself where it does anything else to it.
 
-    A variable is declared before the line that reads it first, and is seen as far as braces let it.
+    A variable is declared before the line that reads it first, and is seen as far as braces let it. Lines with a
+    condition inside stay as they are: what it guards may lie behind the array's end.
     """
     uses = len(re.findall(rf"\b{name}\b", code))
     if uses != len(re.findall(rf"\b{name}\[", code)) or re.search(rf"^\s*{name}\[|&\(?{name}\[", code, re.MULTILINE):
@@ -34,7 +37,7 @@ def read_once(code: str, kind: str, name: str) -> str:
     scopes: list[dict[str, str]] = [{}]
     for before in code.splitlines(keepends=True):
         line = before
-        for element in _elements(before, name):
+        for element in [] if _GUARD.search(before) else _elements(before, name):
             known = next((scope[element] for scope in reversed(scopes) if element in scope), None)
             if known is None:
                 if line.lstrip().startswith("}"):
