@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.script.ir_builder import IRBuilder
 from tvm.target import Target
-from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
-from tvm_sparse.cudnn.packed_function import NAME as FUNCTION
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
-from tvm_sparse.scheduling.csr import new_buffer, whole
+from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
@@ -37,7 +34,6 @@ TITLES = {
     f"{NAME}:{TF32}": "cuDNN TF32",
     **{f"{NAME}:{variant}": f"cuDNN {dtype}" for dtype, variant in HALF_VARIANTS.items()},
 }
-_FLOAT_BYTES = 4
 
 
 class Layout(IntEnum):
@@ -120,29 +116,7 @@ class CudnnSpace(WrittenSpace):
         return (laid_out, np.zeros(self.spec.k, self.spec.dtype)) if no_bias else (laid_out,)
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
-        spec, plan = self.spec, self._plan(decisions)
-        k, c, r, s = spec.weight_shape
-        shapes = {
-            "x": spec.input_shape,
-            "weight": (k, c, r, s) if plan.layout == "nchw" else (k, r, s, c),
-            "bias": (spec.k,),
-            "residual": spec.output_shape,
-            "y": spec.output_shape,
-        }
-        with IRBuilder() as builder, T.prim_func(s_tir=True):
-            T.func_name("main")
-            arrays = {
-                name: T.arg(name, T.buffer(shapes[name], spec.dtype, layout=None))
-                for name in plan.arguments
-                if name != "scratch"
-            }
-            with T.sblock("root"):
-                # TVM's memory, so that a model plans it with its own.
-                arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
-                T.reads(*(whole(arrays[name]) for name in plan.arguments if name not in ("scratch", "y")))
-                T.writes(whole(arrays["y"]))
-                T.evaluate(T.call_packed(FUNCTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
-        return builder.get().with_attr("tirx.noalias", True)
+        return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         return Plan(self.spec, tf32=self.variant == TF32, **decisions)

@@ -20,7 +20,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded
 from tvm_sparse.cudnn import library
-from tvm_sparse.cudnn.packed_function import CudnnConvolution
+from tvm_sparse.cudnn.packed_function import CudnnCalls
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cudnn, find_space, make_kernel, spaces_of, title_of
@@ -202,7 +202,7 @@ def test_without_cudnn_a_call_is_a_sentence():
     def load():
         raise BuildError("cuDNN", library.NOT_FOUND, hint=library.INSTALL)
 
-    call = CudnnConvolution(load)
+    call = CudnnCalls(load).convolution
     x = tvm_ffi.from_dlpack(np.zeros(4, np.float32))
     with pytest.raises(BuildError, match="cuDNN 9 was not found; pip install"):
         call(x, x, x, x, x, Plan(SPEC, tf32=False, **NCHW).to_text())

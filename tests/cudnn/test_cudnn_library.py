@@ -13,7 +13,7 @@ from random_convolutions import random_case
 
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.api import IDENTITY, RELU, Cudnn, CudnnError
-from tvm_sparse.cudnn.convolution import _strides
+from tvm_sparse.cudnn.convolution import strides_of
 from tvm_sparse.errors import BuildError
 
 # Whatever this machine has.
@@ -139,7 +139,7 @@ def test_nvidias_library_takes_the_descriptors():
         padding = spec.symmetric_padding or (0, 0)
         shape = spec.input_shape if spec.symmetric_padding is not None else spec.padded_shape
         for layout in ("nchw", "nhwc"):
-            x, filters = cudnn.tensor(shape, _strides(shape, layout)), cudnn.filters(spec.weight_shape, layout)
+            x, filters = cudnn.tensor(shape, strides_of(shape, layout)), cudnn.filters(spec.weight_shape, layout)
             convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, layout == "nhwc")
             found = [ctypes.c_int() for _ in range(4)]
             assert output(convolution, x, filters, *map(ctypes.byref, found)) == 0

@@ -21,9 +21,11 @@ from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
+from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, decide, to_dense
+from tvm_sparse.compiler.keep_nhwc import keep_nhwc
+from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
@@ -114,7 +116,7 @@ def compile(
     def compiled(size: int | None) -> CompiledModel:
         with told(progress) as on_progress:
             prepared = prepare(source, example_inputs, shapes, size, dtype)
-            decisions = decide(prepared.layers, resolved, log, allow_tf32, predict)
+            decisions = decide_together(prepared, resolved, log, allow_tf32, predict)
             if strict_nonfinite:
                 decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
             return build(prepared, decisions, resolved, on_progress)
@@ -160,7 +162,7 @@ def _built(
     builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, builder)
-        module = keep_nan(replace_convolutions(prepared.mod, kernels))
+        module = keep_nan(keep_nhwc(replace_convolutions(prepared.mod, kernels)))
         with store.remembered() if store is not None else nullcontext():
             executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target, kernels)
         file = exported(executable) if in_file else None

@@ -7,11 +7,12 @@ from tvm_sparse.cudnn.api import CLIPPED_RELU, IDENTITY, RELU, Cudnn, CudnnError
 from tvm_sparse.cudnn.plan import ALGORITHMS, Plan
 from tvm_sparse.errors import BuildError
 
-_ONE, _ZERO = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
-_Shape = tuple[int, int, int, int]
+# Factors of what is computed and of what lay in the output before.
+ONE, ZERO = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
+Shape = tuple[int, int, int, int]
 
 
-def _strides(shape: _Shape, layout: str = "nchw") -> _Shape:
+def strides_of(shape: Shape, layout: str = "nchw") -> Shape:
     """Of a tensor (N, C, H, W) that is dense in memory, in elements."""
     _, c, h, w = shape
     return (c * h * w, h * w, w, 1) if layout == "nchw" else (h * w * c, 1, w * c, c)
@@ -47,13 +48,16 @@ class Convolution:
     def _describe(self) -> None:
         cudnn, plan, spec = self._cudnn, self._plan, self._plan.spec
         shape = spec.padded_shape if plan.is_padded else spec.input_shape
-        strides = _strides(shape, plan.layout)
+        strides = strides_of(shape, plan.layout)
         top, left = spec.padding[:2] if plan.is_padded else (0, 0)
         dtype = spec.dtype
-        self._x, self._y = (cudnn.tensor(each, _strides(each), dtype) for each in (spec.input_shape, spec.output_shape))
+        self._x, self._y = (
+            cudnn.tensor(each, strides_of(each, plan.outer_layout), dtype)
+            for each in (spec.input_shape, spec.output_shape)
+        )
         # What the convolution reads and writes, and where in the former the input goes.
         self._conv_x = cudnn.tensor(shape, strides, dtype)
-        self._conv_y = cudnn.tensor(spec.output_shape, _strides(spec.output_shape, plan.layout), dtype)
+        self._conv_y = cudnn.tensor(spec.output_shape, strides_of(spec.output_shape, plan.layout), dtype)
         self._inner_x = cudnn.tensor(spec.input_shape, strides, dtype)
         self._inner_bytes = plan.element_bytes * (top * strides[2] + left * strides[3])
         self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
@@ -77,21 +81,21 @@ class Convolution:
         x, y, residual = (at.get(f"staged {name}", at.get(name)) for name in ("x", "y", "residual"))
         assert x is not None and y is not None
         if plan.is_padded:
-            self._call("cudnnSetTensor", self._conv_x, x, _ZERO)
+            self._call("cudnnSetTensor", self._conv_x, x, ZERO)
         if x != at["x"]:
             self._copy(self._x, at["x"], self._inner_x, x + self._inner_bytes)
         if residual is not None and residual != at["residual"]:
             self._copy(self._y, at["residual"], self._conv_y, residual)
         workspace = (ALGORITHMS[plan.algorithm], at["staged workspace"], plan.workspace_bytes)
-        convolution = (_ONE, self._conv_x, x, self._weight, at["weight"], self._convolution, *workspace)
+        convolution = (ONE, self._conv_x, x, self._weight, at["weight"], self._convolution, *workspace)
         if plan.is_fused:
             # What is added: the residual, or nothing, for which cuDNN takes the output.
-            added = (_ONE, self._conv_y, residual) if spec.residual else (_ZERO, self._conv_y, y)
+            added = (ONE, self._conv_y, residual) if spec.residual else (ZERO, self._conv_y, y)
             activation = self._relu if spec.relu else self._identity
             arguments = (*convolution, *added, self._bias, at["bias"], activation, self._conv_y, y)
             self._call("cudnnConvolutionBiasActivationForward", *arguments)
         else:
-            self._call("cudnnConvolutionForward", *convolution, _ZERO, self._conv_y, y)
+            self._call("cudnnConvolutionForward", *convolution, ZERO, self._conv_y, y)
         if y != at["y"]:
             self._copy(self._conv_y, y, self._y, at["y"])
         if not plan.is_fused:
@@ -102,17 +106,17 @@ class Convolution:
     def _add_epilogue(self, at: Mapping[str, int]) -> None:
         spec, y = self._plan.spec, at["y"]
         if spec.bias:
-            self._call("cudnnAddTensor", _ONE, self._bias, at["bias"], _ONE, self._y, y)
+            self._call("cudnnAddTensor", ONE, self._bias, at["bias"], ONE, self._y, y)
         if spec.residual:
-            self._call("cudnnAddTensor", _ONE, self._y, at["residual"], _ONE, self._y, y)
+            self._call("cudnnAddTensor", ONE, self._y, at["residual"], ONE, self._y, y)
         if spec.relu:
             self._activate(y)
 
     def _activate(self, y: int) -> None:
-        self._call("cudnnActivationForward", self._last, _ONE, self._y, y, _ZERO, self._y, y)
+        self._call("cudnnActivationForward", self._last, ONE, self._y, y, ZERO, self._y, y)
 
     def _copy(self, source: int, from_address: int, to: int, to_address: int) -> None:
-        self._call("cudnnTransformTensor", _ONE, source, from_address, _ZERO, to, to_address)
+        self._call("cudnnTransformTensor", ONE, source, from_address, ZERO, to, to_address)
 
     def _call(self, name: str, *arguments: object) -> None:
         self._cudnn.call(name, self._handle, *arguments)

@@ -1,33 +1,42 @@
-"""Convolutions by cuDNN as a function that compiled code calls by its name."""
+"""cuDNN as functions that compiled code calls by their names."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import tvm_ffi
 
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.api import Cudnn, CudnnError
 from tvm_sparse.cudnn.convolution import Convolution
+from tvm_sparse.cudnn.layout_change import LayoutChange, Transposition
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.errors import BuildError
 
-# Its arguments are the arrays that `Plan.arguments` names, then the plan as text.
-NAME = "tvm_sparse.cudnn_convolution"
+# Their arguments are the arrays that `Plan.arguments` or `LayoutChange.arguments` names, then that as text.
+CONVOLUTION, LAYOUT_CHANGE = "tvm_sparse.cudnn_convolution", "tvm_sparse.cudnn_layout_change"
 
 
 @cache
 def register() -> None:
-    """Give TVM the function `NAME`. cuDNN is looked for when it is first called."""
-    tvm_ffi.register_global_func(NAME, CudnnConvolution(lambda: Cudnn(library.load())), override=True)
+    """Give TVM the functions `CONVOLUTION` and `LAYOUT_CHANGE`. cuDNN is looked for when one is first called."""
+    calls = CudnnCalls(lambda: Cudnn(library.load()))
+    tvm_ffi.register_global_func(CONVOLUTION, calls.convolution, override=True)
+    tvm_ffi.register_global_func(LAYOUT_CHANGE, calls.layout_change, override=True)
 
 
-class CudnnConvolution:
-    """Launches convolutions on the stream that TVM considers current, from any thread.
+class _Work(Protocol):
+    """A `Convolution` or a `Transposition`."""
 
-    A GPU's handle and a convolution's descriptors are made by its first call, which must not be captured in a CUDA
-    graph; memory is not allocated at all.
+    def __call__(self, stream: int, addresses: Mapping[str, int]) -> None: ...
+
+
+class CudnnCalls:
+    """Launches work on the stream that TVM considers current, from any thread.
+
+    A GPU's handle and the descriptors of what is called are made by its first call, which must not be captured in a
+    CUDA graph; memory is not allocated at all.
     """
 
     def __init__(self, load: Callable[[], Cudnn]):
@@ -36,9 +45,9 @@ class CudnnConvolution:
         # cuDNN lets one thread at a time use a handle.
         self._lock = threading.Lock()
         self._handles: dict[int, int] = {}
-        self._convolutions: dict[tuple[str, int], tuple[Convolution, tuple[str, ...]]] = {}
+        self._made: dict[tuple[str, int], tuple[_Work, tuple[str, ...]]] = {}
 
-    def __call__(self, *arguments: Any) -> None:
+    def convolution(self, *arguments: Any) -> None:
         """Launch one convolution.
 
         Raises
@@ -46,19 +55,40 @@ class CudnnConvolution:
         BuildError
             There is no cuDNN, or it does not compute this convolution.
         """
+        self._launch(arguments, self._convolution)
+
+    def layout_change(self, *arguments: Any) -> None:
+        """Launch one copy of a tensor in another layout.
+
+        Raises
+        ------
+        BuildError
+            There is no cuDNN, or it fails.
+        """
+        self._launch(arguments, self._transposition)
+
+    def _launch(self, arguments: Any, make: Callable[[str, int], tuple[_Work, tuple[str, ...]]]) -> None:
         *arrays, text = arguments
         device = arrays[0].device
         addresses = [array.data_ptr() for array in arrays]
         stream = tvm_ffi.get_raw_stream(device)
         with self._lock:
             key = (text, device.index)
-            if key not in self._convolutions:
-                self._convolutions[key] = self._prepared(Plan.from_text(text), device.index)
-            convolution, names = self._convolutions[key]
-            convolution(stream, dict(zip(names, addresses, strict=True)))
+            if key not in self._made:
+                self._made[key] = make(text, device.index)
+            work, names = self._made[key]
+            work(stream, dict(zip(names, addresses, strict=True)))
 
-    def _prepared(self, plan: Plan, device: int) -> tuple[Convolution, tuple[str, ...]]:
-        """With what is shared; TVM has made the GPU current on this thread."""
+    def _convolution(self, text: str, device: int) -> tuple[_Work, tuple[str, ...]]:
+        plan = Plan.from_text(text)
+        return Convolution(*self._shared(device), plan), plan.arguments
+
+    def _transposition(self, text: str, device: int) -> tuple[_Work, tuple[str, ...]]:
+        change = LayoutChange.from_text(text)
+        return Transposition(*self._shared(device), change), change.arguments
+
+    def _shared(self, device: int) -> tuple[Cudnn, int]:
+        """The library and a GPU's handle; TVM has made the GPU current on this thread."""
         if self._cudnn is None:
             self._cudnn = self._load()
         if device not in self._handles:
@@ -68,4 +98,4 @@ class CudnnConvolution:
                 hint = "see nvidia-smi for what the GPU does, and tvm-sparse doctor for what is installed"
                 problem = f"version {self._cudnn.version} cannot use the GPU, {error}"
                 raise BuildError("cuDNN", problem, hint=hint) from error
-        return Convolution(self._cudnn, self._handles[device], plan), plan.arguments
+        return self._cudnn, self._handles[device]

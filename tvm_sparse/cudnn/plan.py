@@ -21,18 +21,21 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to compute a convolution whose tensors are NCHW.
+    """One way to compute a convolution.
 
     Parameters
     ----------
     layout
-        In which cuDNN computes; for ``nhwc`` input, residual and output are transposed before and after.
+        In which cuDNN computes.
     algorithm
         A key of `ALGORITHMS`.
     epilogue
         Bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
     tf32
         Whether float32 inputs may be rounded to TF32, for the tensor cores.
+    converts
+        Whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after. Otherwise they
+        are as `layout` says.
     """
 
     spec: ConvSpec
@@ -40,6 +43,7 @@ class Plan:
     algorithm: str
     epilogue: Literal["fused", "apart"]
     tf32: bool
+    converts: bool = True
 
     def to_text(self) -> str:
         """As JSON; `from_text` reads it back."""
@@ -50,6 +54,11 @@ class Plan:
         """The plan that `to_text` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**{**values, "spec": ConvSpec.from_json(values["spec"])})
+
+    @property
+    def outer_layout(self) -> Literal["nchw", "nhwc"]:
+        """Of the arrays that the call takes."""
+        return "nchw" if self.converts else self.layout
 
     @property
     def is_fused(self) -> bool:
@@ -91,9 +100,10 @@ class Plan:
     def scratch(self) -> dict[str, int]:
         """Name -> offset in bytes of what lies in the scratch memory: staged arrays, ``workspace``, and its ``end``."""
         spec, sizes = self.spec, {}
-        if self.layout == "nhwc" or self.is_padded:
+        is_transposed = self.layout != self.outer_layout
+        if is_transposed or self.is_padded:
             sizes["x"] = math.prod(spec.padded_shape if self.is_padded else spec.input_shape)
-        if self.layout == "nhwc":
+        if is_transposed:
             sizes["y"] = math.prod(spec.output_shape)
             if spec.residual and self.is_fused:
                 sizes["residual"] = math.prod(spec.output_shape)

@@ -17,7 +17,7 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, distance, is_near, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import TF32, is_exact
+from tvm_sparse.scheduling.schedule_names import TF32, is_exact, is_library
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
@@ -162,6 +162,10 @@ class TuningLog:
         dense = [record for record in usable if record.is_dense and is_allowed(record.schedule)]
         return fastest(dense) if dense else None
 
+    def of_schedule(self, spec: ConvSpec, fingerprint: dict[str, Any], schedule: str) -> list[TuningRecord]:
+        """The verified records of this convolution on this machine whose kernels are of a schedule."""
+        return [record for record in self._usable(spec, fingerprint) if record.schedule == schedule]
+
     def of_other_batches(
         self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]
     ) -> list[TuningRecord]:
@@ -194,11 +198,15 @@ class TuningLog:
     def distill(self, keep: int = 1) -> list[TuningRecord]:
         """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped.
 
-        Those in TF32 are a schedule of their own.
+        Those in TF32 are a schedule of their own, and so is each layout of a library's: the faster one for a layer may
+        not be that for its model.
         """
-        return _fastest(
-            self._lines.values(), keep, lambda record: record.schedule.partition(":")[0] + TF32 * record.is_tf32
-        )
+
+        def kind(record: TuningRecord) -> str:
+            name = record.schedule.partition(":")[0] + TF32 * record.is_tf32
+            return name + str(record.decisions.get("layout")) if is_library(name) else name
+
+        return _fastest(self._lines.values(), keep, kind)
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""

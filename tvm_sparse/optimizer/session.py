@@ -15,7 +15,8 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
@@ -99,7 +100,7 @@ def optimize(
         start_s = end_s - 60 * minutes
 
         def stop_s() -> float:
-            chosen = [(each, decide(each.layers, resolved, log, allow_tf32, predict=True)) for each in models]
+            chosen = [(each, decide_together(each, resolved, log, allow_tf32, predict=True)) for each in models]
             # A model that takes long to compile is measured nevertheless.
             return max(end_s - compile_seconds(chosen, resolved), (start_s + end_s) / 2)
 
@@ -107,7 +108,7 @@ def optimize(
     compiled = []
     for prepared in models:
         with picture.compiling() as on_progress:
-            decisions = decide(prepared.layers, resolved, log, allow_tf32, predict=True)
+            decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
             compiled.append(build(prepared, decisions, resolved, on_progress))
     return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 

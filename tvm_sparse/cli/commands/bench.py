@@ -11,7 +11,8 @@ from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import all_dense, decide
+from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.kernel_selection import all_dense
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
@@ -44,7 +45,7 @@ def _contenders(
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log, arguments.allow_tf32, predict=True)
+    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
         ours = build(prepared, decisions, target, on_progress)
     with build_progress.shown(console) as on_progress:

@@ -15,8 +15,8 @@ from tvm.target import Target
 from tvm_sparse.cli import common, tables
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.half_accuracy import accuracies
-from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target = resolve_target(arguments.target)
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide(prepared.layers, target, log, arguments.allow_tf32, predict=True)
+    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
         compiled = build(prepared, decisions, target, on_progress)
     exposed = Exposed.of(prepared)
@@ -78,7 +78,7 @@ def _agreement(exposed: Exposed, compiled: CompiledModel) -> float:
 def _in_float32(arguments: argparse.Namespace, target: Target, log: TuningLog) -> CompiledModel:
     """The model in float32, dense or as the log says."""
     prepared = prepare(arguments.model, shapes=dict(arguments.input_shape), dtype=FLOAT32)
-    return build(prepared, decide(prepared.layers, target, log, arguments.allow_tf32), target)
+    return build(prepared, decide_together(prepared, target, log, arguments.allow_tf32), target)
 
 
 def _accuracy(compiled: CompiledModel, float32: CompiledModel, inputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:

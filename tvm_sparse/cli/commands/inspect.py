@@ -14,12 +14,12 @@ from tvm.target import Target
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -29,8 +29,10 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target, log, model = resolve_target(arguments.target), common.log_to_read(arguments, console), str(arguments.model)
 
     def layers_of(name: str, batch: int | None) -> dict[str, Any]:
-        layers = common.prepared(arguments, batch).layers
-        found = document(name, layers, target, log, arguments.allow_tf32)
+        prepared = common.prepared(arguments, batch)
+        layers = prepared.layers
+        decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
+        found = document(name, layers, target, decisions)
         if arguments.patterns is not None:
             found["patterns"] = pattern_document(layers, arguments.patterns, target)
         return found
@@ -42,13 +44,11 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"model": model, "target": target_json(target), "batches": batches}
 
 
-def document(
-    model: str, layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False
-) -> dict[str, Any]:
+def document(model: str, layers: Sequence[ConvLayer], target: Target, decisions: Sequence[Decision]) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decide(layers, target, log, allow_tf32, predict=True), strict=True):
+    for layer, decision in zip(layers, decisions, strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}

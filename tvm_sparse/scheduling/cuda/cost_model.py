@@ -10,6 +10,8 @@ from functools import cached_property
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, Fit, fitted_on
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
@@ -20,6 +22,9 @@ _OTHER_REGISTERS = 24
 # Of an instruction that is executed for the first time since its code was displaced, on top of a warm one's: the median
 # of 137 kernels at batch 1 on an H200 (tuning_logs/nvidia-h200/networks-batch1), a tenth of which lie above 25.
 _FIRST_CYCLES = 4
+# To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
+# batch 64 on an H200 moved 1.59 GB in 477 us.
+_LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 1.5
 
 
 def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float:
@@ -99,6 +104,17 @@ def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     flops_s = fit.cudnn_flops_s * (gpu.tf32_flops_s / measured.tf32_flops_s)
     bytes_s = fit.cudnn_bytes_s * (gpu.dram_bytes_s / measured.dram_bytes_s)
     return max(spec.dense_flops / flops_s, spec.traffic_bytes / bytes_s) * 1e6 + fit.cudnn_us
+
+
+def tensor_core_floor_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """What no dense kernel on tensor cores undercuts in TF32, or twice as fast in half precision."""
+    flops_s = gpu.tf32_flops_s * (2 if is_half(spec.dtype) else 1)
+    return max(spec.dense_flops / flops_s, spec.traffic_bytes / gpu.dram_bytes_s) * 1e6
+
+
+def layout_change_us(change: LayoutChange, gpu: GpuInfo) -> float:
+    """What cuDNN takes for a tensor from NCHW to NHWC, or back."""
+    return change.moved_bytes / (_LAYOUT_CHANGE_SHARE * gpu.dram_bytes_s) * 1e6 + _LAYOUT_CHANGE_US
 
 
 class _Estimate:

@@ -1,0 +1,139 @@
+"""Which layers are in NHWC: the fastest of all divisions, as what the pass makes of each costs."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import zoo
+from factories import make_record
+
+from tvm_sparse.compiler import choose_layouts
+from tvm_sparse.compiler.build_model import kernels_of
+from tvm_sparse.compiler.choose_layouts import NHWC, decide_together
+from tvm_sparse.compiler.keep_nhwc import keep_nhwc
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.minimum_cut import first_side
+from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.cudnn import library
+from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.scheduling.cuda.cost_model import layout_change_us
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.gpu import gpu_info
+from tvm_sparse.target.resolve import resolve_target, target_json
+
+CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
+TF32, FP16 = "dense_cudnn:tf32", "dense_cudnn:fp16"
+NCHW = {**NHWC, "layout": "nchw"}
+
+
+@pytest.fixture(autouse=True)
+def cudnn(monkeypatch):
+    monkeypatch.setattr(library, "find", lambda: "libcudnn.so.9")
+    monkeypatch.setattr(library, "version", lambda: "9.19.0")
+
+
+def prepared_of(name, dtype=None):
+    module, shapes = zoo.TORCH[name]
+    return prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
+
+
+def record_of(layer, schedule, time_us, **changes):
+    values = {"spec": layer.spec, "pattern": SparsityPattern.of(layer.weight), "schedule": schedule}
+    values |= {"times_us": (time_us,), "dense_times_us": (), "baseline": "", "library_times_us": {}}
+    values |= {"target": target_json(CUDA), "fingerprint": fingerprint_of(CUDA), "decisions": {}}
+    return make_record(**(values | changes))
+
+
+def changes_us(prepared, in_nhwc):
+    """Of all conversions in the model whose layers at the positions `in_nhwc` are in NHWC."""
+    decisions = [
+        replace(each, schedule=TF32, predicted=NHWC if index in in_nhwc else NCHW)
+        for index, each in enumerate(decide(prepared.layers, CUDA, None))
+    ]
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels_of(prepared.layers, decisions, CUDA)))
+    total_us = 0.0
+    for value in Graph.of(module).definitions.values():
+        if is_call(value, "relax.call_tir") and value.args[0].name_hint.startswith("tvm_sparse_to_"):
+            *_, n, c, h, w, dtype = value.args[0].name_hint.split("_")
+            total_us += layout_change_us(LayoutChange((*map(int, (n, c, h, w)),), dtype, "nhwc"), gpu_info(CUDA))
+    return total_us
+
+
+@pytest.mark.parametrize("name", ["residual", "residual_two_convs", "two_consumers", "used_twice", "in_place"])
+def test_no_division_is_faster(tmp_path, name, monkeypatch):
+    # Of so small layers a floor would hide what the cut weighs.
+    monkeypatch.setattr(choose_layouts, "tensor_core_floor_us", lambda *_: 0.1)
+    prepared, choices = prepared_of(name), random.Random(name)
+    found = set()
+    positions = range(len(prepared.layers))
+    divisions = [set(some) for size in range(len(positions) + 1) for some in itertools.combinations(positions, size)]
+    costs_us = [changes_us(prepared, each) for each in divisions]
+    for trial in range(12):
+        log = TuningLog(tmp_path / f"{trial}.jsonl")
+        nhwc_us, nchw_us = ([choices.uniform(1, 8) for _ in positions] for _ in range(2))
+        for layer, fast_us, own_us in zip(prepared.layers, nhwc_us, nchw_us, strict=True):
+            own_changes_us = sum(
+                layout_change_us(each, gpu_info(CUDA)) for each in choose_layouts._conversions(layer.spec)
+            )
+            log.append(record_of(layer, TF32, fast_us + own_changes_us, decisions=NHWC))
+            log.append(record_of(layer, "folded_cuda", own_us, dense_times_us=(50.0,), baseline=TF32))
+        decisions = decide_together(prepared, CUDA, log, allow_tf32=True)
+        chosen = {index for index, each in enumerate(decisions) if each.schedule == TF32}
+
+        def total_us(division, fast=nhwc_us, own=nchw_us):
+            times_us = sum(fast[index] if index in division else own[index] for index in positions)
+            return times_us + costs_us[divisions.index(division)]
+
+        assert total_us(chosen) <= min(map(total_us, divisions)) + 1e-3
+        found.add(frozenset(chosen))
+    assert len(found) > 1
+
+
+def test_what_is_not_allowed_or_known_stays(tmp_path):
+    prepared = prepared_of("residual")
+    log = TuningLog(tmp_path / "log.jsonl")
+    for layer in prepared.layers:
+        log.append(record_of(layer, TF32, 4.0, decisions=NHWC))
+        log.append(record_of(layer, "folded_cuda", 9.0, dense_times_us=(50.0,), baseline="dense_cudnn:fp32"))
+    exact = decide_together(prepared, CUDA, log)
+    assert exact == decide(prepared.layers, CUDA, log) and {each.schedule for each in exact} == {"folded_cuda"}
+    rounded = decide_together(prepared, CUDA, log, allow_tf32=True)
+    assert [(each.schedule, each.chosen, each.transferred) for each in rounded] == [(TF32, NHWC, False)] * 2
+    assert all(each.reason.startswith("cuDNN TF32 in NHWC, like its neighbours: about ") for each in rounded)
+    host = resolve_target('{"kind":"llvm","num-cores":1}')
+    assert decide_together(prepared, host, log, allow_tf32=True) == decide(prepared.layers, host, log, allow_tf32=True)
+
+
+def test_without_a_log_tensor_cores_work_in_their_own_layout():
+    """Layers whose channels come in groups of 16 bytes."""
+    for dtype, schedule in ((None, TF32), ("float16", FP16)):
+        decisions = decide_together(prepared_of("two_consumers", dtype), CUDA, None, allow_tf32=True)
+        suits = dtype is None
+        assert [each.chosen == NHWC for each in decisions] == [suits] * 3
+        assert {each.schedule for each in decisions} <= {schedule, "dense_cudnn"}
+        assert all(each.transferred for each in decisions)
+
+
+def test_the_minimum_cut_is_one():
+    choices = random.Random(0)
+    for _ in range(60):
+        nodes = range(choices.randint(2, 7))
+        pairs = [pair for pair in itertools.permutations(nodes, 2) if choices.random() < 0.5]
+        edges = {pair: choices.choice([0.0, 1e-3, 1.0, 2.5, 40.0, math.inf]) for pair in pairs}
+        edges[0, 1] = 1.0
+        sides = [{0, *some} for size in nodes for some in itertools.combinations(nodes[2:], size)]
+
+        def cost(side, edges=edges):
+            return sum(value for (start, end), value in edges.items() if start in side and end not in side)
+
+        least = min(map(cost, sides))
+        if math.isfinite(least):
+            side = first_side(edges, 0, 1)
+            assert 1 not in side and cost({0, *side}) == pytest.approx(least, rel=1e-4, abs=1e-3)

@@ -1,0 +1,84 @@
+"""Tensors that stay in NHWC between convolutions of cuDNN, on a library that computes on the host."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from torch import nn
+
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.target.resolve import resolve_target
+
+HOST = resolve_target('{"kind":"llvm","num-cores":1}')
+COPY = "TransformTensor"
+NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
+NHWC = {**NCHW, "layout": "nhwc"}
+LAYOUTS = {"c": NCHW, "h": NHWC, "H": {**NHWC, "epilogue": "apart"}}
+
+
+def compiled(name, layouts, dtype=None):
+    """A model of the zoo whose convolutions have the layouts that the letters stand for."""
+    module, shapes = zoo.TORCH[name]
+    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
+    schedule = "dense_cudnn:tf32" if dtype is None else "dense_cudnn:fp16"
+    decisions = [
+        replace(each, schedule=schedule, predicted=LAYOUTS[letter])
+        for each, letter in zip(decide(prepared.layers, HOST, None), layouts, strict=True)
+    ]
+    model = build_model.build(prepared, decisions, HOST)
+    assert [row["schedule"] for row in model.report()] == [schedule] * len(layouts)
+    return model
+
+
+def run(model, name, fake):
+    """Outputs and torch's, and how many tensors were copied."""
+    _, shapes = zoo.TORCH[name]
+    arrays = zoo.inputs_of(shapes)
+    fake.reset()
+    found = model(*arrays)
+    copies = fake.names().count(COPY)
+    return [np.asarray(each) for each in (found if isinstance(found, (list, tuple)) else [found])], copies
+
+
+# Of the input and of what the model returns or other operators read, each once.
+@pytest.mark.parametrize(
+    ("name", "layouts", "copies"),
+    [
+        # x for the first convolution and the residual, and the result.
+        ("residual", "hh", 2),
+        ("residual", "cc", 0),
+        # x, the first result for the second convolution; x as the residual is not read in NHWC.
+        ("residual", "hc", 2),
+        # The first result, x as the residual, and the result.
+        ("residual", "ch", 3),
+        ("residual_two_convs", "hh", 2),
+        ("two_consumers", "hhh", 3),
+        # The result of the first convolution is read by a ReLU as well.
+        ("used_twice", "hh", 4),
+        ("shared", "hh", 2),
+    ],
+)
+def test_each_tensor_is_converted_once_at_most(on_host, name, layouts, copies):
+    assert run(compiled(name, layouts), name, on_host)[1] == copies
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["same_padding_even", "grouped", "relu6", "residual_swapped", "residual_no_relu", "residual_two_convs"]
+    + ["used_twice", "two_consumers", "doubled", "shared", "in_place", "classifier"],
+)
+def test_any_layouts_give_the_same(on_host, name):
+    module, shapes = zoo.TORCH[name]
+    count = sum(isinstance(each, nn.Conv2d) for each in module.modules()) + (name == "shared")
+    choices = random.Random(name)
+    expected = zoo.run_torch(module, *zoo.inputs_of(shapes))
+    for layouts in {"h" * count, "H" * count, *("".join(choices.choices("chH", k=count)) for _ in range(2))}:
+        found, _ = run(compiled(name, layouts), name, on_host)
+        for each, other in zip(found, expected, strict=True):
+            # As far as rounding the inputs to TF32 goes.
+            np.testing.assert_allclose(each, other, rtol=1e-2, atol=1e-2 * np.abs(other).max(), err_msg=layouts)

@@ -1,0 +1,67 @@
+"""Functions of TVM's that call cuDNN."""
+
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.cudnn.packed_function import CONVOLUTION, LAYOUT_CHANGE
+from tvm_sparse.cudnn.plan import Plan
+from tvm_sparse.scheduling.csr import new_buffer, whole
+
+# Attribute of a function that `convolution_call` made: its plan, as text.
+_PLAN = "tvm_sparse.cudnn_plan"
+_FLOAT_BYTES = 4
+
+
+def convolution_call(plan: Plan) -> tirx.PrimFunc:
+    """One convolution: the arrays of ``plan.arguments`` but ``scratch``, which it makes itself.
+
+    Input, residual and output are (N, H, W, C) where ``plan.outer_layout`` says so.
+    """
+    spec = plan.spec
+    shapes = {
+        "x": in_layout(spec.input_shape, plan.outer_layout),
+        "weight": in_layout(spec.weight_shape, plan.layout),
+        "bias": (spec.k,),
+        "residual": in_layout(spec.output_shape, plan.outer_layout),
+        "y": in_layout(spec.output_shape, plan.outer_layout),
+    }
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        names = [name for name in plan.arguments if name != "scratch"]
+        arrays = {name: T.arg(name, T.buffer(shapes[name], spec.dtype, layout=None)) for name in names}
+        with T.sblock("root"):
+            # TVM's memory, so that a model plans it with its own.
+            arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
+            T.reads(*(whole(arrays[name]) for name in names if name != "y"))
+            T.writes(whole(arrays["y"]))
+            T.evaluate(T.call_packed(CONVOLUTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
+    return builder.get().with_attr("tirx.noalias", True).with_attr(_PLAN, plan.to_text())
+
+
+def plan_of(func: tirx.PrimFunc) -> Plan | None:
+    """The plan of a function that `convolution_call` made, None of another."""
+    return Plan.from_text(str(func.attrs[_PLAN])) if _PLAN in func.attrs else None
+
+
+def layout_change_call(change: LayoutChange) -> tirx.PrimFunc:
+    """A tensor in another layout: arrays x and y, (N, C, H, W) and (N, H, W, C) or the other way."""
+    before = "nchw" if change.to == "nhwc" else "nhwc"
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        x = T.arg("x", T.buffer(in_layout(change.shape, before), change.dtype, layout=None))
+        y = T.arg("y", T.buffer(in_layout(change.shape, change.to), change.dtype, layout=None))
+        with T.sblock("root"):
+            T.reads(whole(x))
+            T.writes(whole(y))
+            T.evaluate(T.call_packed(LAYOUT_CHANGE, x, y, change.to_text()))
+    return builder.get().with_attr("tirx.noalias", True)
+
+
+def in_layout(shape: Sequence[int], layout: str) -> tuple[int, ...]:
+    """The shape (N, C, H, W) in the order in which it lies in memory."""
+    n, c, h, w = shape
+    return (n, c, h, w) if layout == "nchw" else (n, h, w, c)
