@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     _say(console, 1, "what is sparse in a network that reads digits")
     pruned = prepare(demo_data.model_path("pruned"))
-    found = inspect.document("digits_pruned.onnx", pruned.layers, target, log)
+    decisions = decide(pruned.layers, target, log, predict=True)
+    found = inspect.document("digits_pruned.onnx", pruned.layers, target, decisions)
     inspect.show_layers(found, console)
 
     _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
