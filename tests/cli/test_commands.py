@@ -212,9 +212,9 @@ def test_tf32_is_an_option_of_every_command_that_chooses_kernels(model, allow_tf
         seen.append(allow_tf32)
         raise BuildError("model", "enough is known")
 
-    for module in ("cli.commands.bench", "cli.commands.check", "cli.commands.inspect", "cli.commands.show"):
-        monkeypatch.setattr(f"tvm_sparse.{module}.decide", decide)
-    monkeypatch.setattr("tvm_sparse.compiler.build_model.decide", decide)
+    monkeypatch.setattr("tvm_sparse.cli.commands.show.decide", decide)
+    for module in ("cli.commands.bench", "cli.commands.check", "cli.commands.inspect", "compiler.build_model"):
+        monkeypatch.setattr(f"tvm_sparse.{module}.decide_together", decide)
     words = ["--allow-tf32"] * allow_tf32
     commands = (["compile", model, "-o", "a"], ["check", model], ["inspect", model], ["show", model, "--layer", "conv"])
     for command in (*commands, ["bench", model]):

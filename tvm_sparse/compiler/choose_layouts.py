@@ -77,11 +77,13 @@ def _option(
     record = _record(spec, schedule, target, log)
     if record is not None:
         nhwc_us = max(record.time_us - conversions_us, tensor_core_floor_us(spec, gpu))
-    elif decision.record is None and decision.schedule.startswith(CUDNN):
+    elif decision.record is None:
         nhwc_us = max(cudnn_us(spec, gpu) - conversions_us, tensor_core_floor_us(spec, gpu))
     else:
         return None
-    nchw_us = decision.time_us or (cudnn_us(spec, gpu) if decision.schedule.startswith(CUDNN) else None)
+    nchw_us = decision.time_us or decision.expected_us
+    if nchw_us is None and decision.schedule.startswith(CUDNN):
+        nchw_us = cudnn_us(spec, gpu)
     if nchw_us is None:
         return None
     how = "measured" if record is not None else "estimated"

@@ -44,11 +44,11 @@ MEASURE = "not measured here: run tvm-sparse optimize"
 class Decision:
     """What computes one layer, and why.
 
-    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none.
-    `record` is the log's; `transferred` if its kernel was not verified with this weight: it was made with another, or
-    imported, or is a library's by default. `dense_record` is the log's best dense kernel, which stands in for one that
-    turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where there is no record. Tensors are
-    of type `dtype`.
+    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none;
+    `expected_us` is an estimate. `record` is the log's; `transferred` if its kernel was not verified with this weight:
+    it was made with another, or imported, or is a library's by default. `dense_record` is the log's best dense kernel,
+    which stands in for one that turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where
+    there is no record. Tensors are of type `dtype`.
     """
 
     layer: str
@@ -63,6 +63,7 @@ class Decision:
     transferred: bool = False
     is_open: bool = False
     predicted: Decisions | None = None
+    expected_us: float | None = None
     dtype: str = FLOAT32
 
     @property
@@ -186,7 +187,7 @@ def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
         return dense
     reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
     found = replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
-    return replace(found, predicted=guess.decisions)
+    return replace(found, predicted=guess.decisions, expected_us=guess.time_us)
 
 
 def _compare(match: Match, found: Comparison, pattern: SparsityPattern, target: Target, dense: Decision) -> Decision:

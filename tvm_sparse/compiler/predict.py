@@ -50,11 +50,15 @@ MARGIN = 1.25
 
 @dataclass(frozen=True)
 class Prediction:
-    """A space's name and decisions (None: defaults), and how many times as fast as the best dense it should be."""
+    """A space's name and decisions (None: defaults), and how many times as fast as the best dense it should be.
+
+    `time_us` is what it should take; None where only the ratio is known.
+    """
 
     schedule: str
     speedup: float
     decisions: Decisions | None = None
+    time_us: float | None = None
 
 
 def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf32: bool = False) -> Prediction | None:
@@ -118,7 +122,7 @@ def _on_gpu(
     if not known or dense_us < MARGIN * min(known.values()):
         return None
     space, rank = best = min(known, key=lambda each: known[each])
-    return Prediction(space.name, dense_us / known[best], space.starts()[rank])
+    return Prediction(space.name, dense_us / known[best], space.starts()[rank], known[best])
 
 
 def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:

@@ -22,6 +22,8 @@ _OTHER_REGISTERS = 24
 # Of an instruction that is executed for the first time since its code was displaced, on top of a warm one's: the median
 # of 137 kernels at batch 1 on an H200 (tuning_logs/nvidia-h200/networks-batch1), a tenth of which lie above 25.
 _FIRST_CYCLES = 4
+# cuDNN in half precision against TF32: 27 us against 42 for 256x256x3x3 on 14x14 maps, batch 64.
+_HALF_SPEEDUP = 1.6
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
 # batch 64 on an H200 moved 1.59 GB in 477 us.
 _LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 1.5
@@ -95,13 +97,14 @@ def _floor_us(flops: int, moved_bytes: int, gpu: GpuInfo) -> float:
 
 
 def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
-    """About what cuDNN takes where it may use TF32; within a factor of two on most of Table 2 on an H200.
+    """About what cuDNN takes on tensor cores; within a factor of two on most of Table 2 on an H200.
 
     On cards that nothing was fitted on, it is taken to reach as much of their tensor cores and DRAM.
     """
     fit = FITS[fitted_on(gpu)]
     measured = next(each for each in CARDS if each.name == fitted_on(gpu))
     flops_s = fit.cudnn_flops_s * (gpu.tf32_flops_s / measured.tf32_flops_s)
+    flops_s *= _HALF_SPEEDUP if is_half(spec.dtype) else 1
     bytes_s = fit.cudnn_bytes_s * (gpu.dram_bytes_s / measured.dram_bytes_s)
     return max(spec.dense_flops / flops_s, spec.traffic_bytes / bytes_s) * 1e6 + fit.cudnn_us
 
