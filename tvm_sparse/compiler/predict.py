@@ -64,18 +64,18 @@ class Prediction:
 def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf32: bool = False) -> Prediction | None:
     """The most promising sparse kernel of a layer; None where dense should be as fast, or nothing is known.
 
-    On a GPU the dense one computes in float32, or with `allow_tf32` in TF32. No half-precision kernels of a GPU were
-    measured, so nothing is known of these.
+    On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
+    does. No half-precision convolutions of a GPU were measured, so nothing is known of these.
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
-    if is_gpu and is_half(spec.dtype):
+    if is_gpu and is_half(spec.dtype) and not is_linear(spec):
         return None
     names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
-        return _on_gpu(spec, pattern, target, found, allow_tf32)
+        return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec))
     speedups = _on_cpu(spec, pattern, target)
     served = speedups.keys() & {each.schedule for each in found}
     best = max(served, key=lambda name: speedups[name], default=None)
