@@ -311,8 +311,8 @@ def test_two_models_at_once(parts, plain):
 @pytest.fixture(scope="module")
 def small():
     """A model of a few microseconds."""
-    layer = nn.Conv2d(4, 4, 3, padding=1).eval()
-    return build_model.compile(nn.Sequential(layer, nn.ReLU()), torch.zeros(1, 4, 9, 9), "cuda")
+    module = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()).eval()
+    return build_model.compile(module, torch.zeros(1, 4, 9, 9), "cuda")
 
 
 @pytest.mark.parametrize("kind", ["torch", "fresh", "tvm"])

@@ -56,10 +56,11 @@ def executable_of(last, result):
 class Memory:
     """A library of tensors, such as torch, whose memory lives on in graphs; `made` are all that it made."""
 
-    def __init__(self, allocates_in_graphs=True):
-        self.allocates_in_graphs, self.made = allocates_in_graphs, []
+    def __init__(self, cuda, allocates_in_graphs=True):
+        self.cuda, self.allocates_in_graphs, self.made = cuda, allocates_in_graphs, []
 
     def empty(self, shape, dtype, device):
+        assert self.cuda.mode == 2, "another thread's capture would forbid this one to allocate"
         self.made.append(tvm.runtime.empty(shape, dtype, device))
         return self.made[-1]
 
@@ -75,7 +76,7 @@ class Model:
         self.executable = executable_of(last, result)
         self.signature = Signature((SPEC, SPEC), (SPEC,) * outputs, outputs == 1)
         self.runner = GpuRunner(self.executable, LLVM_DEVICE, self.signature, CudaDriver(self.cuda))
-        self.library = Memory()
+        self.library = Memory(self.cuda)
 
     def synchronize(self, *_tensors):
         """A kernel that waits for the GPU, which is an error while its stream is being captured."""
@@ -251,7 +252,7 @@ def test_the_emulated_gpu_shows_streams_that_do_not_wait(monkeypatch):
 def test_two_models_at_once():
     models = Model(), Model()
     # Kernels go to the GPU of the model that registered them last.
-    models[0].cuda = models[1].cuda
+    models[0].cuda = models[0].library.cuda = models[1].cuda
     models[0].runner._driver = models[1].runner._driver
     streams = [models[0].cuda.new_stream() for _ in range(2)]
     calls = [
@@ -303,7 +304,7 @@ def test_what_cannot_be_captured(model):
     with pytest.raises(BuildError, match="model: its first call cannot go into a CUDA graph; call it once before"):
         model(inputs, stream)
     model.check(inputs)
-    model.library = Memory(allocates_in_graphs=False)
+    model.library = Memory(model.cuda, allocates_in_graphs=False)
     with pytest.raises(
         BuildError, match="model: these tensors bring no memory for a CUDA graph; pass torch tensors, or"
     ):

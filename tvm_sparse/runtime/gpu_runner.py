@@ -81,7 +81,8 @@ class GpuRunner:
         """
         with self._lock, as_sentences():
             try:
-                with self._driver.use_device(self._device.index):
+                # Of what a call does, TVM's and the caller's library allocate, and first launches load code.
+                with self._driver.use_device(self._device.index), self._driver.relaxed_capture():
                     if self._driver.is_capturing(stream):
                         return self._run_captured(inputs, library, stream)
                     try:
@@ -109,11 +110,10 @@ class GpuRunner:
         return results
 
     def _set_up(self) -> Machine:
-        with self._driver.relaxed_capture():
-            machine = Machine(self._executable, self._device)
-            # Constants were copied on the default stream, for which others do not wait.
-            self._device.sync()
-            self._done = self._driver.create_event()
+        machine = Machine(self._executable, self._device)
+        # Constants were copied on the default stream, for which others do not wait.
+        self._device.sync()
+        self._done = self._driver.create_event()
         freed = (self._driver, self._device.index, self._done, self._recordings)
         # When the process ends the driver frees everything.
         weakref.finalize(self, _free, *freed).atexit = False
@@ -158,12 +158,11 @@ class GpuRunner:
         """Record a graph for the addresses of `inputs`; where there are many, one for all others instead."""
         in_place = len(self._recordings) < MOST_IN_PLACE
         try:
-            with self._driver.relaxed_capture():
-                if in_place:
-                    self._recordings[_addresses(inputs)] = self._recorded(machine, inputs)
-                else:
-                    own = [tvm.runtime.empty(spec.shape, spec.dtype, self._device) for spec in self._signature.inputs]
-                    self._recordings[_ELSEWHERE] = self._recorded(machine, own)._replace(inputs=own)
+            if in_place:
+                self._recordings[_addresses(inputs)] = self._recorded(machine, inputs)
+            else:
+                own = [tvm.runtime.empty(spec.shape, spec.dtype, self._device) for spec in self._signature.inputs]
+                self._recordings[_ELSEWHERE] = self._recorded(machine, own)._replace(inputs=own)
         except Exception as error:
             if gpu_failure(error) is not None:
                 raise
@@ -180,8 +179,7 @@ class GpuRunner:
 
     def _launch(self, machine: Machine, inputs: Sequence[Any], workspace: Workspace, stream: int) -> list[Any]:
         """The outputs, each kernel launched by itself."""
-        current = tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", self._device.index), stream)
-        with self._driver.relaxed_capture(), current:
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", self._device.index), stream):
             return machine.run([_as_tvm(tensor) for tensor in inputs], workspace)
 
     def _copy(self, sources: Sequence[int], targets: Sequence[Any], specs: Sequence[TensorSpec], stream: int) -> None:
