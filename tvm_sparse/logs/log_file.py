@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +61,24 @@ def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
             text = raw.decode(errors="backslashreplace").rstrip("\n")
             found = Rejected(number, str(error), text, path, isinstance(error, NewerSchemaError))
         yield raw, found
+
+
+def parsed(path: Path) -> tuple[TuningRecord | Rejected, ...]:
+    """What each line of a file holds, as `parse` finds it; a file that has not changed since is not read again.
+
+    Raises
+    ------
+    LogError
+        The file cannot be read.
+    """
+    with _as_log_error(path):
+        state = path.stat()
+    return _parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: Path, _state: tuple[int, ...]) -> tuple[TuningRecord | Rejected, ...]:
+    return tuple(found for _, found in parse(path))
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -9,6 +9,7 @@ import statistics
 import sys
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Any, NoReturn
 
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -202,6 +203,10 @@ class TuningRecord:
         LogError
             `trace`, `decisions`, `target` or `fingerprint` hold something that is not plain, finite JSON.
         """
+        return self._line
+
+    @cached_property
+    def _line(self) -> str:
         optional = record_codec.optional_fields(TuningRecord)
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values = {name: value for name, value in values.items() if name not in optional or value != optional[name]()}

@@ -8,6 +8,7 @@ import math
 import reprlib
 import types
 import zlib
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -112,6 +113,13 @@ def optional_fields(cls: Any) -> dict[str, Any]:
     return {each.name: each.default_factory for each in fields(cls) if each.metadata.get("optional")}
 
 
+@cache
+def _tuples_of(cls: Any) -> frozenset[str]:
+    """The fields of a dataclass that may hold a tuple, which JSON has as a list."""
+    hints = hints_of(cls).items()
+    return frozenset(name for name, hint in hints if tuple in [get_origin(each) for each in (hint, *get_args(hint))])
+
+
 def decode(where: str, data: Any, cls: Any) -> Any:
     """A dataclass from its JSON object, which must hold exactly its fields."""
     if not isinstance(data, dict):
@@ -126,7 +134,7 @@ def decode(where: str, data: Any, cls: Any) -> Any:
         value = data[name]
         if is_dataclass(hint):
             value = decode(f"{where}, {name}", value, hint)
-        elif isinstance(value, list) and tuple in [get_origin(each) for each in (hint, *get_args(hint))]:
+        elif isinstance(value, list) and name in _tuples_of(cls):
             value = tuple(value)
         values[name] = value
     check_types(where, values, cls)
@@ -138,32 +146,47 @@ def decode(where: str, data: Any, cls: Any) -> Any:
 
 def check_types(where: str, values: dict[str, Any], cls: Any) -> None:
     """Raise LogError where the value of a field of `cls` has not its type."""
-    for name, hint in hints_of(cls).items():
-        if not _fits(values[name], hint):
+    for name, fits in _tests_of(cls).items():
+        if not fits(values[name]):
+            hint = hints_of(cls)[name]
             allowed = getattr(hint, "__name__", "") if isinstance(hint, type) and not get_args(hint) else str(hint)
             raise LogError(where, f"{name} has the wrong type or value", reprlib.repr(values[name]), allowed)
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether `value` has the type `hint`; a bool is no number."""
-    if hint is Any:
-        return True
-    if hint is int:
-        return type(value) is int
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+@cache
+def _tests_of(cls: Any) -> dict[str, Callable[[Any], bool]]:
+    """For each field of a dataclass, what tells whether a value has its type."""
+    return {name: _test_of(hint) for name, hint in hints_of(cls).items()}
+
+
+def _test_of(hint: Any) -> Callable[[Any], bool]:
+    """What tells whether a value has the type `hint`; a bool is no number."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if hint is int:
+        return lambda value: type(value) is int
+    if hint is float:
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     if origin is types.UnionType:
-        return any(_fits(value, argument) for argument in arguments)
+        tests = [_test_of(argument) for argument in arguments]
+        return lambda value: any(test(value) for test in tests)
     if origin is Literal:
-        return isinstance(value, str) and value in arguments
-    if origin is list:
-        return isinstance(value, list)
+        return lambda value: isinstance(value, str) and value in arguments
     if origin is dict:
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        return lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        items = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
-        return len(value) == len(items) and all(map(_fits, value, items))
-    return isinstance(value, hint)
+        return _test_of_tuple(arguments)
+    return lambda value: isinstance(value, origin or hint)
+
+
+def _test_of_tuple(arguments: tuple[Any, ...]) -> Callable[[Any], bool]:
+    """As `_test_of`, of a tuple of those items, or of any number of the first where an ellipsis is the last."""
+    tests = [_test_of(argument) for argument in arguments if argument is not Ellipsis]
+    if arguments[-1] is Ellipsis:
+        return lambda value: isinstance(value, tuple) and all(map(tests[0], value))
+    return lambda value: (
+        isinstance(value, tuple)
+        and len(value) == len(tests)
+        and all(test(item) for test, item in zip(tests, value, strict=True))
+    )

@@ -5,6 +5,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +55,7 @@ class TuningLog:
         self.path = Path(path)
         self.layers = tuple(map(Path, more))
         self.named = {self.path, *map(Path, more)}
-        self._unnamed = [(path, [found for _, found in log_file.parse(path)]) for path in unnamed]
+        self._unnamed = [(path, log_file.parsed(path)) for path in unnamed]
         self.refresh()
 
     def refresh(self) -> None:
@@ -284,6 +285,8 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
 
 
+# The same convolutions are in log after log, and in each as often as they were tried.
+@lru_cache(maxsize=4096)
 def _sum_of(spec: ConvSpec) -> ConvSpec:
     """The convolution without what follows its sum."""
     return replace(spec, bias=False, residual=False, relu=False, relu_max=math.inf)
