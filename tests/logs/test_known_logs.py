@@ -6,7 +6,7 @@ import pytest
 from factories import SPEC, make_record, make_weight
 
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.logs import known_logs
+from tvm_sparse.logs import known_logs, log_file
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -50,6 +50,20 @@ def test_shipped_logs_are_read_once(monkeypatch):
     monkeypatch.setattr("tvm_sparse.logs.log_file.parse", lambda path: pytest.fail(f"{path} was read again"))
     log.refresh()
     assert parsed
+
+
+def test_files_are_parsed_again_once_they_have_changed(home, monkeypatch):
+    other, parsed, parse = home / "logs" / "other.jsonl", [], log_file.parse
+    records = [make_record(fingerprint=HERE, seed=seed) for seed in (1, 2)]
+    TuningLog(other).append(records[0])
+    assert records[0] in known_logs.known_log(TARGET).records
+    monkeypatch.setattr(log_file, "parse", lambda path: parsed.append(path) or parse(path))
+    assert records[0] in known_logs.known_log(TARGET).records and not parsed
+    with other.open("a") as file:
+        file.write(records[1].to_line() + "\n")
+    found = known_logs.known_log(TARGET).records
+    assert all(record in found for record in records)
+    assert parsed == [other]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,12 @@ import signal
 import sys
 from pathlib import Path
 
-from tvm_sparse.autotune import device_tuner
+from tvm_sparse.frontend.optional_imports import without_torch
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.worker import Worker
+
+with without_torch():
+    from tvm_sparse.autotune import device_tuner
 
 FAULTY_WORKER = str(Path(__file__).with_name("faulty_worker.py"))
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "")

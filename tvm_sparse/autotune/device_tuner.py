@@ -1,7 +1,7 @@
 """What runs beside a device: tunes the layers that it is given, one trial each time it is asked.
 
-A process of its own, ``python -m tvm_sparse.autotune.device_tuner``, or an actor of Ray: it sees only its device, so
-all that asks for "the GPU" means that one. It writes no log: records go, as lines, to whoever asks.
+A process of its own, in which `measure.worker_main` serves it, or an actor of Ray: it sees only its device, so all that
+asks for "the GPU" means that one. It writes no log: records go, as lines, to whoever asks.
 """
 
 from collections.abc import Iterator
@@ -96,6 +96,6 @@ def _require_gpu(arch: str) -> None:
         raise UsageError("target cuda", "the GPU is another", found, arch, "give --target the GPU's architecture")
 
 
-if __name__ == "__main__":
-    tuner = DeviceTuner()
-    worker_main.serve(dict.fromkeys(("hello", "begin", "advance", "end"), tuner.answer))
+def actions() -> dict[str, worker_main.Action]:
+    """What `worker_main` serves in a process of a device's own."""
+    return dict.fromkeys(("hello", "begin", "advance", "end"), DeviceTuner().answer)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from tvm_sparse.autotune.devices import START_TIMEOUT_S, Device, DeviceLost, ros
 from tvm_sparse.autotune.fleet import Fleet
 from tvm_sparse.errors import UsageError
 from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.measure.worker_process import Channel
 from tvm_sparse.target.resolve import resolve_target
 
@@ -89,7 +89,7 @@ def _environment(name: str) -> dict[str, str]:
 class ProcessDevice(Device):
     """A tuner process with an environment of its own, and a folder for the weights that it is given."""
 
-    command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.autotune.device_tuner")
+    command: Sequence[str] = (*Worker.command, "tvm_sparse.autotune.device_tuner")
 
     def __init__(self, name: str, builders: int, tuners: int, variables: Mapping[str, str]):
         super().__init__(name, builders, tuners)

@@ -15,9 +15,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tvm_sparse.cli.parser import RESUMING, build_parser
 from tvm_sparse.errors import TvmSparseError, last_line
+from tvm_sparse.frontend.optional_imports import without_torch
 from tvm_sparse.runtime.gpu_failures import gpu_failure
 
 EXIT_INTERRUPTED = 130
@@ -32,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.WARNING, format="%(message)s")
     with _noted_interrupts() as interrupts:
         try:
+            # What calls this from a longer life may want TVM with torch later.
+            with without_torch() if argv is None and not _needs_torch(arguments) else contextlib.nullcontext():
+                _command(arguments)
             return _run(arguments)
         except BrokenPipeError:
             # Nothing may be written while Python shuts down.
@@ -59,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
     from tvm_sparse.display.consoles import progress_console, result_console
 
-    command = importlib.import_module(f"tvm_sparse.cli.commands.{arguments.command}")
+    command = _command(arguments)
     # Libraries that print must not spoil the document.
     with contextlib.redirect_stdout(sys.stderr):
         document = command.run(arguments, progress_console())
@@ -72,6 +77,17 @@ def _run(arguments: argparse.Namespace) -> int:
     if hasattr(command, "failure") and (failure := command.failure(document)) is not None:
         raise failure
     return int(command.exit_code(document)) if hasattr(command, "exit_code") else 0
+
+
+def _command(arguments: argparse.Namespace) -> Any:
+    """The module of the command, which imports TVM."""
+    return importlib.import_module(f"tvm_sparse.cli.commands.{arguments.command}")
+
+
+def _needs_torch(arguments: argparse.Namespace) -> bool:
+    """Whether the command may read a model that is none of ONNX's."""
+    model = getattr(arguments, "model", None)
+    return model is not None and model.suffix != ".onnx"
 
 
 @contextlib.contextmanager

@@ -1,6 +1,10 @@
 """Packages that not every installation has."""
 
+import contextlib
 import importlib
+import sys
+from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 from tvm_sparse.errors import UsageError
@@ -14,3 +18,28 @@ def require(module: str, extra: str) -> Any:
         raise UsageError(
             module, "the package is not installed", hint=f"run: pip install 'tvm-sparse[{extra}]'"
         ) from None
+
+
+class _NoTorch(MetaPathFinder):
+    """Hides torch.
+
+    None in its place in `sys.modules` would do the same, but SciPy takes what is there for torch.
+    """
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        if fullname == "torch":
+            raise ModuleNotFoundError("torch is of no use here and not imported", name=fullname)
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Hides torch from TVM, which imports it where it is installed: that takes longer than TVM itself.
+
+    For processes that are wholly ours: TVM goes on without it, and does not know its tensors by their type.
+    """
+    finder = _NoTorch()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

@@ -9,7 +9,6 @@ error against the bound, the times of the dense baseline, seed and time stamp. S
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -25,7 +24,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.worker import Worker
 
 RECORD_TIMEOUT_S = 60.0
-COMMAND = (sys.executable, "-m", "tvm_sparse.logs.metaschedule_worker")
+COMMAND = (*Worker.command, "tvm_sparse.logs.metaschedule_worker")
 FAILED = "failed in MetaSchedule, whose database does not say why"
 
 

@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.worker_main import serve
+from tvm_sparse.measure.worker_main import Action
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.metaschedule import meta_schedule
 from tvm_sparse.scheduling.space import Decisions, Space
@@ -108,5 +108,6 @@ def _database(folder: str) -> Any:
     return meta_schedule().database.JSONDatabase(work_dir=folder)
 
 
-if __name__ == "__main__":
-    serve({"write": write, "read": read})
+def actions() -> dict[str, Action]:
+    """What `worker_main` serves."""
+    return {"write": write, "read": read}

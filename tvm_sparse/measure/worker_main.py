@@ -6,6 +6,7 @@ so nothing is pickled. What a kernel does to the process (crash, hang, poisoned 
 """
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -14,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.frontend.optional_imports import without_torch
 from tvm_sparse.measure.kernel_run import constants_path, run
 
 # A request as JSON values -> the answer.
@@ -87,17 +88,6 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
 ACTIONS: dict[str, Action] = {"build": build, "lower": lower, "run": run, "replay": replay}
 
 
-class _NoTorch(MetaPathFinder):
-    """Hides torch, which TVM imports where it is installed: that costs seconds and is of no use here.
-
-    None in its place in `sys.modules` would do the same, but SciPy takes what is there for torch.
-    """
-
-    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
-        if fullname == "torch":
-            raise ModuleNotFoundError("torch is not imported in a worker", name=fullname)
-
-
 def serve(actions: Mapping[str, Action]) -> None:
     """Answer requests, each by the action of its name, until standard input closes or the tuner dies."""
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
@@ -109,13 +99,13 @@ def serve(actions: Mapping[str, Action]) -> None:
     # Answers go to the original standard output; whatever a compiler or kernel prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.meta_path.insert(0, _NoTorch())
-    for line in sys.stdin:
-        request = json.loads(line)
-        # A worker's first request is to say that it has started.
-        answer = {} if request["action"] == "warm" else answered(actions[request["action"]], request)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    with without_torch():
+        for line in sys.stdin:
+            request = json.loads(line)
+            # A worker's first request is to say that it has started.
+            answer = {} if request["action"] == "warm" else answered(actions[request["action"]], request)
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
 
 
 def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
@@ -136,5 +126,14 @@ def _die_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def main() -> None:
+    """Serve `ACTIONS`, or the ``actions()`` of the module that the command line names."""
+    actions = ACTIONS
+    if sys.argv[1:]:
+        with without_torch():
+            actions = importlib.import_module(sys.argv[1]).actions()
+    serve(actions)
+
+
 if __name__ == "__main__":
-    serve(ACTIONS)
+    main()

@@ -1,0 +1,37 @@
+"""Processes that are wholly ours do not wait for torch, which TVM would import."""
+
+import subprocess
+import sys
+
+import onnx
+import pytest
+import torch
+import zoo
+
+COMMANDS = {
+    "command line": ("tvm_sparse", "inspect", "block.onnx"),
+    "device": ("tvm_sparse.measure.worker_main", "tvm_sparse.autotune.device_tuner"),
+    "database": ("tvm_sparse.measure.worker_main", "tvm_sparse.logs.metaschedule_worker"),
+}
+
+
+def imported(folder, *words):
+    """The modules that a process imports which must end well."""
+    command = [sys.executable, "-X", "importtime", "-m", *words]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_torch_is_not_imported(tmp_path, name):
+    onnx.save(zoo.ONNX["block"], tmp_path / "block.onnx")
+    found = imported(tmp_path, *COMMANDS[name])
+    # An import that fails is listed too.
+    assert "tvm" in found and "torch.nn" not in found
+
+
+def test_a_model_of_torch_s_is_read_with_it(tmp_path):
+    module, shapes = zoo.TORCH["residual"]
+    torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), tmp_path / "m.pt2")
+    assert {"tvm", "torch.nn"} <= imported(tmp_path, "tvm_sparse", "inspect", "m.pt2")
