@@ -8,6 +8,9 @@ import torch
 from torch import nn
 
 DENSITY = 0.1
+# Width of the linear layers of AlexNet and VGGs, and what they get: their half a gigabyte of weights would be copied,
+# hashed and written again and again. Of that size they are in test_linear_spaces.py.
+WIDE, NARROW = 4096, 256
 
 
 def torchvision_models():
@@ -21,11 +24,12 @@ def pruned(name, image, seed=0):
     """The model `name` of torchvision for images of that height and width, in evaluation mode on the CPU.
 
     The weights of each convolution but the first and depthwise ones are pruned by magnitude to `DENSITY`; batch norms
-    have the statistics that random images lead to.
+    have the statistics that random images lead to. No linear layer is `WIDE`.
     """
     torch.manual_seed(seed)
     options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     model = getattr(torchvision_models(), name)(weights=None, **options)
+    _narrow_head(model)
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     with torch.no_grad():
         for convolution in convolutions[1:]:
@@ -33,6 +37,15 @@ def pruned(name, image, seed=0):
                 prune(convolution.weight)
         _set_statistics(model, torch.randn(8, 3, image, image))
     return model.eval()
+
+
+def _narrow_head(model):
+    for parent in list(model.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, nn.Linear):
+                sizes = [NARROW if size == WIDE else size for size in (layer.in_features, layer.out_features)]
+                if sizes != [layer.in_features, layer.out_features]:
+                    setattr(parent, name, nn.Linear(*sizes))
 
 
 def prune(weight, density=DENSITY):
