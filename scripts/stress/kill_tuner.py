@@ -31,11 +31,11 @@ import onnx
 import psutil
 from fake_kernels import EVENTS
 
-from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.optional_imports import without_torch
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.worker import Worker
@@ -56,7 +56,10 @@ def make_model(path: Path, seed: int) -> None:
 
 
 def tune(model: Path, log: Path, trials: int, seed: int) -> None:
-    """The tuner that is killed."""
+    """The tuner that is killed; like the command line, it starts without torch."""
+    with without_torch():
+        from tvm_sparse.autotune import session
+
     Worker.command = (sys.executable, str(FAKE_KERNELS))
     options = TuneOptions(seed=seed, batch=4)
     session.tune(model, None, '{"kind":"llvm","num-cores":1}', log, trials, options=options)
