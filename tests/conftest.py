@@ -31,6 +31,19 @@ def own_temporary_folder(tmp_path_factory):
         yield
 
 
+def pytest_configure(config):
+    """Let workers take files in the order in which they were collected, not those of the most tests first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first, so that no worker has one left when the others are done."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_collection_finish():
     """What has been imported by now stays: looking for garbage in it takes a third of a second each time."""
     gc.freeze()
