@@ -13,7 +13,7 @@ from factories import make_record
 from tvm_sparse.compiler import choose_layouts
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.choose_layouts import NHWC, decide_together
-from tvm_sparse.compiler.keep_nhwc import keep_nhwc
+from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.minimum_cut import first_side
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
@@ -57,7 +57,9 @@ def changes_us(prepared, in_nhwc):
         replace(each, schedule=TF32, predicted=NHWC if index in in_nhwc else NCHW)
         for index, each in enumerate(decide(prepared.layers, CUDA, None))
     ]
-    module = keep_nhwc(replace_convolutions(prepared.mod, kernels_of(prepared.layers, decisions, CUDA)))
+    kernels = kernels_of(prepared.layers, decisions, CUDA)
+    in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc)
     total_us = 0.0
     for value in Graph.of(module).definitions.values():
         if is_call(value, "relax.call_tir") and value.args[0].name_hint.startswith("tvm_sparse_to_"):

@@ -21,10 +21,15 @@ NHWC = {**NCHW, "layout": "nhwc"}
 LAYOUTS = {"c": NCHW, "h": NHWC, "H": {**NHWC, "epilogue": "apart"}}
 
 
-def compiled(name, layouts, dtype=None):
-    """A model of the zoo whose convolutions have the layouts that the letters stand for."""
+def compiled(name, layouts):
+    """A model of the zoo."""
     module, shapes = zoo.TORCH[name]
-    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
+    return compiled_module(module, tuple(torch.zeros(shape) for shape in shapes), layouts)
+
+
+def compiled_module(module, inputs, layouts, dtype=None):
+    """A model whose convolutions have the layouts that the letters stand for."""
+    prepared = prepare(module, inputs, None, None, dtype)
     schedule = "dense_cudnn:tf32" if dtype is None else "dense_cudnn:fp16"
     decisions = [
         replace(each, schedule=schedule, predicted=LAYOUTS[letter])
@@ -58,8 +63,8 @@ def run(model, name, fake):
         ("residual", "ch", 3),
         ("residual_two_convs", "hh", 2),
         ("two_consumers", "hhh", 3),
-        # The result of the first convolution is read by a ReLU as well.
-        ("used_twice", "hh", 4),
+        # A ReLU and a sum between them compute in NHWC too.
+        ("used_twice", "hh", 2),
         ("shared", "hh", 2),
     ],
 )
@@ -82,3 +87,31 @@ def test_any_layouts_give_the_same(on_host, name):
         for each, other in zip(found, expected, strict=True):
             # As far as rounding the inputs to TF32 goes.
             np.testing.assert_allclose(each, other, rtol=1e-2, atol=1e-2 * np.abs(other).max(), err_msg=layouts)
+
+
+class Between(zoo.Chain):
+    """Convolutions, and between them operators that compute in either layout."""
+
+    def forward(self, x):
+        y = nn.functional.max_pool2d(torch.relu(self[0](x)), 3, 2, 1, ceil_mode=True)
+        a, b = self[1](y), torch.sigmoid(self[2](y))
+        y = torch.cat([a, nn.functional.avg_pool2d(y, 3, 1, 1, count_include_pad=False), b], 1)
+        y = torch.clamp(self[4](y * 0.5), -1, 1)
+        return self[3](y).mean((2, 3))
+
+
+def between():
+    layers = [zoo.conv(), zoo.conv(size=1), zoo.conv(k=8), zoo.conv(k=8), nn.BatchNorm2d(16)]
+    return Between(*layers[:3], zoo.conv(c=16, k=8), layers[4])
+
+
+@pytest.mark.parametrize(("layouts", "copies"), [("hhhh", 2), ("cccc", 0), ("hchh", 4), ("chhh", 2), ("hhhc", 2)])
+def test_what_computes_in_either_layout_goes_along(on_host, layouts, copies):
+    """x and what the mean reads are converted; and where a layer between is NCHW, what it reads and what it makes."""
+    module, x = between(), np.random.default_rng(0).standard_normal(zoo.X).astype(np.float32)
+    model = compiled_module(module, (torch.from_numpy(x),), layouts)
+    on_host.reset()
+    found = model(x)
+    assert on_host.names().count(COPY) == copies
+    (expected,) = zoo.run_torch(module, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())

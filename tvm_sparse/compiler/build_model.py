@@ -24,7 +24,7 @@ from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.keep_nan import keep_nan
-from tvm_sparse.compiler.keep_nhwc import keep_nhwc
+from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
@@ -162,7 +162,8 @@ def _built(
     builder = KernelBuilder(target, store, on_progress) if store is not None else None
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, builder)
-        module = keep_nan(keep_nhwc(replace_convolutions(prepared.mod, kernels)))
+        in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
+        module = keep_nan(keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc))
         with store.remembered() if store is not None else nullcontext():
             executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target, kernels)
         file = exported(executable) if in_file else None

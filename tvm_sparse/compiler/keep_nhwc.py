@@ -1,29 +1,47 @@
 """Leave what cuDNN computes in NHWC in that layout until something else reads it."""
 
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
+from tvm_sparse.compiler.layout_cut import LayoutCut
+from tvm_sparse.compiler.layout_free import tensors_of, turned
 from tvm_sparse.cudnn.convolution import Shape
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import Plan
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layout_change_call, plan_of
+from tvm_sparse.scheduling.kernel import Kernel
 
 
-def keep_nhwc(module: tvm.IRModule) -> tvm.IRModule:
-    """`module` with calls of cuDNN in NHWC that take and give such tensors, and each tensor converted once at most.
+def results_in_nhwc(module: tvm.IRModule, layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> set[Var]:
+    """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between.
+
+    `module` is as it is before `replace_convolutions` with `kernels`.
+    """
+    plans = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
+    costs = [(math.inf, 0.0) if plan is not None and plan.layout == "nhwc" else None for plan in plans]
+    # Bytes, and what a launch takes of an H200's time for these.
+    return LayoutCut(module, costs, lambda change: change.moved_bytes + 5e6).results if any(costs) else set()
+
+
+def keep_nhwc(module: tvm.IRModule, in_nhwc: Collection[Var]) -> tvm.IRModule:
+    """`module` with the variables `in_nhwc`, of `results_in_nhwc`, in that layout, and each converted once at most.
 
     Run it after `replace_convolutions`. A kernel that converts for itself, as the layer's name stands for, stays in the
     module: it is what `verify` runs.
     """
-    return _KeepNhwc(module).run()
+    return _KeepNhwc(module, in_nhwc).run() if in_nhwc else module
 
 
 class _KeepNhwc:
-    def __init__(self, module: tvm.IRModule):
+    def __init__(self, module: tvm.IRModule, in_nhwc: Collection[Var]):
+        self._in_nhwc = set(in_nhwc)
         self._builder = relax.BlockBuilder(module)
         self._graph = Graph.of(module)
         plans = {name: plan_of(func) for name, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)}
@@ -35,7 +53,7 @@ class _KeepNhwc:
 
     def run(self) -> tvm.IRModule:
         for var, value in self._graph.definitions.items():
-            if self._plan(value) is not None:
+            if var in self._in_nhwc:
                 self._edits[var] = self._bindings(var, value)
         return rebuild(self._builder.get(), self._edits)
 
@@ -45,20 +63,25 @@ class _KeepNhwc:
 
     def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
         """Of `var` in NHWC, after what the call reads that is not there yet, and before itself, if that is needed."""
-        plan = self._plan(call)
-        assert plan is not None, "only such calls are edited"
-        bindings: list[tuple[Var, Expr]] = []
-        names = [name for name in plan.arguments if name not in ("scratch", "y")]
-        arguments = dict(zip(names, call.args[1], strict=True))
-        for name in {"x", "residual"} & arguments.keys():
-            tensor = arguments[name]
+        plan, bindings = self._plan(call), list[tuple[Var, Expr]]()
+        if plan is None:
+            tensors = tensors_of(call)
+        else:
+            names = [name for name in plan.arguments if name not in ("scratch", "y")]
+            arguments = dict(zip(names, call.args[1], strict=True))
+            tensors = [arguments[name] for name in ("x", "residual") if name in arguments]
+        for tensor in tensors:
             if tensor not in self._twins:
                 self._twins[tensor] = self._var(var, tensor)
                 bindings.append((self._twins[tensor], self._change(tensor, tensor, "nhwc")))
-            arguments[name] = self._twins[tensor]
-        self._twins[var] = twin = self._var(var, var)
-        kernel = self._function(f"{call.args[0].name_hint}_nhwc", replace(plan, converts=False))
-        bindings.append((twin, relax.call_tir(kernel, relax.Tuple(list(arguments.values())), twin.ty)))
+        twin = self._var(var, var)
+        if plan is None:
+            bindings.append((twin, turned(call, self._twins)))
+        else:
+            kernel = self._function(f"{call.args[0].name_hint}_nhwc", replace(plan, converts=False))
+            given = [self._twins.get(each, each) for each in call.args[1]]
+            bindings.append((twin, relax.call_tir(kernel, relax.Tuple(given), twin.ty)))
+        self._twins[var] = twin
         if self._is_read_elsewhere(var):
             bindings.append((var, self._change(twin, var, "nchw")))
         return bindings
@@ -84,9 +107,8 @@ class _KeepNhwc:
         return self._functions[name]
 
     def _is_read_elsewhere(self, var: Var) -> bool:
-        """Whether anything but such calls of cuDNN needs it."""
-        users = self._graph.users[var]
-        return var in self._graph.returned or any(self._plan(self._graph.definitions[user]) is None for user in users)
+        """Whether anything needs it in NCHW."""
+        return var in self._graph.returned or not self._in_nhwc.issuperset(self._graph.users[var])
 
 
 def _shape(tensor: Expr) -> Shape:
