@@ -8,17 +8,22 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 import tvm
 import tvm_ffi
+import zoo
 from random_convolutions import random_case
 
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.codegen import lowering
+from tvm_sparse.compiler import build_model
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.measure.outcome import MeasureOptions
@@ -204,3 +209,18 @@ def test_a_layer_is_tuned_beside_it(target):
     for record in sparse:
         names = {record.baseline, *record.counting_library_times_us}
         assert names >= {"dense_cudnn:fp32", "dense_cudnn:tf32"} and record.is_cold
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 4e-3), ("float16", 1e-2)])
+def test_a_model_whose_tensors_stay_in_nhwc(dtype, tolerance):
+    """Without a log cuDNN computes all of it: pools and a concatenation between layers, and what a mean reads."""
+    module, ((_, c, h, w),) = zoo.TORCH["between"]
+    x = torch.randn(4, c, h, w, generator=torch.Generator().manual_seed(0))
+    model = build_model.compile(
+        module, x, "cuda", log=TuningLog("none.jsonl"), allow_tf32=True, dtype=dtype, predict=False
+    )
+    assert all("in NHWC" in row["reason"] for row in model.report())
+    expected = torch_models.reference(module, x)
+    for _ in range(3):
+        found = model(x.cuda().to(getattr(torch, dtype or "float32")))
+        assert (found.cpu().double() - expected).abs().max() <= tolerance * expected.abs().max()

@@ -38,6 +38,8 @@ LEFT = {
     "doubled": ["call_tir", "add", "nn.relu"],
     "shared": ["call_tir"] * 2,
     "classifier": ["call_tir", "mean", "reshape", "matmul", "add"],
+    "between": ["call_tir", "nn.max_pool2d", "call_tir", "call_tir", "sigmoid", "nn.avg_pool2d", "concat", "multiply"]
+    + ["subtract", "divide", "multiply", "add", "clip", "call_tir", "mean"],
     "block": ["call_tir"] * 3,
     # TVM imports an ONNX Pad as a function of its own.
     "pad_node": ["call_tir"] * 2,

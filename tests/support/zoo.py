@@ -109,6 +109,16 @@ class InPlace(Chain):
         return nn.functional.relu_(y)
 
 
+class Between(Chain):
+    """Pools, a concatenation and elementwise operators between convolutions."""
+
+    def forward(self, x):
+        y = nn.functional.max_pool2d(torch.relu(self[0](x)), 3, 2, 1, ceil_mode=True)
+        a, b = self[1](y), torch.sigmoid(self[2](y))
+        y = torch.cat([a, nn.functional.avg_pool2d(y, 3, 1, 1, count_include_pad=False), b], 1)
+        return self[3](torch.clamp(self[4](y * 0.5), -1, 1)).mean((2, 3))
+
+
 class TwoInputs(Chain):
     """Two inputs, and the second is the residual."""
 
@@ -147,6 +157,10 @@ TORCH = {
     "doubled": (Doubled(conv()), [X]),
     "shared": (Shared(conv()), [X]),
     "in_place": (InPlace(conv(), nn.BatchNorm2d(4)), [X]),
+    "between": (
+        Between(conv(k=8), conv(8, 8, 1), conv(8, 8), conv(24, 8), nn.BatchNorm2d(24)),
+        [X],
+    ),
     "two_inputs": (TwoInputs(conv(bias=False)), [X, X]),
     "classifier": (Chain(conv(k=8, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)), [X]),
 }

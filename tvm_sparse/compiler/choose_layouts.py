@@ -31,8 +31,8 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 
 NHWC: Decisions = {"layout": "nhwc", "algorithm": PRECOMP, "epilogue": "fused"}
-# Tensor cores take channels in groups of 16 bytes.
-_GROUP_BYTES = 16
+# Tensor cores take channels in groups of 16 bytes. In half precision cuDNN has kernels for the few of an image as well.
+_GROUP_BYTES, _IMAGE_CHANNELS = 16, 4
 
 
 def decide_together(
@@ -100,7 +100,8 @@ def _option(
 
 def _suits_tensor_cores(spec: ConvSpec) -> bool:
     group = _GROUP_BYTES // STORAGE[spec.dtype].size_bytes
-    return spec.groups == 1 and not spec.c % group and not spec.k % group and spec.h * spec.w > 1
+    are_grouped = not spec.c % group or (is_half(spec.dtype) and spec.c <= _IMAGE_CHANNELS)
+    return spec.groups == 1 and are_grouped and not spec.k % group and spec.h * spec.w > 1
 
 
 def _conversions(spec: ConvSpec) -> list[LayoutChange]:
