@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,3 +165,24 @@ def test_a_layer_that_cannot_be_measured_costs_the_others_nothing(fake, tmp_path
     contest, log, _ = run(fake, [task(16), task(8)], tmp_path)
     assert [record.spec.c for record in log.records] == [8, 8]
     assert all(entry.is_at_end for entry in contest.entries)
+
+
+def test_no_batch_begins_that_would_end_too_late(fake, tmp_path, monkeypatch):
+    """The large layer's trials take 30 s each, the small one's 1 s, by a clock that only they move."""
+    fake.times = {32: list(np.linspace(1000, 500, 200)), 8: list(np.linspace(10, 5, 200))}
+    clock_s = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+
+    tune_layer = fake.tune_layer
+
+    def slow(spec, *arguments):
+        for record in tune_layer(spec, *arguments):
+            clock_s[0] += 30 if spec.c == 32 else 1
+            yield record
+
+    monkeypatch.setattr(module, "tune_layer", slow)
+    with Contest([task(32), task(8)], TARGET, TuningLog(tmp_path / "log.jsonl"), OPTIONS, Progress()) as contest:
+        contest.run(200.0, lambda entry: None)
+    # All time is used: first by those that gain most, in the end by those that still fit.
+    assert clock_s[0] == 200
+    assert fake.order[-10:] == [8] * 10

@@ -37,7 +37,10 @@ PATIENCE = 4
 
 @dataclass
 class Entry:
-    """A task in the contest, and what is known of it. Times are microseconds of one of its layers."""
+    """A task in the contest, and what is known of it. Times are microseconds of one of its layers.
+
+    `batch_s` is how long the longest batch of its trials took, seconds: its search proposes and builds several at once.
+    """
 
     task: Task
     dense_us: float = math.inf
@@ -45,6 +48,7 @@ class Entry:
     slices_without_gain: int = 0
     trials: int = 0
     spent_s: float = 0.0
+    batch_s: float = 0.0
     is_at_end: bool = False
     search: Iterator[TuningRecord] | None = field(default=None, repr=False)
 
@@ -108,9 +112,12 @@ class Contest:
     def run(self, end_s: float, look: Callable[[Entry], None]) -> None:
         """Tune until the clock (`time.monotonic`) shows `end_s` or nothing more is expected; `look` after each trial.
 
-        No trial begins after `end_s`; one that has begun is finished.
+        No batch of trials begins that would end after `end_s`, if it takes as long as the longest one of its layer.
         """
-        while time.monotonic() < end_s and (open_ := [each for each in self.entries if not each.is_at_end]):
+        while (now_s := time.monotonic()) < end_s:
+            open_ = [each for each in self.entries if not each.is_at_end and now_s + each.batch_s <= end_s]
+            if not open_:
+                return
             entry = max(open_, key=lambda each: (each.promise(), each.size()))
             try:
                 self._slice(entry, end_s, look)
@@ -124,15 +131,18 @@ class Contest:
         if entry.search is None:
             entry.search = self._search(entry)
         before_us, is_first = entry.time_us, math.isinf(entry.time_us)
-        trials, wanted = 0, FIRST_SLICE if is_first else SLICE
+        trials, wanted, batch_start_s = 0, FIRST_SLICE if is_first else SLICE, 0.0
         # Never in the middle of a batch, whose workers the next search needs.
         while trials < wanted or self._crew.lent:
             trials += 1
             start_s = time.monotonic()
-            if start_s >= end_s:
+            if not self._crew.lent:
+                batch_start_s = start_s
+            if start_s >= end_s or batch_start_s + entry.batch_s > end_s:
                 return
             record = next(entry.search, None)
             entry.spent_s += time.monotonic() - start_s
+            entry.batch_s = max(entry.batch_s, time.monotonic() - batch_start_s)
             if record is None:
                 # All trials that were asked for are made; a new search goes on where that one ended.
                 entry.is_at_end = trials == 1
