@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
-from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
+from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan, channel_group
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
@@ -37,10 +37,11 @@ TITLES = {
 
 
 class Layout(IntEnum):
-    """In which cuDNN computes."""
+    """In which cuDNN computes; filled: with input channels that are zeros, for the tensor cores (`Plan.fills`)."""
 
     NCHW = 0
     NHWC = 1
+    NHWC_FILLED = 2
 
 
 class Algorithm(IntEnum):
@@ -81,6 +82,11 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     return found
 
 
+def may_fill(spec: ConvSpec, variant: str) -> bool:
+    """Whether tensor cores would read whole groups of channels only if some were filled up."""
+    return variant != FP32 and spec.groups == 1 and spec.c % channel_group(spec) != 0
+
+
 class CudnnSpace(WrittenSpace):
     """The space of one precision; all that is worth measuring is in `starts`."""
 
@@ -90,13 +96,16 @@ class CudnnSpace(WrittenSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         algorithms = list(Algorithm) if self.variant == FP32 else [Algorithm.IMPLICIT_PRECOMP_GEMM]
-        self.decide(sch, choose, "layout", Layout, Layout.NCHW)
+        layouts = [each for each in Layout if each != Layout.NHWC_FILLED or may_fill(self.spec, self.variant)]
+        self.decide(sch, choose, "layout", layouts, Layout.NCHW)
         self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
         self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
 
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
+        if may_fill(spec, self.variant):
+            found.append(("nhwc_filled", PRECOMP, "fused"))
         if self.variant == FP32 and (spec.relu or not (spec.bias or spec.residual)):
             # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
             found.append(("nchw", "implicit_gemm", "fused"))
@@ -109,7 +118,8 @@ class CudnnSpace(WrittenSpace):
 
     def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
         plan = self._plan(decisions)
-        weight = stored(weight, self.spec.dtype)
+        filled = plan.weight_shape[1] - weight.shape[1]
+        weight = stored(np.pad(weight, ((0, 0), (0, filled), (0, 0), (0, 0))), self.spec.dtype)
         laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
         # A fused epilogue always adds a bias.
         no_bias = "bias" in plan.arguments and not self.spec.bias
@@ -119,4 +129,6 @@ class CudnnSpace(WrittenSpace):
         return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
-        return Plan(self.spec, tf32=self.variant == TF32, **decisions)
+        layout, *filled = decisions["layout"].split("_")
+        rest = {name: decisions[name] for name in ("algorithm", "epilogue")}
+        return Plan(self.spec, layout=layout, tf32=self.variant == TF32, fills=bool(filled), **rest)

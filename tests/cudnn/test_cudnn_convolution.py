@@ -64,6 +64,26 @@ def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype):
     check()
 
 
+def test_an_image_has_its_channels_filled_up(fake):
+    """For tensor cores only, and by zeros, whatever lay in the copy before."""
+    spec = ConvSpec(2, 3, 8, 8, 8, 3, 3, stride=(2, 2), padding=(1, 1, 1, 1), bias=True, relu=True)
+    for precision, filled in (("fp32", 0), ("tf32", 4), ("fp16", 8)):
+        own = replace(spec, dtype="float16" if precision == "fp16" else "float32")
+        starts = [each for each in CudnnSpace(own, precision).starts() if each["layout"] == "nhwc_filled"]
+        assert len(starts) == bool(filled)
+        for start in starts:
+            kernel = kernel_of(own, start, precision)
+            assert kernel.constants[0].shape == (8, 3, 3, filled)
+            fake.reset()
+            weight = rounded(weight_of(own), own.dtype)
+            assert worst(kernel, own, weight, arithmetic_of(f"dense_cudnn:{precision}")) <= 1
+            assert fake.names() == ["SetTensor", COPY, FUSED, COPY]
+    even = replace(spec, c=4)
+    assert all(each["layout"] != "nhwc_filled" for each in CudnnSpace(even, "tf32").starts())
+    with pytest.raises(BuildError, match="layout"):
+        kernel_of(even, {**NHWC, "layout": "nhwc_filled"}, "tf32")
+
+
 def test_tf32_is_no_float32(fake):
     """The bounds tell them apart: what TF32 gives is wrong as float32, and float32 is right as TF32."""
     weight = weight_of(SPEC)
@@ -213,7 +233,11 @@ def test_plans_survive_as_text():
     for _ in range(20):
         spec = random_case(rng.choice).spec
         plan = Plan(
-            spec, rng.choice(["nchw", "nhwc"]), "implicit_gemm", rng.choice(["fused", "apart"]), rng.random() < 0.5
+            spec,
+            rng.choice(["nchw", "nhwc"]),
+            "implicit_gemm",
+            rng.choice(["fused", "apart"]),
+            *(rng.random() < 0.5 for _ in range(3)),
         )
         assert Plan.from_text(plan.to_text()) == plan
 

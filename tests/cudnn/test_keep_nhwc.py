@@ -18,14 +18,14 @@ HOST = resolve_target('{"kind":"llvm","num-cores":1}')
 COPY = "TransformTensor"
 NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
 NHWC = {**NCHW, "layout": "nhwc"}
-LAYOUTS = {"c": NCHW, "h": NHWC, "H": {**NHWC, "epilogue": "apart"}}
+LAYOUTS = {"c": NCHW, "h": NHWC, "H": {**NHWC, "epilogue": "apart"}, "f": {**NHWC, "layout": "nhwc_filled"}}
 
 
-def compiled(name, layouts):
+def compiled(name, layouts, dtype=None):
     """A model of the zoo whose convolutions have the layouts that the letters stand for."""
     module, shapes = zoo.TORCH[name]
-    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
-    schedule = "dense_cudnn:tf32"
+    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
+    schedule = "dense_cudnn:tf32" if dtype is None else "dense_cudnn:fp16"
     decisions = [
         replace(each, schedule=schedule, predicted=LAYOUTS[letter])
         for each, letter in zip(decide(prepared.layers, HOST, None), layouts, strict=True)
@@ -88,3 +88,19 @@ def test_any_layouts_give_the_same(on_host, name):
 def test_what_computes_in_either_layout_goes_along(on_host, layouts, copies):
     """x and what the mean reads are converted; and where a layer between is NCHW, what it reads and what it makes."""
     assert run(compiled("between", layouts), "between", on_host)[1] == copies
+
+
+def in_float16(layouts):
+    """The network with a residual, whose four channels tensor cores read only if they are filled up, and torch's."""
+    module, shapes = zoo.TORCH["residual"]
+    arrays = zoo.inputs_of(shapes)
+    found = compiled("residual", layouts, "float16")(*(each.astype(np.float16) for each in arrays))
+    (expected,) = zoo.run_torch(module, *arrays)
+    return np.asarray(found, np.float32), expected
+
+
+@pytest.mark.parametrize("layouts", ["ff", "hf", "fh", "fc", "cf"])
+def test_channels_that_are_filled_up_are_zeros(on_host, layouts):
+    found, expected = in_float16(layouts)
+    assert {"SetTensor", COPY} <= set(on_host.names())
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())

@@ -9,15 +9,16 @@ minimized via graph cuts?", 2004).
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from tvm.target import Target
 
 from tvm_sparse.compiler.kernel_selection import Decision, decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import STORAGE, is_half
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
-from tvm_sparse.cudnn.plan import PRECOMP
+from tvm_sparse.cudnn.plan import PRECOMP, channel_group
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.ranking import fastest
@@ -30,9 +31,7 @@ from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 
-NHWC: Decisions = {"layout": "nhwc", "algorithm": PRECOMP, "epilogue": "fused"}
-# Tensor cores take channels in groups of 16 bytes. In half precision cuDNN has kernels for the few of an image as well.
-_GROUP_BYTES, _IMAGE_CHANNELS = 16, 4
+NHWC: dict[str, Any] = {"layout": "nhwc", "algorithm": PRECOMP, "epilogue": "fused"}
 
 
 def decide_together(
@@ -93,15 +92,18 @@ def _option(
         reason=reason,
         record=record,
         transferred=record is None or record.error is None,
-        predicted=None if record is not None else NHWC,
+        predicted=None if record is not None else _default(spec),
     )
     return _Option(changed, nhwc_us, nchw_us)
 
 
+def _default(spec: ConvSpec) -> Decisions:
+    """In NHWC, the channels of an image filled up."""
+    return NHWC if not spec.c % channel_group(spec) else {**NHWC, "layout": "nhwc_filled"}
+
+
 def _suits_tensor_cores(spec: ConvSpec) -> bool:
-    group = _GROUP_BYTES // STORAGE[spec.dtype].size_bytes
-    are_grouped = not spec.c % group or (is_half(spec.dtype) and spec.c <= _IMAGE_CHANNELS)
-    return spec.groups == 1 and are_grouped and not spec.k % group and spec.h * spec.w > 1
+    return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
 
 
 def _conversions(spec: ConvSpec) -> list[LayoutChange]:
@@ -114,5 +116,5 @@ def _conversions(spec: ConvSpec) -> list[LayoutChange]:
 def _record(spec: ConvSpec, schedule: str, target: Target, log: TuningLog | None) -> TuningRecord | None:
     """The fastest in NHWC."""
     records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
-    in_nhwc = [each for each in records if each.decisions.get("layout") == "nhwc"]
+    in_nhwc = [each for each in records if str(each.decisions.get("layout")).startswith("nhwc")]
     return fastest(in_nhwc) if in_nhwc else None

@@ -64,13 +64,9 @@ class _KeepNhwc:
     def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
         """Of `var` in NHWC, after what the call reads that is not there yet, and before itself, if that is needed."""
         plan, bindings = self._plan(call), list[tuple[Var, Expr]]()
-        if plan is None:
-            tensors = tensors_of(call)
-        else:
-            names = [name for name in plan.arguments if name not in ("scratch", "y")]
-            arguments = dict(zip(names, call.args[1], strict=True))
-            tensors = [arguments[name] for name in ("x", "residual") if name in arguments]
-        for tensor in tensors:
+        if plan is not None:
+            plan = replace(plan, converts=False)
+        for tensor in tensors_of(call) if plan is None else _turned_arguments(plan, call):
             if tensor not in self._twins:
                 self._twins[tensor] = self._var(var, tensor)
                 bindings.append((self._twins[tensor], self._change(tensor, tensor, "nhwc")))
@@ -78,9 +74,10 @@ class _KeepNhwc:
         if plan is None:
             bindings.append((twin, turned(call, self._twins)))
         else:
-            kernel = self._function(f"{call.args[0].name_hint}_nhwc", replace(plan, converts=False))
-            given = [self._twins.get(each, each) for each in call.args[1]]
-            bindings.append((twin, relax.call_tir(kernel, relax.Tuple(given), twin.ty)))
+            changed = _turned_arguments(plan, call)
+            arguments = [self._twins[each] if each in changed else each for each in call.args[1]]
+            kernel = self._function(f"{call.args[0].name_hint}_nhwc", plan)
+            bindings.append((twin, relax.call_tir(kernel, relax.Tuple(arguments), twin.ty)))
         self._twins[var] = twin
         if self._is_read_elsewhere(var):
             bindings.append((var, self._change(twin, var, "nchw")))
@@ -109,6 +106,13 @@ class _KeepNhwc:
     def _is_read_elsewhere(self, var: Var) -> bool:
         """Whether anything needs it in NCHW."""
         return var in self._graph.returned or not self._in_nhwc.issuperset(self._graph.users[var])
+
+
+def _turned_arguments(plan: Plan, call: Expr) -> set[Expr]:
+    """What a call of cuDNN reads in NHWC."""
+    names = [name for name in plan.arguments if name not in ("scratch", "y")]
+    given = zip(names, call.args[1], strict=True)
+    return {each for name, each in given if name in ("x", "residual") and plan.layout_of(name) == "nhwc"}
 
 
 def _shape(tensor: Expr) -> Shape:

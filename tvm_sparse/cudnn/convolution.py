@@ -47,20 +47,20 @@ class Convolution:
 
     def _describe(self) -> None:
         cudnn, plan, spec = self._cudnn, self._plan, self._plan.spec
-        shape = spec.padded_shape if plan.is_padded else spec.input_shape
+        shape = plan.read_shape
         strides = strides_of(shape, plan.layout)
-        top, left = spec.padding[:2] if plan.is_padded else (0, 0)
+        top, left = (0, 0) if spec.symmetric_padding else spec.padding[:2]
         dtype = spec.dtype
         self._x, self._y = (
-            cudnn.tensor(each, strides_of(each, plan.outer_layout), dtype)
-            for each in (spec.input_shape, spec.output_shape)
+            cudnn.tensor(each, strides_of(each, plan.layout_of(name)), dtype)
+            for name, each in (("x", spec.input_shape), ("y", spec.output_shape))
         )
         # What the convolution reads and writes, and where in the former the input goes.
         self._conv_x = cudnn.tensor(shape, strides, dtype)
         self._conv_y = cudnn.tensor(spec.output_shape, strides_of(spec.output_shape, plan.layout), dtype)
         self._inner_x = cudnn.tensor(spec.input_shape, strides, dtype)
         self._inner_bytes = plan.element_bytes * (top * strides[2] + left * strides[3])
-        self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
+        self._weight = cudnn.filters(plan.weight_shape, plan.layout, dtype)
         self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1), dtype)
         self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
         # cuDNN fuses a plain ReLU only.

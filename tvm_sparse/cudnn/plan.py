@@ -17,6 +17,12 @@ PRECOMP = "implicit_precomp_gemm"
 # What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
 _WORKSPACE_BYTES, _COPIES = 8 << 20, 2
 _ALIGNMENT = 256
+_GROUP_BYTES = 16
+
+
+def channel_group(spec: ConvSpec) -> int:
+    """In groups of how many channels tensor cores read inputs."""
+    return _GROUP_BYTES // STORAGE[spec.dtype].size_bytes
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Plan:
     converts
         Whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after. Otherwise they
         are as `layout` says.
+    fills
+        Whether the input has its channels filled up with zeros, in a copy, to groups of 16 bytes, which tensor cores
+        read: an image has three. Such an input is NCHW. Not for grouped convolutions.
     """
 
     spec: ConvSpec
@@ -44,6 +53,7 @@ class Plan:
     epilogue: Literal["fused", "apart"]
     tf32: bool
     converts: bool = True
+    fills: bool = False
 
     def to_text(self) -> str:
         """As JSON; `from_text` reads it back."""
@@ -55,10 +65,27 @@ class Plan:
         values: dict[str, Any] = json.loads(text)
         return cls(**{**values, "spec": ConvSpec.from_json(values["spec"])})
 
+    def layout_of(self, name: str) -> Literal["nchw", "nhwc"]:
+        """Of ``x``, ``residual`` or ``y`` as the call takes it."""
+        return "nchw" if self.converts or (self.fills and name == "x") else self.layout
+
     @property
-    def outer_layout(self) -> Literal["nchw", "nhwc"]:
-        """Of the arrays that the call takes."""
-        return "nchw" if self.converts else self.layout
+    def channels(self) -> int:
+        """That the convolution reads, those that were filled up included."""
+        group = channel_group(self.spec) if self.fills else 1
+        return -(-self.spec.c // group) * group
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """(K, C / groups, R, S) with the channels that were filled up."""
+        k, _, r, s = self.spec.weight_shape
+        return k, self.channels // self.spec.groups, r, s
+
+    @property
+    def read_shape(self) -> tuple[int, int, int, int]:
+        """(N, C, H, W) of what the convolution itself reads."""
+        n, _, h, w = self.spec.input_shape if self.spec.symmetric_padding else self.spec.padded_shape
+        return n, self.channels, h, w
 
     @property
     def is_fused(self) -> bool:
@@ -87,23 +114,24 @@ class Plan:
 
     @property
     def is_padded(self) -> bool:
-        """Whether the input is padded in a copy: cuDNN itself pads both sides alike."""
-        return self.spec.symmetric_padding is None
+        """Whether the input is padded in a copy: cuDNN itself pads both sides alike, and no channels."""
+        return self.spec.symmetric_padding is None or self.channels > self.spec.c
 
     @property
     def workspace_bytes(self) -> int:
         """What cuDNN may use at most."""
-        shapes = (self.spec.padded_shape, self.spec.weight_shape, self.spec.output_shape)
+        # At least what a padded copy would be.
+        read = max(self.read_shape, self.spec.padded_shape, key=math.prod)
+        shapes = (read, self.weight_shape, self.spec.output_shape)
         return _WORKSPACE_BYTES + _COPIES * self.element_bytes * sum(map(math.prod, shapes))
 
     @property
     def scratch(self) -> dict[str, int]:
         """Name -> offset in bytes of what lies in the scratch memory: staged arrays, ``workspace``, and its ``end``."""
         spec, sizes = self.spec, {}
-        is_transposed = self.layout != self.outer_layout
-        if is_transposed or self.is_padded:
-            sizes["x"] = math.prod(spec.padded_shape if self.is_padded else spec.input_shape)
-        if is_transposed:
+        if self.layout != self.layout_of("x") or self.is_padded:
+            sizes["x"] = math.prod(self.read_shape)
+        if self.layout != self.layout_of("y"):
             sizes["y"] = math.prod(spec.output_shape)
             if spec.residual and self.is_fused:
                 sizes["residual"] = math.prod(spec.output_shape)

@@ -19,15 +19,15 @@ _FLOAT_BYTES = 4
 def convolution_call(plan: Plan) -> tirx.PrimFunc:
     """One convolution: the arrays of ``plan.arguments`` but ``scratch``, which it makes itself.
 
-    Input, residual and output are (N, H, W, C) where ``plan.outer_layout`` says so.
+    Input, residual and output are (N, H, W, C) where ``plan.layout_of`` says so.
     """
     spec = plan.spec
     shapes = {
-        "x": in_layout(spec.input_shape, plan.outer_layout),
-        "weight": in_layout(spec.weight_shape, plan.layout),
+        "x": in_layout(spec.input_shape, plan.layout_of("x")),
+        "weight": in_layout(plan.weight_shape, plan.layout),
         "bias": (spec.k,),
-        "residual": in_layout(spec.output_shape, plan.outer_layout),
-        "y": in_layout(spec.output_shape, plan.outer_layout),
+        "residual": in_layout(spec.output_shape, plan.layout_of("residual")),
+        "y": in_layout(spec.output_shape, plan.layout_of("y")),
     }
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
