@@ -99,6 +99,20 @@ def in_float16(layouts):
     return np.asarray(found, np.float32), expected
 
 
+class Narrow(zoo.Chain):
+    """Its second convolution reads three channels, which the first one makes."""
+
+
+def test_what_is_filled_up_is_read_in_nchw(on_host, monkeypatch):
+    module = Narrow(zoo.conv(k=3), nn.ReLU(), zoo.conv(c=3, k=8))
+    monkeypatch.setitem(zoo.TORCH, "narrow", (module, [zoo.X]))
+    found, copies = run(compiled("narrow", "hf"), "narrow", on_host)
+    # The input, what the first makes, the second's own copy of that, and the result.
+    assert copies == 4
+    (expected,) = zoo.run_torch(module, *zoo.inputs_of([zoo.X]))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("layouts", ["ff", "hf", "fh", "fc", "cf"])
 def test_channels_that_are_filled_up_are_zeros(on_host, layouts):
     found, expected = in_float16(layouts)

@@ -58,15 +58,23 @@ class _KeepNhwc:
         return rebuild(self._builder.get(), self._edits)
 
     def _plan(self, value: Expr) -> Plan | None:
-        """Of a call of cuDNN in NHWC."""
-        return self._plans.get(value.args[0]) if is_call(value, "relax.call_tir") else None
+        """Of a call of cuDNN in NHWC, which shall convert nothing."""
+        plan = self._plans.get(value.args[0]) if is_call(value, "relax.call_tir") else None
+        return replace(plan, converts=False) if plan is not None else None
+
+    def _reads(self, value: Expr) -> list[Expr]:
+        """What `value` reads in NHWC, if it is computed so."""
+        plan = self._plan(value)
+        if plan is None:
+            return tensors_of(value)
+        names = [name for name in plan.arguments if name not in ("scratch", "y")]
+        given = zip(names, value.args[1], strict=True)
+        return [each for name, each in given if name in ("x", "residual") and plan.layout_of(name) == "nhwc"]
 
     def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
         """Of `var` in NHWC, after what the call reads that is not there yet, and before itself, if that is needed."""
-        plan, bindings = self._plan(call), list[tuple[Var, Expr]]()
-        if plan is not None:
-            plan = replace(plan, converts=False)
-        for tensor in tensors_of(call) if plan is None else _turned_arguments(plan, call):
+        plan, reads, bindings = self._plan(call), self._reads(call), list[tuple[Var, Expr]]()
+        for tensor in reads:
             if tensor not in self._twins:
                 self._twins[tensor] = self._var(var, tensor)
                 bindings.append((self._twins[tensor], self._change(tensor, tensor, "nhwc")))
@@ -74,10 +82,10 @@ class _KeepNhwc:
         if plan is None:
             bindings.append((twin, turned(call, self._twins)))
         else:
-            changed = _turned_arguments(plan, call)
-            arguments = [self._twins[each] if each in changed else each for each in call.args[1]]
+            changed = {tensor: self._twins[tensor] for tensor in reads}
+            arguments = relax.Tuple([changed.get(each, each) for each in call.args[1]])
             kernel = self._function(f"{call.args[0].name_hint}_nhwc", plan)
-            bindings.append((twin, relax.call_tir(kernel, relax.Tuple(arguments), twin.ty)))
+            bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
         self._twins[var] = twin
         if self._is_read_elsewhere(var):
             bindings.append((var, self._change(twin, var, "nchw")))
@@ -105,14 +113,13 @@ class _KeepNhwc:
 
     def _is_read_elsewhere(self, var: Var) -> bool:
         """Whether anything needs it in NCHW."""
-        return var in self._graph.returned or not self._in_nhwc.issuperset(self._graph.users[var])
-
-
-def _turned_arguments(plan: Plan, call: Expr) -> set[Expr]:
-    """What a call of cuDNN reads in NHWC."""
-    names = [name for name in plan.arguments if name not in ("scratch", "y")]
-    given = zip(names, call.args[1], strict=True)
-    return {each for name, each in given if name in ("x", "residual") and plan.layout_of(name) == "nhwc"}
+        if var in self._graph.returned:
+            return True
+        for user in self._graph.users[var]:
+            # A set, as equality of variables is an expression.
+            if user not in self._in_nhwc or var not in set(self._reads(self._graph.definitions[user])):
+                return True
+        return False
 
 
 def _shape(tensor: Expr) -> Shape:
