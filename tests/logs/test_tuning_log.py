@@ -372,6 +372,10 @@ def test_trials_of_other_weights_are_counted_apart(path):
     assert log.ignored(SPEC, pattern(), FINGERPRINT) == []
     (reason,) = log.ignored_trials(SPEC, pattern(), FINGERPRINT)
     assert reason == f"1 record of {SPEC.key} ignored: made for other weights"
+    # A search says nothing of trials in files that nobody named, such as those that are shipped for other machines.
+    shipped = TuningLog(path.with_name("new.jsonl"), unnamed=[path])
+    assert shipped.ignored_trials(SPEC, pattern(), FINGERPRINT) == []
+    assert shipped.lookup(SPEC, pattern(), FINGERPRINT) is not None
 
 
 def test_of_equal_times_the_order_of_lines_decides_nothing(tmp_path):

@@ -182,8 +182,11 @@ class TuningLog:
         return counted(spec, (mismatch(record, fingerprint) or misfit(record, pattern) for record in verified))
 
     def ignored_trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[str]:
-        """Why trials of this convolution do not count for this weight here: one counted sentence per reason."""
-        records = self._of_kind(spec, fingerprint)
+        """Why trials of this convolution do not count for this weight here: one counted sentence per reason.
+
+        Of the files that somebody named: what is shipped for other machines is nobody's loss.
+        """
+        records = [record for record in self._of_kind(spec, fingerprint) if self.path_of(record) in self.named]
         others = [record for record in records if not record.is_trial_of(spec, pattern, fingerprint)]
         return counted(spec, (mismatch(record, fingerprint) or no_trial(record, pattern) for record in others))
 
