@@ -118,3 +118,21 @@ def test_channels_that_are_filled_up_are_zeros(on_host, layouts):
     found, expected = in_float16(layouts)
     assert {"SetTensor", COPY} <= set(on_host.names())
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+
+
+def test_a_layer_that_cudnn_refuses_in_nhwc_stays_cudnn_s(on_host):
+    """Where the library cannot change layouts, say, it computes in NCHW."""
+    on_host.fail("cudnnTransformTensor", 3000)
+    module, shapes = zoo.TORCH["residual"]
+    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
+    decisions = [
+        replace(each, schedule="dense_cudnn:tf32", predicted=NHWC, transferred=True)
+        for each in decide(prepared.layers, HOST, None)
+    ]
+    model = build_model.build(prepared, decisions, HOST)
+    for row in model.report():
+        assert row["schedule"] == "dense_cudnn:tf32"
+        assert row["reason"].startswith("dense, because convolution ") and "nhwc" in row["reason"]
+    (found,), copies = run(model, "residual", on_host)
+    assert copies == 0
+    np.testing.assert_allclose(found, zoo.run_torch(module, *zoo.inputs_of(shapes))[0], rtol=1e-2, atol=1e-1)

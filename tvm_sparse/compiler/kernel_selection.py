@@ -28,7 +28,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_exact, precision_of
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_exact, is_library, precision_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -254,6 +254,9 @@ def can_be_dense(decision: Decision, target: Target) -> bool:
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
     record, defaults = decision.dense_record, _default_dense(target)
+    if record is None and decision.predicted is not None and is_library(decision.schedule):
+        # The library may compute it by its own decisions, in the layout that needs no neighbours.
+        return replace(decision, reason=f"dense, because {reason}", predicted=None)
     if decision.record is None and _base(decision.schedule) in defaults:
         record, defaults = None, defaults[defaults.index(_base(decision.schedule)) + 1 :]
     elif decision.record is record:
