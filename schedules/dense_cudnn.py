@@ -129,6 +129,6 @@ class CudnnSpace(WrittenSpace):
         return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
-        layout, *filled = decisions["layout"].split("_")
-        rest = {name: decisions[name] for name in ("algorithm", "epilogue")}
-        return Plan(self.spec, layout=layout, tf32=self.variant == TF32, fills=bool(filled), **rest)
+        fills = decisions["layout"] == Layout.NHWC_FILLED.name.lower()
+        in_layout = {**decisions, "layout": "nhwc"} if fills else decisions
+        return Plan(self.spec, tf32=self.variant == TF32, fills=fills, **in_layout)

@@ -99,12 +99,9 @@ def in_float16(layouts):
     return np.asarray(found, np.float32), expected
 
 
-class Narrow(zoo.Chain):
-    """Its second convolution reads three channels, which the first one makes."""
-
-
 def test_what_is_filled_up_is_read_in_nchw(on_host, monkeypatch):
-    module = Narrow(zoo.conv(k=3), nn.ReLU(), zoo.conv(c=3, k=8))
+    """The second convolution reads three channels, which the first one makes."""
+    module = zoo.Chain(zoo.conv(k=3), nn.ReLU(), zoo.conv(c=3, k=8))
     monkeypatch.setitem(zoo.TORCH, "narrow", (module, [zoo.X]))
     found, copies = run(compiled("narrow", "hf"), "narrow", on_host)
     # The input, what the first makes, the second's own copy of that, and the result.

@@ -108,9 +108,9 @@ def _suits_tensor_cores(spec: ConvSpec) -> bool:
 
 def _conversions(spec: ConvSpec) -> list[LayoutChange]:
     """What a kernel that converts for itself converts."""
-    tensors = [(spec.input_shape, "nhwc"), (spec.output_shape, "nchw")]
-    tensors += [(spec.output_shape, "nhwc")] * spec.residual
-    return [LayoutChange(shape, spec.dtype, "nhwc" if to == "nhwc" else "nchw") for shape, to in tensors]
+    read = [spec.input_shape] + [spec.output_shape] * spec.residual
+    changes = [LayoutChange(shape, spec.dtype, "nhwc") for shape in read]
+    return [*changes, LayoutChange(spec.output_shape, spec.dtype, "nchw")]
 
 
 def _record(spec: ConvSpec, schedule: str, target: Target, log: TuningLog | None) -> TuningRecord | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import tvm
 from tvm import relax
@@ -67,8 +68,7 @@ class _KeepNhwc:
         plan = self._plan(value)
         if plan is None:
             return tensors_of(value)
-        names = [name for name in plan.arguments if name not in ("scratch", "y")]
-        given = zip(names, value.args[1], strict=True)
+        given = zip(plan.inputs, value.args[1], strict=True)
         return [each for name, each in given if name in ("x", "residual") and plan.layout_of(name) == "nhwc"]
 
     def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
@@ -96,9 +96,9 @@ class _KeepNhwc:
         shape, name = _shape(tensor), getattr(tensor, "name", "constant")
         return new_var(self._builder.get(), beside, f"{name}_nhwc", in_layout(shape, "nhwc"), str(tensor.ty.dtype))
 
-    def _change(self, source: Expr, tensor: Expr, to: str) -> Expr:
+    def _change(self, source: Expr, tensor: Expr, to: Literal["nchw", "nhwc"]) -> Expr:
         """`source`, which is `tensor` in its other layout, with the layout `to`."""
-        change = LayoutChange(_shape(tensor), str(tensor.ty.dtype), "nhwc" if to == "nhwc" else "nchw")
+        change = LayoutChange(_shape(tensor), str(tensor.ty.dtype), to)
         name = "_".join(map(str, ("tvm_sparse_to", to, *change.shape, change.dtype)))
         kind = relax.TensorType(in_layout(change.shape, to), change.dtype)
         return relax.call_tir(self._function(name, change), relax.Tuple([source]), kind)

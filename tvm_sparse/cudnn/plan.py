@@ -101,6 +101,11 @@ class Plan:
         return ("x", "weight", *bias, *residual, "scratch", "y")
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the arrays that the call reads, in the order of `arguments`."""
+        return tuple(name for name in self.arguments if name not in ("scratch", "y"))
+
+    @property
     def element_bytes(self) -> int:
         """Of an element of any tensor."""
         return STORAGE[self.spec.dtype].size_bytes

@@ -31,12 +31,12 @@ def convolution_call(plan: Plan) -> tirx.PrimFunc:
     }
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
-        names = [name for name in plan.arguments if name != "scratch"]
+        names = (*plan.inputs, "y")
         arrays = {name: T.arg(name, T.buffer(shapes[name], spec.dtype, layout=None)) for name in names}
         with T.sblock("root"):
             # TVM's memory, so that a model plans it with its own.
             arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
-            T.reads(*(whole(arrays[name]) for name in names if name != "y"))
+            T.reads(*(whole(arrays[name]) for name in plan.inputs))
             T.writes(whole(arrays["y"]))
             T.evaluate(T.call_packed(CONVOLUTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
     return builder.get().with_attr("tirx.noalias", True).with_attr(_PLAN, plan.to_text())
