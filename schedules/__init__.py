@@ -30,6 +30,7 @@ from tvm_sparse.schedules import (
     generated_cuda,
     linear_cpu,
     linear_cuda,
+    tensor_cuda,
     vector_cpu,
     vector_cuda,
 )
@@ -50,6 +51,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     data_cuda,
     csr_cuda,
     linear_cuda,
+    tensor_cuda,
     dense_cudnn,
     dense_cuda,
 )

@@ -20,6 +20,7 @@ from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.reference import EXACT, THREE_TF32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
@@ -27,8 +28,11 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.schedules import tensor_cuda
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
+from tvm_sparse.schedules.tensor_cuda import PIXELS, TensorSpace
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target
 
 pytestmark = pytest.mark.gpu
@@ -115,6 +119,25 @@ def test_random_convolutions_are_right(target, precision, capsys):
     with capsys.disabled():
         print(f"\n{precision}: {count} kernels, worst error {worst:.3g} of the bound, {len(refused)} refused")
         print("\n".join(sorted({text.partition("fails, ")[2] or text for text in refused})))
+
+
+def test_random_convolutions_of_three_products_are_right(target, capsys):
+    """How near float32's own bound they come is printed: nothing promises that."""
+    choose, gpu = random.Random(21).choice, gpu_info(target)
+    worst = {THREE_TF32: 0.0, EXACT: 0.0}
+    for _ in range(200):
+        case = random_case(choose)
+        while tensor_cuda.why_not_served(case.spec, gpu):
+            case = random_case(choose)
+        kernel = apply_decisions(TensorSpace(case.spec, gpu), case.weight, {"pixels": choose(PIXELS)})
+        call = OnGpu(kernel, case.spec, target, case.seed, case.integers)
+        call.call()
+        exact, found = reference.reference(case.spec, weight=case.weight, **call.arguments), call.result()
+        errors = {each: exact.within(each, case.weight).worst(found) for each in worst}
+        worst = {each: max(worst[each], error) for each, error in errors.items()}
+        assert worst[THREE_TF32] <= 1, repr(case)
+    with capsys.disabled():
+        print(f"\n3xTF32: worst error {worst[THREE_TF32]:.3g} of its bound, {worst[EXACT]:.3g} of float32's")
 
 
 def test_each_precision_is_what_it_says(target):

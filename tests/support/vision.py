@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 DENSITY = 0.1
+# Inception's auxiliary classifier, which is for training only, takes no image smaller than 299x299.
+OPTIONS = {"googlenet": {"init_weights": True}, "inception_v3": {"init_weights": True, "aux_logits": False}}
 # Width of the linear layers of AlexNet and VGGs, and what they get: their half a gigabyte of weights would be copied,
 # hashed and written again and again. Of that size they are in test_linear_spaces.py.
 WIDE, NARROW = 4096, 256
@@ -27,8 +29,7 @@ def pruned(name, image, seed=0):
     have the statistics that random images lead to. No linear layer is `WIDE`.
     """
     torch.manual_seed(seed)
-    options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    model = getattr(torchvision_models(), name)(weights=None, **options)
+    model = getattr(torchvision_models(), name)(weights=None, **OPTIONS.get(name, {}))
     _narrow_head(model)
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     with torch.no_grad():

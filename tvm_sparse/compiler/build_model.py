@@ -51,7 +51,7 @@ from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.scheduling.schedule_names import is_library
+from tvm_sparse.scheduling.schedule_names import calls_cudnn
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -130,7 +130,7 @@ def build(
     """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
     cache = LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
-    if cache is None or any(is_library(decision.schedule) for decision in decisions):
+    if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
         return _built(prepared, decisions, target, on_progress)
     key = cache.key(prepared, decisions)
     found = cache.find(key)
@@ -177,8 +177,8 @@ def _built(
             for decision in decisions
         ]
     rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
-    calls_cudnn = any(is_library(decision.schedule) for decision in decisions)
-    libraries = {CUDNN: library.version() or "9"} if calls_cudnn else {}
+    is_called = any(calls_cudnn(decision.schedule) for decision in decisions)
+    libraries = {CUDNN: library.version() or "9"} if is_called else {}
     return CompiledModel(made, target, _signature(prepared.mod), rows, libraries=libraries, library=file)
 
 

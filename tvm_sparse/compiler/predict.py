@@ -1,4 +1,4 @@
-"""Which sparse kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
+"""Which kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
 
 On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
 4 (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which other processors hardly change.
@@ -24,6 +24,7 @@ from tvm_sparse.schedules import (
     linear_cpu,
     linear_cuda,
     spaces_of,
+    tensor_cuda,
     vector_cpu,
 )
 from tvm_sparse.scheduling.cpu_rows import layouts
@@ -43,7 +44,7 @@ LINEAR_RATIO = 4.0
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 DENSE = "dense"
-GPU_SCHEDULES = [data_cuda.NAME, folded_cuda.NAME, linear_cuda.NAME]
+GPU_SCHEDULES = [data_cuda.NAME, folded_cuda.NAME, linear_cuda.NAME, tensor_cuda.NAME]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 

@@ -20,7 +20,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_library
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -86,7 +86,7 @@ def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelSt
     return {
         "verified": store.key(KernelRequest.of(layer, decision)),
         "on": fingerprint_of(target),
-        "library": library.version() if is_library(decision.schedule) else None,
+        "library": library.version() if calls_cudnn(decision.schedule) else None,
         "seed": VERIFICATION_SEED,
         "bias": digest(layer.bias) if layer.bias is not None else None,
     }

@@ -45,6 +45,8 @@ class Plan:
     fills
         Whether the input has its channels filled up with zeros, in a copy, to groups of 16 bytes, which tensor cores
         read: an image has three. Such an input is NCHW. Not for grouped convolutions.
+    reads_nhwc
+        Whether the input is NHWC although residual and output are not: another kernel has written it so.
     """
 
     spec: ConvSpec
@@ -54,6 +56,7 @@ class Plan:
     tf32: bool
     converts: bool = True
     fills: bool = False
+    reads_nhwc: bool = False
 
     def to_text(self) -> str:
         """As JSON; `from_text` reads it back."""
@@ -67,7 +70,9 @@ class Plan:
 
     def layout_of(self, name: str) -> Literal["nchw", "nhwc"]:
         """Of ``x``, ``residual`` or ``y`` as the call takes it."""
-        return "nchw" if self.converts or (self.fills and name == "x") else self.layout
+        if name == "x" and (self.fills or self.reads_nhwc):
+            return "nhwc" if self.reads_nhwc else "nchw"
+        return "nchw" if self.converts else self.layout
 
     @property
     def channels(self) -> int:

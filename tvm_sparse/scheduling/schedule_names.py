@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import EXACT, TENSOR_CORES
+from tvm_sparse.conv.reference import EXACT, TENSOR_CORES, THREE_TF32
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -13,6 +13,8 @@ TF32 = "tf32"
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
+# A schedule whose kernels split their input into TF32 numbers and call cuDNN.
+TENSOR = "tensor_cuda"
 # Schedules whose kernels launch a library of ours, which is compiled once for all of them.
 DATA = ("data_cuda", "vector_cuda")
 
@@ -26,11 +28,13 @@ def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):
         return IN_TF32
+    if name == TENSOR:
+        return THREE_TF32
     return TENSOR_CORES if name in {f"{CUDNN}:{each}" for each in HALF_VARIANTS.values()} else EXACT
 
 
 def is_exact(name: str) -> bool:
-    """Whether kernels compute in float32 throughout, however tensors are stored."""
+    """Whether kernels compute to float32's accuracy, however tensors are stored."""
     return not is_tf32(name)
 
 
@@ -38,6 +42,8 @@ def precision_of(name: str, dtype: str) -> str:
     """What kernels compute in and how their tensors are stored, in words for a decision table."""
     if is_tf32(name):
         return "TF32"
+    if name == TENSOR:
+        return "3xTF32"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 
@@ -49,3 +55,8 @@ def is_compiled(name: str) -> bool:
 def is_library(name: str) -> bool:
     """Whether kernels are calls of a library, so that no compiler runs for them."""
     return name.partition(":")[0] == CUDNN
+
+
+def calls_cudnn(name: str) -> bool:
+    """Whether cuDNN has to be found where kernels run."""
+    return name.partition(":")[0] in (CUDNN, TENSOR)

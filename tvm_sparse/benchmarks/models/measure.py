@@ -13,8 +13,10 @@ import torch
 from tvm_sparse.benchmarks.gpu.model_profile import profile, spans_us
 from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.build_model import compile as compile_model
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import VerificationError
 from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.scheduling.schedule_names import TENSOR
 
 ROUNDS, MIN_ROUND_MS = 12, 20.0
 # Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
@@ -48,6 +50,7 @@ class Row:
     kernels_in_model_us: float
     max_relative_error: float
     ours_exact: bool
+    ours_3xtf32: int
     memory_bytes: int
     layers: list[dict[str, Any]]
 
@@ -73,7 +76,7 @@ def measure(
         Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
     """
     module = torch_models.network(name, density, pattern=pattern)
-    dtype = options.get("dtype") or "float32"
+    dtype = options.get("dtype") or FLOAT32
     x = torch_models.images(batch)
     times_s = []
     for _ in range(2):
@@ -112,7 +115,8 @@ def measure(
         sum_of_log_us=None if None in logged else sum(logged),
         kernels_in_model_us=sum(each["us"] for each in kernels),
         max_relative_error=error,
-        ours_exact=not options.get("allow_tf32", False),
+        ours_exact=dtype == FLOAT32 and not options.get("allow_tf32", False),
+        ours_3xtf32=sum(row["schedule"] == TENSOR for row in compiled.report()),
         memory_bytes=before - torch.cuda.mem_get_info()[0],
         layers=[*_decisions(compiled), *kernels],
     )
