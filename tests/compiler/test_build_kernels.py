@@ -105,6 +105,15 @@ def test_the_same_without_a_cache_and_by_worker_processes(prepared, lowered, tmp
     assert len(lowered) == 4
 
 
+def test_a_kernel_of_nothing_but_an_input_is_no_reshape():
+    """Relax looks for a reshape in each function of one input, and a folded convolution without a bias is one."""
+    bare = prepare(zoo.Chain(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Sigmoid()), torch.zeros(1, 8, 8, 8))
+    (decision,) = decide(bare.layers, TARGET, None)
+    compiled = build_model.build(bare, [replace(decision, schedule="folded_cuda")], TARGET)
+    (row,) = compiled.report()
+    assert row["schedule"] == "folded_cuda" and len(row["kernels"]) == 1
+
+
 def test_layers_share_what_is_the_same(prepared):
     """Dense kernels take their weight as an argument: two layers, one code. Equal layers share all of it."""
     kernels = kernels_of(prepared)

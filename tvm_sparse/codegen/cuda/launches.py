@@ -21,6 +21,7 @@ from tvm.tirx import AllocBuffer, DeclBuffer, Evaluate, IntImm, PrimFunc, Var
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.codegen.tir.tir_builder import nothing, statements_of
+from tvm_sparse.scheduling.csr import whole
 
 # Attributes of a device function: its name, its calling convention (of a kernel) and its launch settings.
 _NAME, _CONVENTION, _KERNEL, _SETTINGS = "global_symbol", "calling_conv", 2, "tirx.kernel_launch_params"
@@ -98,13 +99,17 @@ class Launches:
         with IRBuilder() as builder, T.prim_func(s_tir=True):
             T.func_name("main")
             arrays = [T.arg(each.name, T.buffer(each.shape, each.dtype, layout=None)) for each in self.arguments]
-            for each in self.workspaces:
-                arrays.append(T.alloc_buffer(each.shape, each.dtype, layout=None))
-                IRBuilder.name(each.name, arrays[-1])
-            for launch in self.launches:
-                pointers = [arrays[index].data for index in launch.arrays]
-                values = [IntImm(dtype, value) for value, dtype in launch.values]
-                T.evaluate(tirx.call_ffi_kernel(launch.kernel, *pointers, *values, launch_params=list(launch.tags)))
+            # In a block, where Relax looks for a reshape in each function of one input.
+            with T.sblock("root"):
+                T.reads(*map(whole, arrays[:-1]))
+                T.writes(whole(arrays[-1]))
+                for each in self.workspaces:
+                    arrays.append(T.sblock_alloc_buffer(each.shape, each.dtype))
+                    IRBuilder.name(each.name, arrays[-1])
+                for launch in self.launches:
+                    pointers = [arrays[index].data for index in launch.arrays]
+                    values = [IntImm(dtype, value) for value, dtype in launch.values]
+                    T.evaluate(tirx.call_ffi_kernel(launch.kernel, *pointers, *values, launch_params=list(launch.tags)))
         return builder.get().with_attr("tirx.noalias", True)
 
     def device_stubs(self, target: Target) -> tvm.IRModule:
