@@ -121,11 +121,12 @@ def test_random_convolutions_are_right(target, precision, capsys):
         print("\n".join(sorted({text.partition("fails, ")[2] or text for text in refused})))
 
 
-def test_random_convolutions_of_three_products_are_right(target, capsys):
+@pytest.mark.parametrize("seed", range(4))
+def test_random_convolutions_of_three_products_are_right(target, seed, capsys):
     """How near float32's own bound they come is printed: nothing promises that."""
-    choose, gpu = random.Random(21).choice, gpu_info(target)
+    choose, gpu = random.Random(seed).choice, gpu_info(target)
     worst = {THREE_TF32: 0.0, EXACT: 0.0}
-    for _ in range(200):
+    for _ in range(50):
         case = random_case(choose)
         while tensor_cuda.why_not_served(case.spec, gpu):
             case = random_case(choose)
