@@ -5,9 +5,10 @@ float32 throughout; ``tf32`` may round inputs to TF32 for the tensor cores, whic
 half precision have one, ``fp16`` or ``bf16``, on tensor cores with float32 sums.
 """
 
+import math
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import tirx
@@ -16,10 +17,11 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.conv.staged_input import StagedInput, channel_group
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
-from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan, channel_group
+from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
@@ -37,11 +39,11 @@ TITLES = {
 
 
 class Layout(IntEnum):
-    """In which cuDNN computes; filled: with input channels that are zeros, for the tensor cores (`Plan.fills`)."""
+    """In which cuDNN computes; staged: a kernel of ours writes the input anew, for the tensor cores."""
 
     NCHW = 0
     NHWC = 1
-    NHWC_FILLED = 2
+    NHWC_STAGED = 2
 
 
 class Algorithm(IntEnum):
@@ -82,9 +84,11 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     return found
 
 
-def may_fill(spec: ConvSpec, variant: str) -> bool:
-    """Whether tensor cores would read whole groups of channels only if some were filled up."""
-    return variant != FP32 and spec.groups == 1 and spec.c % channel_group(spec) != 0
+def may_stage(spec: ConvSpec, variant: str) -> bool:
+    """Whether tensor cores read whole groups of channels only if the input is written anew: an image has three."""
+    if variant == FP32 or spec.groups > 1 or spec.c % channel_group(spec) == 0:
+        return False
+    return math.prod(StagedInput(spec).shape) <= MAX_ELEMENTS
 
 
 class CudnnSpace(WrittenSpace):
@@ -96,7 +100,7 @@ class CudnnSpace(WrittenSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         algorithms = list(Algorithm) if self.variant == FP32 else [Algorithm.IMPLICIT_PRECOMP_GEMM]
-        layouts = [each for each in Layout if each != Layout.NHWC_FILLED or may_fill(self.spec, self.variant)]
+        layouts = [each for each in Layout if each != Layout.NHWC_STAGED or may_stage(self.spec, self.variant)]
         self.decide(sch, choose, "layout", layouts, Layout.NCHW)
         self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
         self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
@@ -104,8 +108,8 @@ class CudnnSpace(WrittenSpace):
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
-        if may_fill(spec, self.variant):
-            found.append(("nhwc_filled", PRECOMP, "fused"))
+        if may_stage(spec, self.variant):
+            found.append(("nhwc_staged", PRECOMP, "fused"))
         if self.variant == FP32 and (spec.relu or not (spec.bias or spec.residual)):
             # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
             found.append(("nchw", "implicit_gemm", "fused"))
@@ -117,10 +121,11 @@ class CudnnSpace(WrittenSpace):
         return [dict(zip(("layout", "algorithm", "epilogue"), each, strict=True)) for each in found]
 
     def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        plan = self._plan(decisions)
-        filled = plan.weight_shape[1] - weight.shape[1]
-        weight = stored(np.pad(weight, ((0, 0), (0, filled), (0, 0), (0, 0))), self.spec.dtype)
-        laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
+        plan, weight = self._plan(decisions), stored(weight, self.spec.dtype)
+        if plan.staged is not None:
+            laid_out = np.ascontiguousarray(plan.staged.weight(weight))
+        else:
+            laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
         # A fused epilogue always adds a bias.
         no_bias = "bias" in plan.arguments and not self.spec.bias
         return (laid_out, np.zeros(self.spec.k, self.spec.dtype)) if no_bias else (laid_out,)
@@ -129,6 +134,11 @@ class CudnnSpace(WrittenSpace):
         return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
-        fills = decisions["layout"] == Layout.NHWC_FILLED.name.lower()
-        in_layout = {**decisions, "layout": "nhwc"} if fills else decisions
-        return Plan(self.spec, tf32=self.variant == TF32, fills=fills, **in_layout)
+        if decisions["layout"] == Layout.NHWC_STAGED.name.lower():
+            return staged_plan(StagedInput(self.spec), self.variant == TF32, decisions["epilogue"])
+        return Plan(self.spec, tf32=self.variant == TF32, **decisions)
+
+
+def staged_plan(staged: StagedInput, tf32: bool, epilogue: Literal["fused", "apart"] = "fused") -> Plan:
+    """Of what `staged` writes."""
+    return Plan(staged.read, "nhwc", PRECOMP, epilogue, tf32, staged=staged)

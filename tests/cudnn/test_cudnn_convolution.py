@@ -18,6 +18,7 @@ from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.conv.reference import EXACT, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.conv.storage import rounded
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import CudnnCalls
@@ -64,24 +65,25 @@ def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype):
     check()
 
 
-def test_an_image_has_its_channels_filled_up(fake):
-    """For tensor cores only, and by zeros, whatever lay in the copy before."""
-    spec = ConvSpec(2, 3, 8, 8, 8, 3, 3, stride=(2, 2), padding=(1, 1, 1, 1), bias=True, relu=True)
-    for precision, filled in (("fp32", 0), ("tf32", 4), ("fp16", 8)):
+def test_an_image_is_written_anew(fake):
+    """For tensor cores only: with the two rows and columns of a stride as channels, and these in whole groups."""
+    spec = ConvSpec(2, 3, 9, 8, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3), bias=True, relu=True)
+    for precision, channels in (("fp32", 0), ("tf32", 12), ("fp16", 16)):
         own = replace(spec, dtype="float16" if precision == "fp16" else "float32")
-        starts = [each for each in CudnnSpace(own, precision).starts() if each["layout"] == "nhwc_filled"]
-        assert len(starts) == bool(filled)
+        starts = [each for each in CudnnSpace(own, precision).starts() if each["layout"] == "nhwc_staged"]
+        assert len(starts) == bool(channels)
         for start in starts:
             kernel = kernel_of(own, start, precision)
-            assert kernel.constants[0].shape == (8, 3, 3, filled)
+            assert kernel.constants[0].shape == (8, 4, 4, channels)
             fake.reset()
             weight = rounded(weight_of(own), own.dtype)
             assert worst(kernel, own, weight, arithmetic_of(f"dense_cudnn:{precision}")) <= 1
-            assert fake.names() == ["SetTensor", COPY, FUSED, COPY]
+            # Of the output, to NCHW.
+            assert fake.names() == [FUSED, COPY]
     even = replace(spec, c=4)
-    assert all(each["layout"] != "nhwc_filled" for each in CudnnSpace(even, "tf32").starts())
+    assert all(each["layout"] != "nhwc_staged" for each in CudnnSpace(even, "tf32").starts())
     with pytest.raises(BuildError, match="layout"):
-        kernel_of(even, {**NHWC, "layout": "nhwc_filled"}, "tf32")
+        kernel_of(even, {**NHWC, "layout": "nhwc_staged"}, "tf32")
 
 
 def test_tf32_is_no_float32(fake):
@@ -237,7 +239,9 @@ def test_plans_survive_as_text():
             rng.choice(["nchw", "nhwc"]),
             "implicit_gemm",
             rng.choice(["fused", "apart"]),
-            *(rng.random() < 0.5 for _ in range(3)),
+            *(rng.random() < 0.5 for _ in range(2)),
+            staged=rng.choice([None, StagedInput(spec, rng.choice([1, 3]), rng.choice(["nchw", "nhwc"]), 64)]),
+            reads_nhwc=rng.random() < 0.5,
         )
         assert Plan.from_text(plan.to_text()) == plan
 

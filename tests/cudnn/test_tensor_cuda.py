@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_emulator import build_source, emulate
 from fake_cudnn import run
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import dense_cudnn, tensor_cuda
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
 from tvm_sparse.schedules.tensor_cuda import TensorSpace
-from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn, is_exact, is_library, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.gpu import gpu_info
@@ -41,12 +40,6 @@ def weight_of(spec, density=0.4):
     return np.where(rng.random(spec.weight_shape) < density, rng.standard_normal(spec.weight_shape), 0).astype("f4")
 
 
-def on_host(spec, weight):
-    """The kernel before it is scheduled for a GPU: what it computes."""
-    space = space_of(spec)
-    return Kernel(space.func, space.constants(weight))
-
-
 def worst(kernel, spec, weight, arithmetic, seed=0, integers=False):
     arguments = reference.random_arguments(spec, seed, integers)
     expected = reference.reference(spec, weight=weight, **arguments)
@@ -59,7 +52,14 @@ def test_random_convolutions_are_right(fake):
     def check(data):
         case = random_case(lambda options: data.draw(st.sampled_from(options)))
         assume(not tensor_cuda.why_not_served(case.spec, gpu_info(CUDA)))
-        found = worst(on_host(case.spec, case.weight), case.spec, case.weight, THREE_TF32, case.seed, case.integers)
+        found = worst(
+            apply_decisions(space_of(case.spec), case.weight),
+            case.spec,
+            case.weight,
+            THREE_TF32,
+            case.seed,
+            case.integers,
+        )
         assert found <= 1, case
 
     check()
@@ -70,33 +70,13 @@ def test_it_is_as_good_as_float32_where_tf32_is_not(fake, spec):
     weight = weight_of(spec)
     in_tf32 = apply_decisions(CudnnSpace(spec, "tf32"), weight)
     assert worst(in_tf32, spec, weight, THREE_TF32) > 1
-    assert worst(on_host(spec, weight), spec, weight, THREE_TF32) <= 1
+    assert worst(apply_decisions(space_of(spec), weight), spec, weight, THREE_TF32) <= 1
     # The bound of 3xTF32 is at most a tenth of TF32's, and at least float32's.
     bounds = [
         reference.reference(spec, weight=weight, **reference.random_arguments(spec, 0)).within(each, weight).bound
         for each in (EXACT, THREE_TF32, TF32)
     ]
     assert (bounds[0] < bounds[1]).all() and (10 * bounds[1] < bounds[2]).all()
-
-
-@pytest.mark.parametrize("pixels", [32, 64])
-@pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE])
-def test_the_gpu_writes_the_parts_of_each_element_that_is_read(tmp_path, spec, pixels):
-    kernel = apply_decisions(space_of(spec), weight_of(spec), {"pixels": pixels})
-    source, launches = build_source(kernel.func, CUDA)
-    x = reference.random_arguments(spec, 1)["x"]
-    x.flat[:8] = [np.inf, -np.inf, LARGEST, -LARGEST, np.nan, np.uint32(0x7FFFFFFF).view("f4"), 1e-44, -0.0]
-    own = tf32_parts.spec_of_parts(spec)
-    found = np.full((own.n, own.h, own.w, own.c), np.nan, "f4")
-    emulate(source, launches, {"x": x, "parts": found}, tmp_path)
-    read = x[:, :, :: spec.stride[0], :: spec.stride[1]] if tf32_parts.is_strided_product(spec) else x
-    if own.padding != spec.padding and not tf32_parts.is_strided_product(spec):
-        top, left, bottom, right = spec.padding
-        read = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    high, low = tf32_parts.parts(read)
-    want = np.concatenate([high, low, high], axis=1).transpose(0, 2, 3, 1)
-    assert np.array_equal(found[..., : want.shape[3]], want, equal_nan=True)
-    assert (found[..., want.shape[3] :] == 0).all()
 
 
 def test_parts_add_up_to_22_bits():

@@ -16,9 +16,10 @@ from tvm.target import Target
 from tvm_sparse.compiler.kernel_selection import Decision, decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import channel_group
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
-from tvm_sparse.cudnn.plan import PRECOMP, channel_group
+from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.ranking import fastest
@@ -32,6 +33,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 
 NHWC: dict[str, Any] = {"layout": "nhwc", "algorithm": PRECOMP, "epilogue": "fused"}
+STAGED = {**NHWC, "layout": "nhwc_staged"}
 
 
 def decide_together(
@@ -45,7 +47,8 @@ def decide_together(
     if not any(options):
         return decisions
     costs_us = [None if each is None else (each.nchw_us, each.nhwc_us) for each in options]
-    chosen = LayoutCut(prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target))).layers
+    staged = [index for index, each in enumerate(options) if each is not None and each.is_staged]
+    chosen = LayoutCut(prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
     return [
         option.decision if option is not None and index in chosen else decision
         for index, (option, decision) in enumerate(zip(options, decisions, strict=True))
@@ -59,6 +62,12 @@ class _Option:
     decision: Decision
     nhwc_us: float
     nchw_us: float
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether its input is written anew, from either layout."""
+        decisions = self.decision.predicted if self.decision.record is None else self.decision.record.decisions
+        return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
 
 
 def _option(
@@ -98,8 +107,8 @@ def _option(
 
 
 def _default(spec: ConvSpec) -> Decisions:
-    """In NHWC, the channels of an image filled up."""
-    return NHWC if not spec.c % channel_group(spec) else {**NHWC, "layout": "nhwc_filled"}
+    """In NHWC, an image written anew."""
+    return STAGED if spec.c % channel_group(spec) else NHWC
 
 
 def _suits_tensor_cores(spec: ConvSpec) -> bool:
@@ -107,8 +116,8 @@ def _suits_tensor_cores(spec: ConvSpec) -> bool:
 
 
 def _conversions(spec: ConvSpec) -> list[LayoutChange]:
-    """What a kernel that converts for itself converts."""
-    read = [spec.input_shape] + [spec.output_shape] * spec.residual
+    """What a kernel that converts for itself converts; where it writes its input anew, that stays with it."""
+    read = [spec.input_shape] * (not spec.c % channel_group(spec)) + [spec.output_shape] * spec.residual
     changes = [LayoutChange(shape, spec.dtype, "nhwc") for shape in read]
     return [*changes, LayoutChange(spec.output_shape, spec.dtype, "nchw")]
 

@@ -25,10 +25,13 @@ def results_in_nhwc(module: tvm.IRModule, layers: Sequence[ConvLayer], kernels: 
 
     `module` is as it is before `replace_convolutions` with `kernels`.
     """
-    plans = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
-    costs = [(math.inf, 0.0) if plan is not None and plan.layout == "nhwc" else None for plan in plans]
+    found = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
+    plans = {index: plan for index, plan in enumerate(found) if plan is not None and plan.layout == "nhwc"}
+    costs = [(math.inf, 0.0) if index in plans else None for index in range(len(layers))]
+    staged = [index for index, plan in plans.items() if plan.staged is not None]
     # Bytes, and what a launch takes of an H200's time for these.
-    return LayoutCut(module, costs, lambda change: change.moved_bytes + 5e6).results if any(costs) else set()
+    cut = LayoutCut(module, costs, lambda change: change.moved_bytes + 5e6, staged) if plans else None
+    return cut.results if cut is not None else set()
 
 
 def keep_nhwc(module: tvm.IRModule, in_nhwc: Collection[Var]) -> tvm.IRModule:
@@ -61,7 +64,13 @@ class _KeepNhwc:
     def _plan(self, value: Expr) -> Plan | None:
         """Of a call of cuDNN in NHWC, which shall convert nothing."""
         plan = self._plans.get(value.args[0]) if is_call(value, "relax.call_tir") else None
-        return replace(plan, converts=False) if plan is not None else None
+        if plan is None:
+            return None
+        if plan.staged is None:
+            return replace(plan, converts=False)
+        # Written anew from what there is.
+        layout: Literal["nchw", "nhwc"] = "nhwc" if value.args[1][0] in self._in_nhwc else "nchw"
+        return replace(plan, converts=False, staged=replace(plan.staged, layout=layout))
 
     def _reads(self, value: Expr) -> list[Expr]:
         """What `value` reads in NHWC, if it is computed so."""
@@ -84,7 +93,8 @@ class _KeepNhwc:
         else:
             changed = {tensor: self._twins[tensor] for tensor in reads}
             arguments = relax.Tuple([changed.get(each, each) for each in call.args[1]])
-            kernel = self._function(f"{call.args[0].name_hint}_nhwc", plan)
+            name = f"{call.args[0].name_hint}_{'nhwc' if plan.layout_of('x') == 'nhwc' else 'to_nhwc'}"
+            kernel = self._function(name, plan)
             bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
         self._twins[var] = twin
         if self._is_read_elsewhere(var):

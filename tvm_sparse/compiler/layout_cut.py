@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -42,6 +42,8 @@ class LayoutCut:
         What each layer costs in NCHW and in NHWC; None for one that must be in NCHW.
     cost_of
         What a conversion costs.
+    staged
+        Positions of layers that read their input in either layout, as a kernel of ours writes it anew.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class LayoutCut:
         module: tvm.IRModule,
         costs: Sequence[tuple[float, float] | None],
         cost_of: Callable[[LayoutChange], float],
+        staged: Collection[int] = (),
     ):
         self._graph, self._cost_of = Graph.of(module), cost_of
         groups = find_groups(module)
@@ -62,9 +65,11 @@ class LayoutCut:
         self._units = []
         for index, group in enumerate(groups):
             node = _SINK if costs[index] is None else 2 + index
-            reads = tuple(each for each in (group.data, group.residual) if each is not None)
+            data = None if index in staged else group.data
+            reads = tuple(each for each in (data, group.residual) if each is not None)
             self._units.append(_Unit(node, group.result, reads, group.absorbed))
         self._units += self._free_units()
+        self._known = {var for unit in self._units for var in (unit.result, *unit.inner)}
         self._chosen = self._cut()
 
     @property
@@ -100,17 +105,17 @@ class LayoutCut:
         is_cast = is_call(self._graph.definitions[var], "relax.astype")
         return is_cast and bool(self._graph.users[var]) and self._of_layers.issuperset(self._graph.users[var])
 
-    def _is_read_elsewhere(self, tensor: Expr, readers: Sequence[_Unit]) -> bool:
-        """Whether anything but the units `readers` reads it."""
+    def _is_read_elsewhere(self, tensor: Expr) -> bool:
+        """Whether anything but units reads it."""
         if tensor in self._graph.returned:
             return True
-        known = {var for unit in readers for var in (unit.result, *unit.inner)}
-        return any(user not in known and not self._widens(user) for user in self._graph.users.get(tensor, ()))
+        users = self._graph.users.get(tensor, ())
+        return any(user not in self._known and not self._widens(user) for user in users)
 
     def _add_tensor(self, tensor: Expr, maker: int, readers: Sequence[_Unit]) -> None:
         """Charge its conversions: one for all that read it on the other side than that where it is made."""
         shape, nodes = static_shape(tensor), {unit.node for unit in readers}
-        if self._is_read_elsewhere(tensor, readers):
+        if self._is_read_elsewhere(tensor):
             nodes.add(_SINK)
         if shape is None or len(shape) != 4 or nodes | {maker} == {_SINK}:
             return

@@ -60,7 +60,7 @@ class Convolution:
         self._conv_y = cudnn.tensor(spec.output_shape, strides_of(spec.output_shape, plan.layout), dtype)
         self._inner_x = cudnn.tensor(spec.input_shape, strides, dtype)
         self._inner_bytes = plan.element_bytes * (top * strides[2] + left * strides[3])
-        self._weight = cudnn.filters(plan.weight_shape, plan.layout, dtype)
+        self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
         self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1), dtype)
         self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
         # cuDNN fuses a plain ReLU only.

@@ -2,10 +2,11 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.conv.storage import STORAGE, is_half
 
 # cuDNN's numbers of the algorithms that are offered. The others are not: Winograd's and the FFTs mix neighbouring
@@ -17,12 +18,6 @@ PRECOMP = "implicit_precomp_gemm"
 # What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
 _WORKSPACE_BYTES, _COPIES = 8 << 20, 2
 _ALIGNMENT = 256
-_GROUP_BYTES = 16
-
-
-def channel_group(spec: ConvSpec) -> int:
-    """In groups of how many channels tensor cores read inputs."""
-    return _GROUP_BYTES // STORAGE[spec.dtype].size_bytes
 
 
 @dataclass(frozen=True)
@@ -42,11 +37,10 @@ class Plan:
     converts
         Whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after. Otherwise they
         are as `layout` says.
-    fills
-        Whether the input has its channels filled up with zeros, in a copy, to groups of 16 bytes, which tensor cores
-        read: an image has three. Such an input is NCHW. Not for grouped convolutions.
+    staged
+        How a kernel of ours writes the input anew before `spec`, whose input that is.
     reads_nhwc
-        Whether the input is NHWC although residual and output are not: another kernel has written it so.
+        Whether the input is NHWC although residual and output may not be: another kernel has written it so.
     """
 
     spec: ConvSpec
@@ -55,7 +49,7 @@ class Plan:
     epilogue: Literal["fused", "apart"]
     tf32: bool
     converts: bool = True
-    fills: bool = False
+    staged: StagedInput | None = None
     reads_nhwc: bool = False
 
     def to_text(self) -> str:
@@ -66,31 +60,29 @@ class Plan:
     def from_text(cls, text: str) -> "Plan":
         """The plan that `to_text` wrote."""
         values: dict[str, Any] = json.loads(text)
-        return cls(**{**values, "spec": ConvSpec.from_json(values["spec"])})
+        staged = values["staged"] and StagedInput.from_json(values["staged"])
+        return cls(**{**values, "spec": ConvSpec.from_json(values["spec"]), "staged": staged})
+
+    @property
+    def after_staging(self) -> "Plan":
+        """What the library is told."""
+        return replace(self, staged=None, reads_nhwc=True) if self.staged is not None else self
+
+    @property
+    def input_shape(self) -> tuple[int, int, int, int]:
+        """(N, C, H, W) of the input as it is given."""
+        return (self.staged.spec if self.staged is not None else self.spec).input_shape
 
     def layout_of(self, name: str) -> Literal["nchw", "nhwc"]:
         """Of ``x``, ``residual`` or ``y`` as the call takes it."""
-        if name == "x" and (self.fills or self.reads_nhwc):
-            return "nhwc" if self.reads_nhwc else "nchw"
+        if name == "x" and (self.staged is not None or self.reads_nhwc):
+            return self.staged.layout if self.staged is not None else "nhwc"
         return "nchw" if self.converts else self.layout
-
-    @property
-    def channels(self) -> int:
-        """That the convolution reads, those that were filled up included."""
-        group = channel_group(self.spec) if self.fills else 1
-        return -(-self.spec.c // group) * group
-
-    @property
-    def weight_shape(self) -> tuple[int, int, int, int]:
-        """(K, C / groups, R, S) with the channels that were filled up."""
-        k, _, r, s = self.spec.weight_shape
-        return k, self.channels // self.spec.groups, r, s
 
     @property
     def read_shape(self) -> tuple[int, int, int, int]:
         """(N, C, H, W) of what the convolution itself reads."""
-        n, _, h, w = self.spec.input_shape if self.spec.symmetric_padding else self.spec.padded_shape
-        return n, self.channels, h, w
+        return self.spec.input_shape if self.spec.symmetric_padding else self.spec.padded_shape
 
     @property
     def is_fused(self) -> bool:
@@ -124,15 +116,14 @@ class Plan:
 
     @property
     def is_padded(self) -> bool:
-        """Whether the input is padded in a copy: cuDNN itself pads both sides alike, and no channels."""
-        return self.spec.symmetric_padding is None or self.channels > self.spec.c
+        """Whether the input is padded in a copy: cuDNN itself pads both sides alike."""
+        return self.spec.symmetric_padding is None
 
     @property
     def workspace_bytes(self) -> int:
         """What cuDNN may use at most."""
         # At least what a padded copy would be.
-        read = max(self.read_shape, self.spec.padded_shape, key=math.prod)
-        shapes = (read, self.weight_shape, self.spec.output_shape)
+        shapes = (self.spec.padded_shape, self.spec.weight_shape, self.spec.output_shape)
         return _WORKSPACE_BYTES + _COPIES * self.element_bytes * sum(map(math.prod, shapes))
 
     @property

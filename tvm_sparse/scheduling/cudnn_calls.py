@@ -10,6 +10,7 @@ from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.packed_function import CONVOLUTION, LAYOUT_CHANGE
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.scheduling.csr import new_buffer, whole
+from tvm_sparse.scheduling.cuda import staging
 
 # Attribute of a function that `convolution_call` made: its plan, as text.
 _PLAN = "tvm_sparse.cudnn_plan"
@@ -19,12 +20,13 @@ _FLOAT_BYTES = 4
 def convolution_call(plan: Plan) -> tirx.PrimFunc:
     """One convolution: the arrays of ``plan.arguments`` but ``scratch``, which it makes itself.
 
-    Input, residual and output are (N, H, W, C) where ``plan.layout_of`` says so.
+    Input, residual and output are (N, H, W, C) where ``plan.layout_of`` says so. Scheduled, where a kernel of ours
+    writes the input anew.
     """
-    spec = plan.spec
+    spec, called = plan.spec, plan.after_staging
     shapes = {
-        "x": in_layout(spec.input_shape, plan.layout_of("x")),
-        "weight": in_layout(plan.weight_shape, plan.layout),
+        "x": in_layout(plan.input_shape, plan.layout_of("x")),
+        "weight": in_layout(spec.weight_shape, plan.layout),
         "bias": (spec.k,),
         "residual": in_layout(spec.output_shape, plan.layout_of("residual")),
         "y": in_layout(spec.output_shape, plan.layout_of("y")),
@@ -34,12 +36,16 @@ def convolution_call(plan: Plan) -> tirx.PrimFunc:
         names = (*plan.inputs, "y")
         arrays = {name: T.arg(name, T.buffer(shapes[name], spec.dtype, layout=None)) for name in names}
         with T.sblock("root"):
+            if plan.staged is not None:
+                arrays["x"] = staging.write_staged(arrays["x"], plan.staged)
             # TVM's memory, so that a model plans it with its own.
-            arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", plan.scratch["end"] // _FLOAT_BYTES),))
-            T.reads(*(whole(arrays[name]) for name in plan.inputs))
-            T.writes(whole(arrays["y"]))
-            T.evaluate(T.call_packed(CONVOLUTION, *(arrays[name] for name in plan.arguments), plan.to_text()))
-    return builder.get().with_attr("tirx.noalias", True).with_attr(_PLAN, plan.to_text())
+            arrays["scratch"] = new_buffer("scratch", (tirx.IntImm("int64", called.scratch["end"] // _FLOAT_BYTES),))
+            with T.sblock("call"):
+                T.reads(*(whole(arrays[name]) for name in plan.inputs))
+                T.writes(whole(arrays["y"]))
+                T.evaluate(T.call_packed(CONVOLUTION, *(arrays[name] for name in plan.arguments), called.to_text()))
+    func = builder.get().with_attr("tirx.noalias", True).with_attr(_PLAN, plan.to_text())
+    return staging.schedule_staged(func, plan.staged) if plan.staged is not None else func
 
 
 def plan_of(func: tirx.PrimFunc) -> Plan | None:

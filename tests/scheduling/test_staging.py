@@ -1,0 +1,104 @@
+"""Inputs that are written anew for tensor cores: the kernel, emulated, and the convolution of what it writes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_emulator import build_source, emulate
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from random_convolutions import random_case
+
+from tvm_sparse.conv import reference, tf32_parts
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import StagedInput
+from tvm_sparse.cudnn.plan import PRECOMP, Plan
+from tvm_sparse.scheduling.cuda.staging import is_transposed
+from tvm_sparse.scheduling.cudnn_calls import convolution_call, plan_of
+from tvm_sparse.target.resolve import resolve_target
+
+CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
+SPEC = ConvSpec(2, 36, 7, 9, 8, 3, 3, padding=(1, 1, 1, 1))
+POINTWISE = ConvSpec(3, 40, 9, 7, 12, 1, 1, stride=(2, 3))
+UNEVEN = ConvSpec(2, 5, 8, 8, 4, 3, 3, stride=(2, 2), padding=(0, 1, 2, 0))
+IMAGE = ConvSpec(1, 3, 11, 9, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3))
+DILATED = ConvSpec(1, 3, 11, 9, 8, 3, 3, stride=(2, 1), dilation=(2, 1), padding=(2, 0, 1, 0))
+LARGEST = np.finfo(np.float32).max
+
+
+def written(staged, x):
+    """What the kernel shall write, (N, H, W, C), by the definition."""
+    spec, (_, h, w, c) = staged.spec, staged.shape
+    top, left = spec.padding[:2] if staged.pads else (0, 0)
+    # Large enough that no phase of any pixel lies outside.
+    below, right = h * staged.step[0], w * staged.step[1]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, below), (left, right)))
+    phases = [
+        padded[:, :, row :: staged.step[0], column :: staged.step[1]][:, :, :h, :w]
+        for row in range(staged.phases[0])
+        for column in range(staged.phases[1])
+    ]
+    values = np.concatenate(phases, axis=1)
+    if staged.parts > 1:
+        high, low = tf32_parts.parts(values)
+        values = np.concatenate([high, low, high], axis=1)
+    return np.pad(values.transpose(0, 2, 3, 1), ((0, 0), (0, 0), (0, 0), (0, c - values.shape[1])))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_convolution_of_what_is_written_is_the_same(parts):
+    """Exactly, in integers of which no low parts are left."""
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(st.data())
+    def check(data):
+        case = random_case(lambda options: data.draw(st.sampled_from(options)))
+        assume(case.spec.groups == 1)
+        spec = replace(case.spec, bias=False, residual=False, relu=False, relu_max=math.inf)
+        staged = StagedInput(spec, parts)
+        rng = np.random.default_rng(0)
+        x = rng.integers(-9, 10, spec.input_shape).astype("f4")
+        weight = rng.integers(-9, 10, spec.weight_shape).astype("f4")
+        read, own = written(staged, x).transpose(0, 3, 1, 2), staged.weight(weight).transpose(0, 3, 1, 2)
+        assert read.shape == staged.read.input_shape and own.shape == staged.read.weight_shape
+        found = reference.reference(staged.read, read, own).value
+        assert np.array_equal(found, reference.reference(spec, x, weight).value), case
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        # A stride's pixels become channels, a group of 4; a 1x1 convolution reads one of them only.
+        (IMAGE, (1, 9, 8, 12)),
+        (POINTWISE, (3, 5, 3, 40)),
+        # As 64 channels for each of 4 taps they would be more than 9 times 32.
+        (replace(IMAGE, c=32, r=3, s=3), (1, 11, 9, 32)),
+        (DILATED, (1, 14, 9, 4)),
+        (SPEC, (2, 7, 9, 36)),
+    ],
+)
+def test_strides_become_channels_where_that_is_less_to_multiply(spec, shape):
+    assert StagedInput(spec).shape == shape
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("parts", "dtype"), [(1, "float32"), (3, "float32"), (1, "float16")])
+@pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE, DILATED])
+def test_the_gpu_writes_each_element_that_is_read(tmp_path, spec, parts, dtype, layout):
+    spec = replace(spec, dtype=dtype)
+    pixels = (32, 64) if layout == "nchw" and spec.c > 32 else (32,)
+    for staged in (StagedInput(spec, parts, layout, each) for each in pixels):
+        assert is_transposed(staged) == (layout == "nchw" and spec.c > 32)
+        func = convolution_call(Plan(staged.read, "nhwc", PRECOMP, "fused", tf32=True, staged=staged))
+        assert plan_of(func).staged == staged
+        source, launches = build_source(func, CUDA)
+        x = reference.random_arguments(spec, 1)["x"]
+        if dtype == "float32":
+            x.flat[:8] = [np.inf, -np.inf, LARGEST, -LARGEST, np.nan, np.uint32(0x7FFFFFFF).view("f4"), 1e-44, -0.0]
+        found = np.full(staged.shape, np.nan, dtype)
+        given_x = x if layout == "nchw" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+        emulate(source, launches, {"x": given_x, "staged_x": found}, tmp_path)
+        assert np.array_equal(found, written(staged, x), equal_nan=True)
