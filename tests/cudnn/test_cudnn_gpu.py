@@ -30,7 +30,7 @@ from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules import tensor_cuda
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
-from tvm_sparse.schedules.tensor_cuda import PIXELS, TensorSpace
+from tvm_sparse.schedules.tensor_cuda import TensorSpace
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target
@@ -130,7 +130,8 @@ def test_random_convolutions_of_three_products_are_right(target, seed, capsys):
         case = random_case(choose)
         while tensor_cuda.why_not_served(case.spec, gpu):
             case = random_case(choose)
-        kernel = apply_decisions(TensorSpace(case.spec, gpu), case.weight, {"pixels": choose(PIXELS)})
+        space = TensorSpace(case.spec, gpu)
+        kernel = apply_decisions(space, case.weight, {"pixels": choose(space.choices["pixels"].values)})
         call = OnGpu(kernel, case.spec, target, case.seed, case.integers)
         call.call()
         exact, found = reference.reference(case.spec, weight=case.weight, **call.arguments), call.result()
