@@ -5,6 +5,8 @@ thread reads what it writes: the few channels of a pixel that neighbouring threa
 together.
 """
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx.script import builder as T
@@ -29,7 +31,7 @@ def write_staged(x: tirx.Var, staged: StagedInput) -> tirx.Var:
     written = new_buffer("staged_x", (n, h, w, c), dtype=spec.dtype)
     # What a pixel's channels are filled up with is written as further values.
     count, lanes = n * h * w, c - (staged.parts - 1) * staged.values
-    tile = None
+    tile, zero = None, tirx.const(0.0, spec.dtype)
     if is_transposed(staged):
         count, lanes = rounded_up(count, staged.pixels), rounded_up(lanes, CHANNELS)
         tile = new_buffer("tile", (lanes, count), "shared", spec.dtype)
@@ -37,13 +39,19 @@ def write_staged(x: tirx.Var, staged: StagedInput) -> tirx.Var:
             value, pixel = T.axis.remap("SS", loops)
             T.reads(whole(x))
             T.writes(tile[value, pixel])
-            T.buffer_store(tile, _read(x, staged, pixel, value), [value, pixel])
+            element, is_inside = _element(x, staged, pixel, value)
+            T.buffer_store(tile, tirx.if_then_else(is_inside, element, zero), [value, pixel])
     with T.grid(count, lanes) as loops, T.sblock("write"):
         pixel, value = T.axis.remap("SS", loops)
         T.reads(whole(x) if tile is None else tile[value, pixel])
         T.writes(whole(written))
-        found = _read(x, staged, pixel, value) if tile is None else tile[value, pixel]
-        _write(written, staged, pixel, value, found)
+        if tile is None:
+            element, is_inside = _element(x, staged, pixel, value)
+            # Bits are taken of what lies in memory: of a zero, which has no address, TVM would write them all the same.
+            parts = [tirx.if_then_else(is_inside, each, zero) for each in _parts(element, staged)]
+        else:
+            parts = _parts(tile[value, pixel], staged)
+        _write(written, staged, pixel, value, parts)
     return written
 
 
@@ -76,8 +84,8 @@ def schedule_staged(func: tirx.PrimFunc, staged: StagedInput) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _read(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr) -> tirx.Expr:
-    """The input's element that is a value of a pixel; zero outside, and for channels that are filled up."""
+def _element(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+    """The input's element that is a value of a pixel, and whether there is one; else it is zero."""
     spec, columns = staged.spec, staged.phases[1]
     top, left = spec.padding[:2] if staged.pads else (0, 0)
     phase, c = tirx.floordiv(value, spec.c), tirx.floormod(value, spec.c)
@@ -85,23 +93,28 @@ def _read(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr) 
     h = row * staged.step[0] + tirx.floordiv(phase, columns) - top
     w = column * staged.step[1] + tirx.floormod(phase, columns) - left
     inside = [n < spec.n, value < staged.values, h >= 0, h < spec.h, w >= 0, w < spec.w]
-    element = x[n, c, h, w] if staged.layout == "nchw" else x[n, h, w, c]
-    return tirx.if_then_else(tirx.all(*inside), element, tirx.const(0.0, spec.dtype))
+    return x[n, c, h, w] if staged.layout == "nchw" else x[n, h, w, c], tirx.all(*inside)
 
 
-def _write(written: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr, found: tirx.Expr) -> None:
-    """All parts of a value; the channels that fill a group up lie behind the last part."""
+def _parts(value: tirx.Expr, staged: StagedInput) -> list[tirx.Expr]:
+    """What is written of a value, in this order."""
+    if staged.parts != PRODUCTS:
+        return [value]
+    high, low = high_and_low(value)
+    return [high, low, high]
+
+
+def _write(
+    written: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr, parts: Sequence[tirx.Expr]
+) -> None:
+    """All parts of a value; the channels that fill a group up lie behind the last part, and are zeros like it."""
     n, h, w, c = staged.shape
     at, is_pixel = _place(staged, pixel), pixel < n * h * w
-    if staged.parts == PRODUCTS:
-        high, low = high_and_low(found)
-        with T.If(tirx.all(is_pixel, value < staged.values)), T.Then():
-            for part, each in enumerate((high, low)):
-                T.buffer_store(written, each, [*at, part * staged.values + value])
-    last = (staged.parts - 1) * staged.values
-    with T.If(tirx.all(is_pixel, value < c - last)), T.Then():
-        rounded = high if staged.parts == PRODUCTS else found
-        T.buffer_store(written, rounded, [*at, last + value])
+    for part, each in enumerate(parts):
+        place = part * staged.values
+        lanes = staged.values if part < len(parts) - 1 else c - place
+        with T.If(tirx.all(is_pixel, value < lanes)), T.Then():
+            T.buffer_store(written, each, [*at, place + value])
 
 
 def _place(staged: StagedInput, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
