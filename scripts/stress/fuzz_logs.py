@@ -34,7 +34,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog, merge
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules import find_space, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
@@ -123,8 +123,9 @@ def compare(log: TuningLog, untouched: set[str], sound: set[str]) -> Counter[str
 def decisions_case(seed: str, records: list[TuningRecord]) -> Counter[str]:
     """Damaged decisions, or a damaged trace; the process dies if TVM is given one that it crashes on."""
     rng = random.Random(seed)
-    # A library has no decisions.
-    record = rng.choice([each for each in records if not is_library(each.schedule)])
+    # A library has no decisions; a schedule that needs one cannot be replayed where it is missing.
+    here = {name for name in {each.schedule for each in records} if not is_library(name) and not why_not_here(name)}
+    record = rng.choice([each for each in records if each.schedule in here])
     # Damaged as lists, so that values are swapped between names too.
     chosen = json.loads(json.dumps(record.chosen))
     parts = [chosen] if isinstance(chosen, list) else [list(chosen), list(chosen.values())]

@@ -130,3 +130,15 @@ def test_what_hardly_won_there_is_not_taken(module, tmp_path):
     log = TuningLog(tmp_path / "log.jsonl")
     log.append(near_record(prepared.layers[0], 10.0 * kernel_selection.NEAR_MARGIN - 0.1))
     assert decide(prepared.layers, CPU, log, predict=True)[0].schedule == "folded_cpu"
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_depthwise_convolutions_take_the_compiled_kernel_on_a_gpu(monkeypatch, dtype):
+    monkeypatch.setattr(kernel_selection, "why_not_here", lambda schedule: None)
+    model = nn.Sequential(nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Conv2d(32, 32, 3, groups=16))
+    prepared = prepare(model.eval(), torch.zeros(1, 32, 16, 16), None, None, dtype)
+    assert [each.schedule for each in decide(prepared.layers, CUDA, None)] == [
+        "dense_cudnn",
+        "dense_cuda",
+        "dense_cudnn",
+    ]
