@@ -13,9 +13,10 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace
-from tvm_sparse.scheduling.cpu_data_tiles import best_tiles
+from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "vector_cpu"
 TARGET = "llvm"
@@ -33,11 +34,22 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         Filters do not share their zeros in vectors, or the packed input or the output has 2**31 elements or more.
     """
-    # A tile does not span two of the convolution's groups.
-    length = math.gcd(pattern.vector, spec.k // spec.groups)
-    shared = [each for each in FILTERS if length % each == 0]
+    shared = shared_filters(spec, pattern.vector)
     if not shared:
         hint = "filters that share their zeros in vectors of 2 or more"
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {hint}")
-    offered = best_tiles(spec, pattern.nnz, CpuInfo.of(target), shared)[:OFFERED]
-    return [DataRowSpace(NAME, f"{packed}-{tile}", pattern.nnz, packed, tile) for packed, tile in offered]
+    offered = best_tiles(spec, pattern.nnz, CpuInfo.of(target), shared, thread_count(target))[:OFFERED]
+    return [DataRowSpace(NAME, variant_of(*each), pattern.nnz, *each) for each in offered]
+
+
+def shared_filters(spec: ConvSpec, vector: int) -> list[int]:
+    """How many filters a tile may have where `vector` of them share their zeros; it spans no two of the groups."""
+    return [each for each in FILTERS if math.gcd(vector, spec.k // spec.groups) % each == 0]
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space of a layout and a tile of several filters, whether or not it is among those offered."""
+    found = of_variant(spec, variant, CpuInfo.of(target), thread_count(target))
+    if not found or found[1].filters not in shared_filters(spec, pattern.vector):
+        return None
+    return DataRowSpace(NAME, variant, pattern.nnz, *found)

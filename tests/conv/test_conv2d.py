@@ -48,8 +48,9 @@ def test_rows_in_any_layout(data):
     case = random_case(choose)
     spec = case.spec
     rows = choose([rows for rows in range(1, spec.out_h + 1) if spec.out_h % rows == 0])
-    layout = RowGroups.of(spec, rows, choose((4, 8, 16, 5)))
-    layout = RowGroups.of(spec, rows, layout.lanes, layout.row_stride + choose((0, 1, 7)))
+    lanes, shares_padding = choose((4, 8, 16, 5)), choose((False, True))
+    layout = RowGroups.of(spec, rows, lanes, shares_padding=shares_padding)
+    layout = RowGroups.of(spec, rows, lanes, layout.row_stride + choose((0, 1, 7)), shares_padding)
     assert layout.waste(spec) >= 1
     assert is_exact(conv2d_rows(spec, layout, direct=layout.reads_input(spec)), case), (layout, case)
 

@@ -1,9 +1,9 @@
 """Which kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
 
 On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
-4 (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which other processors hardly change.
-Code is charged for being read once a call, as in a model where other layers' code displaces it. On GPUs: the spaces'
-own estimates, code charged likewise, against that of cuDNN.
+3, and for weights as data cycles (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which
+other processors hardly change. Code is charged for being read once a call, as in a model where other layers' code
+displaces it. On GPUs: the spaces' own estimates, code charged likewise, against that of cuDNN.
 """
 
 import math
@@ -27,15 +27,16 @@ from tvm_sparse.schedules import (
     tensor_cuda,
     vector_cpu,
 )
+from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
+from tvm_sparse.target.resolve import thread_count
 
-# Nanoseconds: a multiply-add of a vector in a folded kernel, with weights as data, with weights as data in vectors of
-# four filters or more, and of the best dense library.
-FOLDED_NS, DATA_NS, VECTOR_NS, DENSE_NS = 0.6, 0.95, 0.5, 0.2
+# Nanoseconds: a multiply-add of a vector in a folded kernel and of the best dense library, and a cycle.
+FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
 # To fetch the code of a non-zero, and its value and offset, once a call.
 CODE_NS, PAIR_NS = 10.0, 1.0
 # A linear layer's non-zero and image against a dense weight and image, where both come from memory.
@@ -94,21 +95,26 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
 
 
 def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
-    """Estimated microseconds on one core of a Zen 4, of folded kernels, weights as data and `DENSE`.
+    """Estimated microseconds on one core of a Zen 3, of folded kernels, weights as data and `DENSE`.
 
     Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
     non-zeros; where there are several, a kernel that makes use of it is among them.
     """
     size = math.prod(spec.weight_shape)
-    lanes = CpuInfo.of(target).lanes
-    vectors = spec.n * spec.out_h * spec.out_w / lanes * min(each.waste(spec) for each in layouts(spec, lanes))
+    cpu = CpuInfo.of(target)
+    vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
+
+    def as_data_us(shared: Sequence[int]) -> float:
+        best = best_tiles(spec, nnz, cpu, shared, thread_count(target))[0]
+        return (cycles(nnz, *best) * CYCLE_NS + nnz * PAIR_NS) / 1e3
+
     times_us = {
         DENSE: size * vectors * DENSE_NS / 1e3,
         folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS) / 1e3,
-        csr_cpu.NAME: nnz * (vectors * DATA_NS + PAIR_NS) / 1e3,
+        csr_cpu.NAME: as_data_us([1]),
     }
-    if vector > 1:
-        times_us[vector_cpu.NAME] = nnz * (vectors * VECTOR_NS + PAIR_NS) / 1e3
+    if shared := vector_cpu.shared_filters(spec, vector):
+        times_us[vector_cpu.NAME] = as_data_us(shared)
     return times_us
 
 

@@ -37,9 +37,17 @@ class RowGroups:
     lanes: int
 
     @classmethod
-    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> "RowGroups":
-        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
+    def of(
+        cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None, shares_padding: bool = False
+    ) -> "RowGroups":
+        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow.
+
+        With `shares_padding` a row's zeros at the right are the next row's at the left, where the columns' stride is 1.
+        """
         shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        if shares_padding and spec.stride[1] == 1:
+            _, left, _, right = spec.padding
+            shortest = max(spec.out_w, shortest - min(left, right))
         row_stride = max(row_stride or 0, shortest)
         pixels = (rows - 1) * row_stride + spec.out_w
         return cls(rows, row_stride, -(-pixels // lanes), lanes)

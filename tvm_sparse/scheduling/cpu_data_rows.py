@@ -149,27 +149,34 @@ class DataRowSpace(HandMadeSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         layout, pack = self.layout, self.packed.pack
-        blocks = [1] if pack is Pack.GROUP else divisors(self.spec.out_h // layout.rows)
+        blocks = [1] if self._is_by_tiles else divisors(self.spec.out_h // layout.rows)
         filters = [self.tile.filters * each for each in divisors(self.blocks, 32)]
-        filters_block = choose.one_of("filters", filters, nearest(filters, 8 if self.tile.filters == 1 else 64))
+        usual = (16 if self._is_by_tiles else 8) if self.tile.filters == 1 else 64
+        filters_block = choose.one_of("filters", filters, nearest(filters, usual))
         rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
         n, k, y, x = sch.get_loops(sch.get_sblock("out"))
         k_outer, k_inner = sch.split(k, [None, filters_block])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
         outer = [block, k_outer] if pack is Pack.GROUP else [k_outer, block]
         sch.reorder(n, *outer, group, k_inner, row, x)
-        self._schedule_conv(sch, choose, outer[-1] if pack is Pack.GROUP or self.tile.filters > 1 else k_inner)
+        self._schedule_conv(sch, choose, outer[-1] if self._is_by_tiles or self.tile.filters > 1 else k_inner)
         if pack is Pack.GROUP:
             sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
         elif pack is Pack.ROOT:
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:3]))
         sch.parallel(sch.fuse(n, block) if pack is Pack.GROUP else sch.fuse(n, *outer))
 
+    @property
+    def _is_by_tiles(self) -> bool:
+        """Whether sums of a whole block of filters are computed for a packed group of rows, in an order to choose."""
+        pack = self.packed.pack
+        return pack is Pack.GROUP or (pack is Pack.ROOT and (self.steps > 1 or self.tile.filters > 1))
+
     def _schedule_conv(self, sch: Schedule, choose: Choose, place: LoopRV) -> None:
         """Compute the sums of a block of filters, or of one filter, at the loop `place`."""
         conv = sch.get_sblock("conv")
         sch.compute_at(conv, place, preserve_unit_loops=True)
-        if self.tile.filters == 1 and self.packed.pack is not Pack.GROUP:
+        if self.tile.filters == 1 and not self._is_by_tiles:
             return
         block, group, vector, *step = sch.get_loops(conv)[(-4 if self.steps > 1 else -3) :]
         # A step has few positions a tile, and its weights lie in the level-2 cache either way.

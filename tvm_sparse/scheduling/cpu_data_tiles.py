@@ -1,8 +1,10 @@
 """Which layout of rows and which tile a kernel with weights as data should have (`cpu_data_rows`), by an estimate."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_data_rows import DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu_rows import layouts
@@ -13,49 +15,111 @@ from tvm_sparse.target.cpu_info import CpuInfo
 INPUT_BYTES, LINE_BYTES = 24 << 10, 64
 # Cycles to pack a byte, and what of the level-2 cache is for a packed group of rows.
 PACK_CYCLES_BYTE, PACKED_BYTES = 0.25, 256 << 10
+# Cycles of a list of positions beside these, and of a vector of pixels that the level-1 cache does not hold.
+LIST_CYCLES, MISS_CYCLES = 20, 0.35
+_VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
 
 
-def best_tiles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int]) -> list[tuple[PackedRows, DataTile]]:
+def best_tiles(
+    spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int
+) -> list[tuple[PackedRows, DataTile]]:
     """Packed inputs and tiles for a weight of `nnz` non-zeros, most promising first.
 
     `shared` are the numbers of filters that may form a tile. Tiles take all input channels at a time, or as many as the
-    level-1 cache holds what they read of.
+    level-1 cache holds what they read of. Groups of rows are packed by themselves where there is one for each of
+    `threads`; else all is packed first, so that threads may share a group's filters.
     """
     found = []
-    for layout in layouts(spec, cpu.lanes):
+    for layout in _layouts(spec, cpu.lanes):
         for filters in shared:
             for vectors in range(1, min(layout.vectors, most_vectors(filters, cpu)) + 1):
-                # Whole tiles: what lies behind the last pixel is computed and dropped.
-                whole = replace(layout, vectors=-(-layout.vectors // vectors) * vectors)
-                packed = PackedRows(spec, whole, Pack.DIRECT if whole.reads_input(spec) else Pack.GROUP)
-                found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, vectors * cpu.lanes)]
-    return sorted(found, key=lambda each: _cycles(nnz, *each))
+                packed = _packed(spec, layout, vectors, threads)
+                found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, layout, vectors)]
+    return sorted(found, key=lambda each: cycles(nnz, *each))
+
+
+def _layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
+    """Ways to lay out output rows, those among them whose rows share their padding: 7x7 maps take 56 floats for 63."""
+    sharing = [RowGroups.of(spec, rows, lanes, shares_padding=True) for rows in divisors(spec.out_h)]
+    return list(dict.fromkeys([*layouts(spec, lanes), *sharing]))
+
+
+def _packed(spec: ConvSpec, layout: RowGroups, vectors: int, threads: int) -> PackedRows:
+    """The packed input for tiles of so many vectors; what lies behind the last pixel is computed and dropped."""
+    whole = replace(layout, vectors=-(-layout.vectors // vectors) * vectors)
+    if whole.reads_input(spec):
+        return PackedRows(spec, whole, Pack.DIRECT)
+    has_groups = spec.n * spec.out_h // whole.rows >= threads
+    return PackedRows(spec, whole, Pack.GROUP if has_groups else Pack.ROOT)
 
 
 def most_vectors(filters: int, cpu: CpuInfo) -> int:
-    """Vectors of pixels of a tile, beside whose sums these vectors and one weight have a register each."""
-    return max(1, (cpu.registers - 1) // (filters + 1))
+    """Vectors of pixels of a tile, beside whose sums these vectors and one weight have a register each.
+
+    A single filter's multiply-adds read their pixels from memory.
+    """
+    return cpu.registers - 2 if filters == 1 else max(1, (cpu.registers - 1) // (filters + 1))
 
 
-def _channels(spec: ConvSpec, pixels: int) -> list[int]:
+def _channels(spec: ConvSpec, layout: RowGroups, vectors: int) -> list[int]:
     """Input channels of a step: as many as the level-1 cache holds what a tile reads of, and all."""
     group = spec.c // spec.groups
-    lines = -(-(pixels + spec.s - 1) * 4 // LINE_BYTES) + 1
-    fitting = divisors(group, max(1, INPUT_BYTES // (spec.r * lines * LINE_BYTES)))[-1]
-    return sorted({fitting, group})
+    return sorted({divisors(group, max(1, _fitting(spec, layout, vectors)))[-1], group})
 
 
-def _cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
+def _fitting(spec: ConvSpec, layout: RowGroups, vectors: int) -> int:
+    """Input channels of which the level-1 cache holds what a tile of so many vectors reads.
+
+    Taps of one phase read what overlaps, unless the tile is so short that each row of them reads lines of its own.
+    """
+    down, right = ((taps - 1) * dilation for taps, dilation in zip((spec.r, spec.s), spec.dilation, strict=True))
+    phases_y, phases_x, *_ = layout.packed_shape(spec)
+    row = vectors * layout.lanes + right // spec.stride[1]
+    together = phases_y * _lines(row + down // spec.stride[0] * layout.row_stride)
+    return INPUT_BYTES // (phases_x * min(together, spec.r * _lines(row)) * LINE_BYTES)
+
+
+def _lines(floats: int) -> int:
+    """Lines of the cache that so many floats may touch."""
+    return -(-4 * floats // LINE_BYTES) + 1
+
+
+def cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
     """Estimated cycles of a core: of the multiply-adds, and of packing the input.
 
     A core does two multiply-adds of vectors, and two loads, in a cycle. Half of the loads of pixels straddle a cache
-    line and count twice; a position takes two cycles more.
+    line and count twice. A position of a tile of several filters takes two cycles more, one that reads the level-2
+    cache `MISS_CYCLES` a vector, and each list of positions `LIST_CYCLES`, as its end is mispredicted.
     """
     spec, layout = packed.spec, packed.layout
-    position = max(tile.filters * tile.vectors, tile.filters + 1.5 * tile.vectors) / 2 + 2
-    products = nnz / tile.filters * layout.vectors / tile.vectors * position
+    position = max(tile.filters * tile.vectors, tile.filters + 1.5 * tile.vectors) / 2 + (2 if tile.filters > 1 else 0)
+    if tile.channels > _fitting(spec, layout, tile.vectors):
+        position += MISS_CYCLES * tile.vectors
+    lists = spec.k // tile.filters * (spec.c // spec.groups // tile.channels)
+    products = layout.vectors / tile.vectors * (nnz / tile.filters * position + lists * LIST_CYCLES)
     if packed.pack is Pack.DIRECT:
-        return spec.out_h // layout.rows * products
+        return spec.n * spec.out_h // layout.rows * products
     packed_bytes = 4 * spec.c * packed.channel
     packing = packed_bytes * PACK_CYCLES_BYTE * max(1.0, packed_bytes / PACKED_BYTES)
-    return spec.out_h // layout.rows * (products + packing)
+    return spec.n * (spec.out_h // layout.rows * products + packed.parts * packing)
+
+
+def of_variant(spec: ConvSpec, variant: str, cpu: CpuInfo, threads: int) -> tuple[PackedRows, DataTile] | None:
+    """The packed input and the tile that a space's variant names, as `variant_of` does; None where it fits not."""
+    if not (match := _VARIANT.fullmatch(variant)):
+        return None
+    rows, row_stride, *tile = map(int, match.groups())
+    filters, vectors, channels = tile
+    if not all(tile) or not rows or spec.out_h % rows or spec.c // spec.groups % channels:
+        return None
+    if (filters > 1 and spec.k // spec.groups % filters) or vectors > most_vectors(filters, cpu):
+        return None
+    layout = RowGroups.of(spec, rows, cpu.lanes, row_stride, shares_padding=True)
+    if layout.row_stride != row_stride or vectors > layout.vectors:
+        return None
+    return _packed(spec, layout, vectors, threads), DataTile(filters, vectors, channels)
+
+
+def variant_of(packed: PackedRows, tile: DataTile) -> str:
+    """What a space of this layout and tile is called beside its schedule."""
+    return f"{packed}-{tile}"
