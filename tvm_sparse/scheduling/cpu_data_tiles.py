@@ -16,7 +16,9 @@ INPUT_BYTES, LINE_BYTES = 24 << 10, 64
 # Cycles to pack a byte, and what of the level-2 cache is for a packed group of rows.
 PACK_CYCLES_BYTE, PACKED_BYTES = 0.25, 256 << 10
 # Cycles of a list of positions beside these, and of a vector of pixels that the level-1 cache does not hold.
-LIST_CYCLES, MISS_CYCLES = 20, 0.35
+LIST_CYCLES, MISS_CYCLES = 40, 0.35
+# Loads and multiply-adds of a tile of several filters in a cycle (measured on a Zen 3).
+OPERATIONS = 2.75
 _VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
 
 
@@ -87,12 +89,15 @@ def _lines(floats: int) -> int:
 def cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
     """Estimated cycles of a core: of the multiply-adds, and of packing the input.
 
-    A core does two multiply-adds of vectors, and two loads, in a cycle. Half of the loads of pixels straddle a cache
-    line and count twice. A position of a tile of several filters takes two cycles more, one that reads the level-2
-    cache `MISS_CYCLES` a vector, and each list of positions `LIST_CYCLES`, as its end is mispredicted.
+    A core loads 64 bytes in a cycle, in two loads at most. Loads of pixels that straddle a cache line, half of them
+    with AVX2 and nearly all with AVX-512, count twice. That bounds a tile of one filter; one of several does
+    `OPERATIONS` loads and multiply-adds in a cycle. A vector that is read from the level-2 cache takes `MISS_CYCLES`
+    more, and a list of positions `LIST_CYCLES`, as its end is mispredicted and its sums are read and written.
     """
     spec, layout = packed.spec, packed.layout
-    position = max(tile.filters * tile.vectors, tile.filters + 1.5 * tile.vectors) / 2 + (2 if tile.filters > 1 else 0)
+    line_share = 4 * layout.lanes / LINE_BYTES
+    loads = tile.filters + tile.vectors * (1 + line_share)
+    position = max(0.5, line_share) * loads if tile.filters == 1 else (tile.filters * tile.vectors + loads) / OPERATIONS
     if tile.channels > _fitting(spec, layout, tile.vectors):
         position += MISS_CYCLES * tile.vectors
     lists = spec.k // tile.filters * (spec.c // spec.groups // tile.channels)
