@@ -19,7 +19,7 @@ from tvm_sparse.target.resolve import thread_count
 NAME = "csr_cpu"
 TARGET = "llvm"
 # Tiles offered to the search, and layouts of rows with a filter's sums by themselves.
-OFFERED, LAYOUTS = 4, 2
+OFFERED, LAYOUTS = 3, 2
 # Vectors whose sums such a filter keeps in registers at most; enough to hide the latency of the multiply-add.
 TILE = 8
 

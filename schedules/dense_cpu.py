@@ -20,8 +20,8 @@ TARGET = "llvm"
 # Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
-# fewer filters.
-VECTORS_OF_TAP, VECTORS = (4, 2), (2, 4)
+# fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
+VECTORS_OF_TAP, VECTORS, MANY_REGISTERS = (4, 2), (2, 4), 32
 # How many times as long as their multiply-adds kernels of rows take that have no idle lanes (docs/measurements.md).
 ROWS_COST = 1.1
 
@@ -35,9 +35,11 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     rows: list[Space] = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
     if spec.groups > 1:
         return rows
-    offered = VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS
+    has_many = cpu.registers >= MANY_REGISTERS
+    offered = VECTORS_OF_TAP if spec.r * spec.s == 1 and has_many else VECTORS
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each) for each in vectors]
-    is_first = min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
+    # With 16 registers rows took 1.0 to 1.7 times as long as vectors of filters, and up to 4.5 times (a Zen 3, AVX2).
+    is_first = not has_many or min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if is_first else [*rows, *ranked]

@@ -137,6 +137,13 @@ def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
     assert {each.name for each in spaces if isinstance(each, HandMadeSpace)} == {record.schedule for record in records}
 
 
+def test_of_few_trials_a_generated_space_gets_some_where_it_is_named(fake):
+    fake()
+    assert not any(record.trace for record in tune())
+    named = tune(schedules=("generated_cpu",))
+    assert {record.schedule for record in named if not record.is_dense} == {"generated_cpu"}
+
+
 def test_records_say_what_was_measured(done):
     for record in done:
         assert (record.spec, record.pattern, record.seed) == (SPEC, SparsityPattern.of(WEIGHT), 0)

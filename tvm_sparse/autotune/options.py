@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from tvm_sparse.errors import UsageError
 from tvm_sparse.measure.outcome import MeasureOptions
 
-# Fewer trials than this are all spent on hand-made schedules.
+# Fewer trials than this are all spent on hand-made schedules, unless generated ones are named.
 MIN_TRIALS_GENERATED = 32
 # With 12, a search on a CPU ended with a kernel 67% slower, with 24 none lost more than 5% (docs/measurements.md).
 PATIENCE = 24

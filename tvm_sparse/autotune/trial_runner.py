@@ -75,8 +75,13 @@ class TrialRunner:
         self.known.give_up(lambda name: name not in searched)
 
     def searches(self, each: Space) -> bool:
-        """Whether a space is searched: a generated one has no defaults and needs a batch to show anything."""
-        return not isinstance(each, GeneratedSpace) or self.options.trials >= MIN_TRIALS_GENERATED
+        """Whether a space is searched.
+
+        A generated one has no defaults and needs a batch to show anything, so of few trials it gets none, unless it is
+        asked for by name.
+        """
+        is_named = each.schedule in (self.options.schedules or ())
+        return is_named or not isinstance(each, GeneratedSpace) or self.options.trials >= MIN_TRIALS_GENERATED
 
     def start_clock(self) -> None:
         """Give the search all of its seconds from now on."""

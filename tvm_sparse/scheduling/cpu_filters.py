@@ -22,6 +22,8 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 # Pixels of a register tile and rows of a block by default; and the fewest pixels for which a row is not made longer.
 PIXELS, ROWS, FEW_PIXELS = 8, 7, 4
+# Sums that hide a multiply-add's latency: two begin in a cycle, and one takes four.
+HIDING_SUMS = 8
 # Taps of a row, but for one, that LLVM unrolls.
 MOST_SHARED = 2
 
@@ -44,13 +46,15 @@ class FilterSpace(HandMadeSpace):
     def cost(self) -> float:
         """Estimated time, as a multiple of that of the multiply-adds alone.
 
-        Idle lanes take as long as others. An output is stored by itself, as neighbours in a vector lie far apart in
-        memory, and that takes as long as a multiply-add of a vector.
+        Idle lanes take as long as others, and where there are few sums a multiply-add waits for the one before. An
+        output is stored by itself, as neighbours in a vector lie far apart in memory, and that takes as long as a
+        multiply-add of a vector.
         """
         spec = self.spec
         blocks = -(-spec.k // self.filters)
         waste = blocks * self.filters / spec.k * self._columns / spec.out_w
-        return waste + self._lanes / (spec.c * spec.r * spec.s)
+        sums = self.filters // self._lanes * nearest(divisors(self._columns, self._most_pixels), PIXELS)
+        return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec = self.spec

@@ -16,6 +16,8 @@ wider than the machine's (the innermost factor of the vector split) compile seve
 ones and run alike; LLVM splits them.
 """
 
+import math
+
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import Expr
@@ -28,6 +30,8 @@ from tvm_sparse.target.cpu_info import REGISTERS
 
 # Taps of a filter, zeros included, whose multiply-adds a block of assembly holds by default.
 BLOCK_TAPS = 2048
+# Blocks of assembly in one function at most: the time that LLVM takes grows with their square, 22 s for 4,096.
+MAX_BLOCKS = 2048
 
 
 def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
@@ -135,10 +139,14 @@ class RowSpace(HandMadeSpace):
     def refusal(self, sch: Schedule) -> str:
         """Why the accumulators do not fit the vector registers, as spilled ones cost more than a larger tile saves.
 
-        Or why their multiply-adds would not be assembly, without which a kernel takes 20 to 50 times as long to build.
+        Or why their multiply-adds would not be assembly, without which a kernel takes 20 to 50 times as long to build,
+        or would be too many blocks of it.
         """
-        *_, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
+        *_, c_inner, _, _, k, _, vector, lane = sch.get_loops(sch.get_sblock("conv_update"))
         width = int(sch.get(lane).extent) // self.layout.lanes
+        blocks = math.prod(self.spec.weight_shape[:2]) // (int(sch.get(k).extent) * int(sch.get(c_inner).extent))
+        if self.is_assembly and blocks > MAX_BLOCKS:
+            return f"{blocks} blocks of assembly, at most {MAX_BLOCKS}"
         if self.is_assembly and width & (width - 1):
             return f"{width} vectors side by side, which memory pads; assembly takes 1, 2 or 4"
         accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
