@@ -5,10 +5,11 @@ In: a convolution, the zeros of its weight and a target. Out: the spaces to sear
 A module of this package offers ``NAME``, ``TARGET`` (the target kind it is for) and
 ``spaces(spec, pattern, target) -> list[Space]``, which raises `NotApplicable`, with the rule that failed as a sentence,
 where the schedule cannot serve a convolution. It may offer ``named(spec, pattern, target, variant) -> Space | None``,
-which makes one space without the others; ``why_not_here() -> str``, why this machine cannot run its kernels, whatever
-the target; and ``TITLES``, what people call its spaces, by their names.
+which makes one space without the others, also such as are not offered to a search; ``why_not_here() -> str``, why this
+machine cannot run its kernels, whatever the target; and ``TITLES``, what people call its spaces, by their names.
 """
 
+from contextlib import suppress
 from types import ModuleType
 
 import numpy as np
@@ -104,9 +105,10 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
             f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(schedule_names(target))
         )
     (module,) = (each for each in SCHEDULES if schedule == each.NAME)
-    one = module.named(spec, pattern, target, variant) if hasattr(module, "named") else None
-    if one is not None:
-        return one
+    with suppress(NotApplicable):
+        one = module.named(spec, pattern, target, variant) if hasattr(module, "named") else None
+        if one is not None:
+            return one
     found, reasons = spaces_of(spec, pattern, target, [schedule])
     for space in found:
         if variant in ("", space.variant):

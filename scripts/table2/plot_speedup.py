@@ -2,7 +2,7 @@
 
     python scripts/table2/plot_speedup.py
 
-Reads ``table2-znver5.json.xz`` of `bench_cpu.py` and ``table2-h200.json.xz`` of `bench_gpu.py` in docs/results; writes
+Reads ``table2-znver3.json.xz`` of `bench_cpu.py` and ``table2-h200.json.xz`` of `bench_gpu.py` in docs/results; writes
 docs/images/speedup.svg. A line is the geometric mean over operators of one kind, its band goes from the least to the
 largest of them, and a dot marks the break-even; where one density alone was measured, a bar stands for the band.
 Ratios are against the fastest dense library of the same run: oneDNN or ONNX Runtime, and cuDNN with TF32 allowed.
@@ -133,7 +133,7 @@ def draw(panels: Mapping[str, Ratios]) -> str:
 def main() -> None:
     """Draw what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cpu", type=Path, default=command_line.RESULTS / "table2-znver5.json.xz")
+    parser.add_argument("--cpu", type=Path, default=command_line.RESULTS / "table2-znver3.json.xz")
     parser.add_argument("--gpu", type=Path, default=command_line.RESULTS / "table2-h200.json.xz")
     parser.add_argument("-o", "--output", type=Path, default=PLOT, help="SVG file (default: docs/images/speedup.svg)")
     options = parser.parse_args()

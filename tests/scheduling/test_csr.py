@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -14,11 +15,17 @@ from tvm.target import Target
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import csr_cpu, make_kernel
+from tvm_sparse.errors import UsageError
+from tvm_sparse.schedules import csr_cpu, find_space, make_kernel
+from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, Pack
 from tvm_sparse.scheduling.csr import stretch
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.resolve import resolve_target
+
+# Seven rows, a row's padding also that of the next, and half of 32 channels at a time.
+SHARING = "rows7x8-tile1x7-channels16"
+AVX2 = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +102,35 @@ def test_many_channels_are_taken_in_steps(target: Target) -> None:
             assert case.worst(make_kernel(space.name, spec, case.weight, target), target) <= 1
     few = ConvSpec(1, 8, 9, 9, 6, 3, 3)
     assert {each.steps for each in csr_cpu.spaces(few, SparsityPattern.of(np.ones(few.weight_shape)), target)} == {1}
+
+
+def test_threads_share_the_filters_where_there_are_fewer_groups_of_rows() -> None:
+    """The kernels of one thread and of many compute the same sums in the same order."""
+    spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)
+    weight, arguments = random_weight(spec, 0.2, "unstructured", 0, False), reference.random_arguments(spec, 0)
+    outputs = []
+    for cores, pack in ((1, Pack.GROUP), (2, Pack.ROOT)):
+        target = resolve_target({**AVX2, "num-cores": cores})
+        space = find_space(f"csr_cpu:{SHARING}", spec, SparsityPattern.of(weight), target)
+        assert isinstance(space, DataRowSpace) and space.packed.pack is pack and space.steps == 2
+        outputs.append(run(make_kernel(space.name, spec, weight, target), spec, arguments, target))
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    # Rows that do not divide the map, a stride that none has, no vectors, more than there are registers, channels that
+    # do not divide, filters that do not share their zeros, and what is no variant.
+    ["rows2x8", "rows7x1000000000", "tile1x0", "tile1x40", "channels5", "tile2x7", "rows7"],
+)
+def test_what_no_tile_can_be_is_refused_in_a_sentence(variant: str) -> None:
+    part = re.match("[a-z]+", variant)
+    assert part is not None
+    spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1))
+    pattern = SparsityPattern.of(random_weight(spec, 0.2, "unstructured", 0, False))
+    name = "-".join(variant if each.startswith(part[0]) else each for each in SHARING.split("-"))
+    with pytest.raises(UsageError, match="it has no variant"):
+        find_space(f"csr_cpu:{name}", spec, pattern, resolve_target(AVX2))
 
 
 def test_buffers_beyond_32_bit_indices_are_refused(target: Target) -> None:

@@ -67,7 +67,7 @@ def test_the_picture_of_the_readme_is_that_of_the_results():
     text = plot_speedup.PLOT.read_text()
     assert len(text) < 60_000
     results = plot_speedup.command_line.RESULTS
-    cpu = json.loads(lzma.decompress((results / "table2-znver5.json.xz").read_bytes()))
+    cpu = json.loads(lzma.decompress((results / "table2-znver3.json.xz").read_bytes()))
     gpu = Document.load(results / "table2-h200.json.xz")
     panels = [plot_speedup.cpu_ratios(cpu), *(plot_speedup.gpu_ratios(gpu, batch) for batch in (1, 64))]
     found = [plot_speedup.break_even(line) for ratios in panels for line in plot_speedup.lines(ratios).values()]

@@ -27,7 +27,7 @@ from tvm_sparse.schedules import (
     tensor_cuda,
     vector_cpu,
 )
-from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, cycles
+from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
 from tvm_sparse.scheduling.space import Decisions, Space
@@ -105,8 +105,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
     def as_data_us(shared: Sequence[int]) -> float:
-        best = best_tiles(spec, nnz, cpu, shared, thread_count(target))[0]
-        return (cycles(nnz, *best) * CYCLE_NS + nnz * PAIR_NS) / 1e3
+        return (least_cycles(spec, nnz, cpu, shared, thread_count(target)) * CYCLE_NS + nnz * PAIR_NS) / 1e3
 
     times_us = {
         DENSE: size * vectors * DENSE_NS / 1e3,

@@ -3,6 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
 
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
@@ -22,6 +26,14 @@ OPERATIONS = 2.75
 _VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
 
 
+class Tiles(NamedTuple):
+    """Ways to compute a convolution, and the cycles that each takes: `fixed`, and `each` a non-zero."""
+
+    ways: list[tuple[PackedRows, DataTile]]
+    fixed: np.ndarray
+    each: np.ndarray
+
+
 def best_tiles(
     spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int
 ) -> list[tuple[PackedRows, DataTile]]:
@@ -31,13 +43,27 @@ def best_tiles(
     level-1 cache holds what they read of. Groups of rows are packed by themselves where there is one for each of
     `threads`; else all is packed first, so that threads may share a group's filters.
     """
+    tiles = _tiles(spec, cpu, tuple(shared), threads)
+    return [tiles.ways[index] for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable")]
+
+
+def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int) -> float:
+    """What the first of `best_tiles` takes."""
+    tiles = _tiles(spec, cpu, tuple(shared), threads)
+    return float(np.min(tiles.fixed + nnz * tiles.each))
+
+
+@lru_cache(maxsize=256)
+def _tiles(spec: ConvSpec, cpu: CpuInfo, shared: tuple[int, ...], threads: int) -> Tiles:
+    """All tiles. Of a convolution up to a thousand, which takes 10 ms; who prunes asks for many densities."""
     found = []
     for layout in _layouts(spec, cpu.lanes):
         for filters in shared:
             for vectors in range(1, min(layout.vectors, most_vectors(filters, cpu)) + 1):
                 packed = _packed(spec, layout, vectors, threads)
                 found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, layout, vectors)]
-    return sorted(found, key=lambda each: cycles(nnz, *each))
+    fixed, of_one = (np.array([cycles(nnz, *way) for way in found]) for nnz in (0, 1))
+    return Tiles(found, fixed, of_one - fixed)
 
 
 def _layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
@@ -87,7 +113,7 @@ def _lines(floats: int) -> int:
 
 
 def cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
-    """Estimated cycles of a core: of the multiply-adds, and of packing the input.
+    """Estimated cycles of a core: of the multiply-adds, and of packing the input; a straight line in `nnz`.
 
     A core loads 64 bytes in a cycle, in two loads at most. Loads of pixels that straddle a cache line, half of them
     with AVX2 and nearly all with AVX-512, count twice. That bounds a tile of one filter; one of several does
@@ -115,12 +141,11 @@ def of_variant(spec: ConvSpec, variant: str, cpu: CpuInfo, threads: int) -> tupl
         return None
     rows, row_stride, *tile = map(int, match.groups())
     filters, vectors, channels = tile
-    if not all(tile) or not rows or spec.out_h % rows or spec.c // spec.groups % channels:
+    fitting = [each for each in _layouts(spec, cpu.lanes) if (each.rows, each.row_stride) == (rows, row_stride)]
+    if not all(tile) or not fitting or spec.c // spec.groups % channels:
         return None
-    if (filters > 1 and spec.k // spec.groups % filters) or vectors > most_vectors(filters, cpu):
-        return None
-    layout = RowGroups.of(spec, rows, cpu.lanes, row_stride, shares_padding=True)
-    if layout.row_stride != row_stride or vectors > layout.vectors:
+    (layout,) = fitting
+    if (filters > 1 and spec.k // spec.groups % filters) or vectors > min(layout.vectors, most_vectors(filters, cpu)):
         return None
     return _packed(spec, layout, vectors, threads), DataTile(filters, vectors, channels)
 
