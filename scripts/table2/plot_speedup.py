@@ -36,6 +36,8 @@ KINDS = {
 }
 # Kind -> how far to the side its bar stands where others are measured at the same density.
 BESIDE = dict(zip(KINDS, (0.92, 1, 1.09), strict=True))
+# Labels of break-evens that are less far apart than this factor would cover each other.
+NEAR = 1.5
 # Operator -> density -> times faster.
 Ratios = dict[int, dict[float, float]]
 
@@ -97,19 +99,23 @@ def draw(panels: Mapping[str, Ratios]) -> str:
         axes.set(xscale="log", yscale="log", xlabel="density (share of weights left)")
         axes.set_title(title, fontsize=10)
         axes.axhline(1, color="black", linewidth=1)
+        labelled: list[float] = []
         for colour, (kind, line) in zip(COLOURS, lines(ratios).items(), strict=False):
             low, mean, high = ([of(each) for each in line.values()] for of in (min, geometric_mean, max))
             if len(line) == 1:
-                place = [density * BESIDE[kind] for density in line]
-                axes.vlines(place, low, high, color=colour, alpha=0.3, linewidth=5)
-                axes.plot(place, mean, color=colour, marker="o", linestyle="", markersize=5, label=kind)
+                places = [density * BESIDE[kind] for density in line]
+                axes.vlines(places, low, high, color=colour, alpha=0.3, linewidth=5)
+                axes.plot(places, mean, color=colour, marker="o", linestyle="", markersize=5, label=kind)
                 continue
             axes.fill_between(list(line), low, high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(list(line), mean, color=colour, marker=".", markersize=4, label=kind)
             density = break_even(line)
             if density is not None:
                 axes.plot([density], [1], color=colour, marker="o", markersize=8, markeredgecolor="black")
-                axes.annotate(f"{density:.2f}", (density, 1), (4, 6), textcoords="offset points", fontsize=9)
+                is_free = all(max(density, each) > NEAR * min(density, each) for each in labelled)
+                place = (4, 6) if is_free else (-25, -14)
+                axes.annotate(f"{density:.2f}", (density, 1), place, textcoords="offset points", fontsize=9)
+                labelled.append(density)
         axes.xaxis.set_major_locator(FixedLocator(densities))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_major_locator(FixedLocator([0.1, 0.2, 0.5, 1, 2, 5, 10, 20]))
