@@ -39,7 +39,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     offered = VECTORS_OF_TAP if spec.r * spec.s == 1 and has_many else VECTORS
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each) for each in vectors]
-    # With 16 registers rows took 1.0 to 1.7 times as long as vectors of filters, and up to 4.5 times (a Zen 3, AVX2).
+    # With 16 registers rows took 0.9 to 2.6 times as long as vectors of filters (a Zen 3, AVX2; docs/measurements.md).
     is_first = not has_many or min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if is_first else [*rows, *ranked]
