@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from random_convolutions import Case, call, random_case, random_kernel, random_linear_case, random_vector_case
+from random_convolutions import (
+    Case,
+    call,
+    random_case,
+    random_kernel,
+    random_linear_case,
+    random_slice_case,
+    random_vector_case,
+)
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.codegen import lowering
@@ -63,7 +71,8 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel of a schedule, ``name`` or ``name:variant``; of one for vectors of filters, a weight that has some.
+    """One kernel of a schedule, ``name`` or ``name:variant``; of one for filters that share their zeros, a weight
+    that has some.
 
     It computes case `index` of `seed`, which is always the same, of so many `images` where they are given, with default
     decisions where the index is even and random ones where it is odd; or `spec`, with decisions number `start` of those
@@ -82,8 +91,7 @@ class Job:
         if self.spec is not None:
             return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
-        if self.schedule.startswith("vector"):
-            of = random_vector_case
+        of = {"vector": random_vector_case, "slice": random_slice_case}.get(self.schedule.partition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 

@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded, stored
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
@@ -150,6 +151,24 @@ def random_vector_case(choose: Choose) -> Case:
     spec, integers = replace(spec, c=channels * spec.groups), choose((True, False))
     seed = choose(range(2**16))
     return Case(spec, vector_weight(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
+
+
+def random_slice_case(choose: Choose) -> Case:
+    """A case whose filters share their zeros, or have none: vectors, side by side or not, or slices; in either type."""
+    spec, length = random_spec(choose), choose((16, 32, 64))
+    spec = replace(spec, k=spec.groups * length * choose((1, 2)), dtype=choose((FLOAT32, FLOAT16)))
+    seed, integers = choose(range(2**16)), choose((True, False))
+    kind = choose(("vectors", "slices", "permuted", "dense"))
+    weight = random_weight(spec, 1.0, "unstructured", seed, integers)
+    if kind in ("vectors", "permuted"):
+        weight = vector_weight(spec, length, choose((0.1, 0.4)), seed, integers)
+    elif kind == "slices":
+        shape = (spec.k // length, *spec.weight_shape[1:3], 1)
+        weight *= (np.random.default_rng(seed).random(shape) < 0.4).repeat(length, axis=0)
+    if kind == "permuted":
+        within = np.random.default_rng(seed).permutation(spec.k // spec.groups)
+        weight = weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
+    return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
 def vector_weight(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:

@@ -25,7 +25,7 @@ template <int BYTES> static void copy(void* to, const void* from, bool inside) {
   if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
 }}
 static void commit_copies() {{}}
-static void wait_for_copies() {{}}
+template <int LEFT = 0> static void wait_for_copies() {{}}
 static void wait_for_kernel() {{}}
 static void launch_next() {{}}
 static void cluster_arrive() {{ tvm_sparse_cluster_arrive(); }}

@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import EXACT, TENSOR_CORES, THREE_TF32
+from tvm_sparse.conv.reference import EXACT, TENSOR_CORES, THREE_TF32, THREE_TF32_CUT
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -16,7 +16,9 @@ CUDNN = "dense_cudnn"
 # A schedule whose kernels split their input into TF32 numbers and call cuDNN.
 TENSOR = "tensor_cuda"
 # Schedules whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = ("data_cuda", "vector_cuda")
+DATA = ("data_cuda", "vector_cuda", "slice_cuda")
+# The one of them that multiplies on tensor cores.
+SLICE = "slice_cuda"
 
 
 def is_tf32(name: str) -> bool:
@@ -28,9 +30,15 @@ def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):
         return IN_TF32
-    if name == TENSOR:
-        return THREE_TF32
-    return TENSOR_CORES if name in {f"{CUDNN}:{each}" for each in HALF_VARIANTS.values()} else EXACT
+    if is_3xtf32(name):
+        return THREE_TF32 if name == TENSOR else THREE_TF32_CUT
+    schedule, _, variant = name.partition(":")
+    return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
+
+
+def is_3xtf32(name: str) -> bool:
+    """Whether kernels multiply sums of two TF32 numbers."""
+    return name in (TENSOR, SLICE)
 
 
 def is_exact(name: str) -> bool:
@@ -42,7 +50,7 @@ def precision_of(name: str, dtype: str) -> str:
     """What kernels compute in and how their tensors are stored, in words for a decision table."""
     if is_tf32(name):
         return "TF32"
-    if name == TENSOR:
+    if is_3xtf32(name):
         return "3xTF32"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 

@@ -4,6 +4,7 @@ import json
 import os
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import tvm
 import tvm_ffi
@@ -13,9 +14,9 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda.dependent_launch import LAUNCHED_EARLY, LAUNCHED_WITH_SHARED
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda.data_geometry import Geometry
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, VECTOR_LIBRARY, kernel_name, library_of
+from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, position_geometry, position_tiling
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.
@@ -28,10 +29,43 @@ def library_names(module: tvm.IRModule) -> list[str]:
     return sorted({str(each[KERNEL_LIBRARY]) for each in attributes if KERNEL_LIBRARY in each})
 
 
+class _Library(NamedTuple):
+    """A library: its file, what is defined for it, its kernels, and how many integers each takes behind its tensors."""
+
+    file: str
+    defined: str
+    kernels: list[str]
+    integers: int
+
+
+def _libraries() -> dict[str, _Library]:
+    """Every library by its name."""
+    found = {}
+    for name, defined in ((data_tiling.SINGLE_LIBRARY, ""), (data_tiling.VECTOR_LIBRARY, "TVM_SPARSE_VECTORS")):
+        kernels = [
+            data_tiling.kernel_name(shared, pixels + 1, step)
+            for shared, most in data_tiling.MAX_LANE_PIXELS.items()
+            for pixels in range(most)
+            for step in (1, 2)
+            if data_tiling.library_of(shared) == name
+        ]
+        found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
+    for dtype, defined in ((FLOAT32, ""), (FLOAT16, "TVM_SPARSE_HALF")):
+        kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
+        integers = 2 + len(position_geometry.Geometry._fields)
+        found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", defined, kernels, integers)
+    return found
+
+
+LIBRARIES = _libraries()
+
+
 def source(name: str) -> str:
     """The CUDA source of a library."""
-    defined = "#define TVM_SPARSE_VECTORS\n" if name == VECTOR_LIBRARY else ""
-    return defined + Path(__file__).with_name("sparse_data.cu").read_text()
+    library = LIBRARIES[name]
+    defined = f"#define {library.defined}\n" if library.defined else ""
+    folder = Path(__file__).parent
+    return defined + "".join((folder / each).read_text() for each in ("data_primitives.cuh", library.file))
 
 
 @cache
@@ -44,15 +78,9 @@ def library(name: str, target: Target) -> tvm.runtime.Module | None:
     if create is None:
         return None
     code = _code(name, target)
-    parameters = ["handle"] * 5 + ["int32"] * (1 + len(Geometry._fields))
+    parameters = ["handle"] * 5 + ["int32"] * LIBRARIES[name].integers
     tags = [*_LAUNCH, LAUNCHED_EARLY, LAUNCHED_WITH_SHARED]
-    kernels = [
-        kernel_name(shared, pixels + 1, step)
-        for shared, most in MAX_LANE_PIXELS.items()
-        for pixels in range(most)
-        for step in (1, 2)
-        if library_of(shared) == name
-    ]
+    kernels = LIBRARIES[name].kernels
     facts = {each: {"name": each, "arg_types": parameters, "launch_param_tags": tags} for each in kernels}
     metadata = {"tvm_version": tvm.__version__, "func_info": facts}
     facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))

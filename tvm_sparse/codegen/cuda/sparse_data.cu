@@ -35,61 +35,24 @@
   /* Where pairs begin among a block's weights, in 16 bytes; what follows the sum. */                             \
   X(first_pair) X(has_bias) X(has_residual) X(relu) X(relu_max)
 
-#define DECLARED(name) int name;
-#define PARAMETER(name) , int name
-#define PASSED(name) name,
 struct Geometry {
   FIELDS(DECLARED)
 };
 
 enum { PLANES, ROWS, RUN };
 
-// The other files of a build may define these in their own way (tests run the kernels on a CPU).
-#ifndef TVM_SPARSE_DATA_PRIMITIVES
-__device__ __forceinline__ unsigned shared_address(const void* pointer) { return __cvta_generic_to_shared(pointer); }
-// An asynchronous copy of BYTES to shared memory; zeros where not `inside`.
-template <int BYTES>
-__device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
-  int bytes = inside ? BYTES : 0;
-  if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-                 "n"(BYTES)
-                 : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-// Programmatic dependent launch: the kernel before this one is complete; the next one may start.
-__device__ __forceinline__ void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The address of `pointer`'s counterpart in another block of the cluster, and a store to such an address.
-__device__ __forceinline__ unsigned remote_address(const void* pointer, int rank) {
-  unsigned remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(pointer)), "r"(rank));
-  return remote;
-}
-__device__ __forceinline__ void remote_store(unsigned address, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
-#define SHARED_MEMORY extern __shared__ __align__(16) float shared[]
+#ifndef KERNEL
 #ifdef TVM_SPARSE_VECTORS
 // Sums of several filters take more registers than 1024 threads may have.
 #define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 #else
 #define KERNEL extern "C" __global__ void __launch_bounds__(1024, 1)
 #endif
-#define BITS_AS_FLOAT __int_as_float
 #endif
 
 __device__ __forceinline__ float with_relu(const Geometry& g, float value) {
   return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
 }
-
-__device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
 
 // Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
 // before. With a row stride, rows whose outputs follow each other lie together, as planes.

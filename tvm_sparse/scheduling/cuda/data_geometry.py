@@ -91,13 +91,13 @@ def geometry(tiling: Tiling) -> Geometry:
         columns=tiling.columns,
         filters=tiling.filters,
         parts=tiling.parts,
-        **_divisor("pixel_groups", tiling.pixel_groups),
+        **divisor("pixel_groups", tiling.pixel_groups),
         filters_at_once=tiling.warps // tiling.pixel_groups,
-        **_divisor("pitch", tiling.pitch),
-        **_divisor("tiles_x", tiles_x),
-        **_divisor("tiles_y", tiles_y),
-        **_divisor("quads", quads),
-        **_divisor("k_tiles", k_tiles),
+        **divisor("pitch", tiling.pitch),
+        **divisor("tiles_x", tiles_x),
+        **divisor("tiles_y", tiles_y),
+        **divisor("quads", quads),
+        **divisor("k_tiles", k_tiles),
         out_h=out_h,
         out_w=out_w,
         out_map=out_h * out_w,
@@ -115,11 +115,11 @@ def geometry(tiling: Tiling) -> Geometry:
         mode=int(tiling.staging),
         vector=tiling.vector,
         vectors=vectors,
-        **_divisor("per_channel", per_channel),
-        **_divisor("per_row", per_row),
-        **_divisor("plane_rows", tiling.plane_rows),
-        **_divisor("planes_w", planes_w),
-        **_divisor("plane", plane),
+        **divisor("per_channel", per_channel),
+        **divisor("per_row", per_row),
+        **divisor("plane_rows", tiling.plane_rows),
+        **divisor("planes_w", planes_w),
+        **divisor("plane", plane),
         row_pitch=tiling.row_pitch,
         channel_pitch=tiling.channel_pitch,
         lead=tiling.lead,
@@ -134,7 +134,7 @@ def geometry(tiling: Tiling) -> Geometry:
     )
 
 
-def _divisor(name: str, value: int) -> dict[str, int]:
+def divisor(name: str, value: int) -> dict[str, int]:
     """A divisor and the number that a multiplication needs to divide by it, as a signed 32-bit integer."""
     magic = (1 << 32) // value + 1 if value > 1 else 0
     return {name: value, f"{name}_m": magic - (1 << 32) if magic >= 1 << 31 else magic}

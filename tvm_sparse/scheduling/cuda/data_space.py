@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_packing import packed
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, is_pointwise, library_of
+from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.space import Choose, Decisions, OneOf, WrittenSpace, sampled
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -192,26 +190,10 @@ class DataSpace(WrittenSpace):
         return tiling
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
-        return _call(self._checked(decisions), self.gpu.block_shared_bytes)
-
-
-def _call(tiling: Tiling, shared_bytes: int) -> tirx.PrimFunc:
-    """A function that launches the kernel; it has no code of its own for the GPU."""
-    spec = tiling.spec
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name("main")
-        stride = tirx.Var("stride", "int32")
-        shapes: dict[str, tuple[tuple[Any, ...], str]] = {
-            "x": (spec.input_shape, spec.dtype),
-            "weights": ((tiling.grid[0] * tiling.grid[1], stride, 4), "int32"),
-            **({"bias": ((spec.k,), spec.dtype)} if spec.bias else {}),
-            **({"residual": (spec.output_shape, spec.dtype)} if spec.residual else {}),
-            "y": (spec.output_shape, spec.dtype),
-        }
-        data = {name: T.arg(name, T.buffer(*shape, layout=None)).data for name, shape in shapes.items()}
-        # What the convolution lacks the kernel does not read.
-        tensors = [data.get(name, data["x"]) for name in ("x", "weights", "bias", "residual", "y")]
+        tiling, shared_bytes = self._checked(decisions), self.gpu.block_shared_bytes
         launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
-        numbers = [tirx.const(int(each), "int32") for each in (*geometry(tiling), *launch)]
-        T.evaluate(T.call_packed(tiling.kernel, *tensors, stride, *numbers))
-    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library_of(tiling.shared)})
+        rows = tiling.grid[0] * tiling.grid[1]
+        library = library_of(tiling.shared)
+        return library_call(
+            self.spec, library, tiling.kernel, rows, lambda stride: [stride, *geometry(tiling), *launch]
+        )

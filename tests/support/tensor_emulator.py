@@ -1,0 +1,128 @@
+"""Run the kernels of codegen/cuda/sparse_tensor.cu on the CPU: `mma` as plain code, between the threads of a warp.
+
+Warps take different numbers of steps, so a barrier counts who has arrived instead of trusting that all stop as often.
+"""
+
+import ctypes
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
+from data_emulator import PRIMITIVES
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.conv.dtypes import FLOAT16
+from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.position_geometry import geometry
+from tvm_sparse.scheduling.cuda.position_tiling import LIBRARIES, N_TILES, PositionTiling
+
+MULTIPLY = f"""
+static void yield() {{ swapcontext(&fibres[current], &scheduler); }}
+#undef __syncthreads
+static int met[{MAX_THREADS} * {MAX_CLUSTER}], agreed[{MAX_THREADS} * {MAX_CLUSTER}];
+static void meet(int* times, int first, int last) {{
+  const int mine = ++times[current];
+  for (bool waits = true; waits;) {{
+    waits = false;
+    for (int i = first; i < last; i++) waits = waits || (times[i] < mine && !finished[i]);
+    if (waits) yield();
+  }}
+}}
+#define __syncthreads() meet(met, 0, blockDim.x)
+#define TVM_SPARSE_TENSOR_PRIMITIVES
+#undef KERNEL
+#define KERNEL(M, NW) static void
+struct uint4 {{ unsigned x, y, z, w; }};
+#define __align__(n) alignas(n)
+static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
+static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
+static unsigned held[{MAX_THREADS}][6];
+#ifdef TVM_SPARSE_HALF
+typedef half Element;
+static float widened(Element value) {{ return value; }}
+static Element narrowed(float value) {{ return half(value); }}
+static float part(unsigned bits, int which) {{
+  unsigned short own = bits >> (16 * which);
+  half value;
+  memcpy(&value, &own, 2);
+  return value;
+}}
+// Columns of A and rows of B: pairs of 2 * (lane % 4), and 8 further.
+constexpr int DEPTH = 16;
+static float a_at(int lanes, int row, int k) {{
+  return part(held[lanes + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
+}}
+static float b_at(int lanes, int k, int column) {{ return part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2); }}
+#else
+typedef float Element;
+static float widened(Element value) {{ return value; }}
+static Element narrowed(float value) {{ return value; }}
+constexpr int DEPTH = 8;
+static float a_at(int lanes, int row, int k) {{ return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]); }}
+static float b_at(int lanes, int k, int column) {{ return cut(held[lanes + column * 4 + k % 4][4 + k / 4]); }}
+#endif
+static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
+  const int lanes = current / 32 * 32, lane = current % 32;
+  memcpy(held[current], a, 16);
+  held[current][4] = b0, held[current][5] = b1;
+  meet(agreed, lanes, lanes + 32);
+  for (int j = 0; j < 4; j++)
+    for (int k = 0; k < DEPTH; k++)
+      sum[j] += a_at(lanes, lane / 4 + j / 2 * 8, k) * b_at(lanes, k, lane % 4 * 2 + j % 2);
+  meet(agreed, lanes, lanes + 32);
+}}
+"""
+LAUNCH = """
+#undef blockIdx
+static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_; static int chunks_, stride_;
+static const int* g_;
+typedef void (*Kernel)();
+template <int M, int NW> static void body() {{
+  Geometry g; memcpy(&g, g_, sizeof g);
+  convolution<M, NW>(g, chunks_, stride_, x_, weights_, bias_, residual_, y_);
+  // Before any thread of the next block comes to a barrier.
+  met[current] = agreed[current] = 0;
+  finished[current] = true;
+  yield();
+}}
+static Kernel kernels[] = {{{kernels}}};
+extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
+                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
+  if (fields * sizeof(int) != sizeof(Geometry)) abort();
+  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, chunks_ = chunks, stride_ = stride, g_ = g;
+  blockDim.x = threads;
+  int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
+  run_grid(kernels[kernel], grid, block, 1);
+}}
+"""
+KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
+
+
+@cache
+def _library(folder: Path, dtype: str) -> ctypes.CDLL:
+    name = LIBRARIES[dtype]
+    path = folder / f"{name}.cc"
+    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
+    defined = "#define TVM_SPARSE_HALF\n" if dtype == FLOAT16 else ""
+    path.write_text(PRELUDE + PRIMITIVES + defined + MULTIPLY + kernel_library.source(name) + launch)
+    library = path.with_suffix(".so")
+    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    """The output of a tiling's kernel; elements that it does not write are NaN."""
+    spec, chunks = tiling.spec, len(weights) // tiling.k_tiles
+    assert tiling.shared_bytes(chunks, weights.shape[1]) <= SHARED
+    y = np.full(spec.output_shape, np.nan, spec.dtype)
+    fields = np.array(geometry(tiling), np.int32)
+    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
+    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
+    kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
+    numbers = (fields.size, kernel, tiling.blocks, WARP * tiling.warps)
+    _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
+    return y

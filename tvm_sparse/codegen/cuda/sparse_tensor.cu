@@ -1,0 +1,347 @@
+// Convolutions on tensor cores whose filters share their non-zero positions: one kernel for every shape, weight and tile
+// of `slice_cuda`.
+//
+// A position is an input channel and a tap, (c, r, s). Filters that share their positions, 16 * M of them, are the rows
+// of a small dense matrix: the weights at those positions, in whatever order. A warp multiplies it with the inputs at
+// these positions of 8 * NW pixels, 8 (in half precision 16) positions at a time: a k-step of `mma`. So zeros that the
+// filters share are neither copied nor multiplied. Nothing is gathered beforehand: the input lies in shared memory as
+// it does in memory, and a k-step names where each of its positions is found, as an offset from a pixel's place.
+//
+// What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
+// as weights are packed (scheduling/cuda/position_packing.py).
+//
+// In float32 each number is the sum of two TF32 numbers, of which three products are added up (3xTF32, CUTLASS's way):
+// `high * high + high * low + low * high`. Tensor cores are fast enough for it not to matter where most is zero.
+//
+// A block has `filter_warps` * 16 * M filters of `pixel_warps` * NW groups of 8 pixels. Channels that none of its filters
+// uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
+// their positions. `k_warps` warps divide a chunk's k-steps and add up what they have at the end.
+//
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/position_geometry.py, in that order.
+
+#define FIELDS(X)                                                                                             \
+  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \
+  X(filter_warps) X(filter_warps_m) X(pixel_warps) X(pixel_warps_m) X(k_warps) X(stages) X(k_tiles) X(k_tiles_m) \
+  X(group_tiles) X(group_tiles_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
+  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m)                                                      \
+  /* Output: images, its size, elements of a map and of an image; whether pairs of pixels are aligned. */     \
+  X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(pairs)                                                 \
+  /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
+  X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
+  /* Staging: elements of a copy; copies of a chunk, of a channel, of an image, of a row. */                  \
+  X(vector) X(vectors) X(per_channel) X(per_channel_m) X(per_image) X(per_image_m) X(per_row) X(per_row_m)    \
+  /* In shared memory, elements: of a pixel's row, a row, an image, a channel, before a row; of all. */       \
+  X(pixel_row) X(row_pitch) X(image_pitch) X(channel_pitch) X(lead) X(input_elements)                         \
+  /* Rows that begin with zeros: of an image's channel, of a chunk. */                                        \
+  X(zero_rows) X(zero_rows_m) X(planes) X(planes_m)                                                           \
+  /* Among a chunk's weights: where channels and k-steps begin, 4 and 16 bytes each; what follows the sum. */ \
+  X(first_channel) X(filters_at) X(first_step) X(has_bias) X(has_residual) X(relu) X(relu_max)
+
+struct Geometry {
+  FIELDS(DECLARED)
+};
+
+#ifdef TVM_SPARSE_HALF
+// Half-precision numbers are multiplied as they are and added up in float32.
+constexpr int QUADS = 4;
+#else
+constexpr int QUADS = 2;
+#endif
+// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel.
+struct __align__(4 * QUADS) Offsets {
+  int at[QUADS];
+};
+
+#ifndef TVM_SPARSE_TENSOR_PRIMITIVES
+#ifdef TVM_SPARSE_HALF
+#include <cuda_fp16.h>
+typedef __half Element;
+__device__ __forceinline__ float widened(Element value) { return __half2float(value); }
+__device__ __forceinline__ Element narrowed(float value) { return __float2half_rn(value); }
+// (16, 16) of A times (16, 8) of B.
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#else
+typedef float Element;
+__device__ __forceinline__ float widened(Element value) { return value; }
+__device__ __forceinline__ Element narrowed(float value) { return value; }
+// (16, 8) of A times (8, 8) of B.
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+#define FLOAT_AS_BITS __float_as_uint
+#endif
+
+#ifndef KERNEL
+// Two blocks of 256 threads a multiprocessor, unless their sums alone take most of its registers.
+#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) <= 16 ? 2 : 1)
+#endif
+
+__device__ __forceinline__ float with_relu(const Geometry& g, float value) {
+  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
+}
+
+// The input of a chunk's channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
+template <int V>
+__device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, Element* input,
+                                            int images, int in_y0, int in_x0) {
+  for (int i = threadIdx.x; i < g.vectors; i += blockDim.x) {
+    const int slot = divide(i, g.per_channel, g.per_channel_m), in_slot = i - slot * g.per_channel;
+    const int image = divide(in_slot, g.per_image, g.per_image_m), in_image = in_slot - image * g.per_image;
+    const int row = divide(in_image, g.per_row, g.per_row_m), column = (in_image - row * g.per_row) * V;
+    const int channel = channels[slot];
+    if (channel < 0) return;
+    const int in_y = in_y0 + row * g.row_step, in_x = in_x0 + column;
+    const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
+    const Element* from = x + (inside ? image * g.image + channel * g.channel + in_y * g.in_w + in_x : 0);
+    Element* to = input + slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + g.lead + column;
+    if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
+      *(short*)to = inside ? *(const short*)from : 0;
+    else
+      copy<V * sizeof(Element)>(to, from, inside);
+  }
+}
+
+// One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
+template <int M, int NW>
+__device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
+                                         const int (&pixels)[NW], const Offsets& offsets) {
+#ifdef TVM_SPARSE_HALF
+  unsigned a[M][4];
+#pragma unroll
+  for (int m = 0; m < M; m++) *(uint4*)a[m] = fragments[m * 32];
+#pragma unroll
+  for (int i = 0; i < NW; i++) {
+    unsigned b[4];
+#pragma unroll
+    for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)(input + pixels[i] + offsets.at[q]);
+#pragma unroll
+    for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
+  }
+#else
+  constexpr unsigned HIGH = 0xffffe000u;
+  unsigned high[M][4], low[M][4];
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    const uint4 bits = fragments[m * 32];
+    const unsigned all[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      high[m][j] = all[j] & HIGH;
+      low[m][j] = FLOAT_AS_BITS(BITS_AS_FLOAT(all[j]) - BITS_AS_FLOAT(high[m][j]));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < NW; i++) {
+    unsigned b_high[2], b_low[2];
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+      const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
+      b_high[q] = FLOAT_AS_BITS(value) & HIGH;
+      b_low[q] = FLOAT_AS_BITS(value - BITS_AS_FLOAT(b_high[q]));
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) multiply_add(sums[m][i], low[m], b_high[0], b_high[1]);
+#pragma unroll
+    for (int m = 0; m < M; m++) multiply_add(sums[m][i], high[m], b_low[0], b_low[1]);
+#pragma unroll
+    for (int m = 0; m < M; m++) multiply_add(sums[m][i], high[m], b_high[0], b_high[1]);
+  }
+#endif
+}
+
+// Writes two neighbouring pixels of a filter, the second where there is one.
+__device__ __forceinline__ void store(const Geometry& g, const Element* residual, Element* y, int at, int inside,
+                                      float bias, float first, float second) {
+  const bool in_pairs = g.pairs && inside == 2;
+  if (in_pairs) {
+    struct __align__(2 * sizeof(Element)) Pair { Element one, two; };
+    Pair pair;
+    if (g.has_residual) {
+      pair = *(const Pair*)(residual + at);
+      first += widened(pair.one), second += widened(pair.two);
+    }
+    pair.one = narrowed(with_relu(g, first + bias)), pair.two = narrowed(with_relu(g, second + bias));
+    *(Pair*)(y + at) = pair;
+    return;
+  }
+  if (inside > 0) y[at] = narrowed(with_relu(g, first + bias + (g.has_residual ? widened(residual[at]) : 0.f)));
+  if (inside > 1)
+    y[at + 1] = narrowed(with_relu(g, second + bias + (g.has_residual ? widened(residual[at + 1]) : 0.f)));
+}
+
+// A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; the chunk's channels, -1
+// where there are fewer; each filter's output channel; then the k-steps: M fragments and the offsets.
+template <int M, int NW>
+__device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, const Element* __restrict__ x,
+                                            const int4* __restrict__ weights, const Element* __restrict__ bias,
+                                            const Element* __restrict__ residual, Element* __restrict__ y) {
+  SHARED_MEMORY;
+  constexpr int STEP = (M * 32 + QUADS) * 16;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int rest = divide(warp, g.pixel_warps, g.pixel_warps_m), pixel_warp = warp - rest * g.pixel_warps;
+  const int k_warp = divide(rest, g.filter_warps, g.filter_warps_m), filter_warp = rest - k_warp * g.filter_warps;
+  const int tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), k_tile = blockIdx.x - tile * g.k_tiles;
+  const int over_x = divide(tile, g.tiles_x, g.tiles_x_m), over_y = divide(over_x, g.tiles_y, g.tiles_y_m);
+  const int x0 = (tile - over_x * g.tiles_x) * g.columns, y0 = (over_x - over_y * g.tiles_y) * g.rows;
+  const int n0 = over_y * g.images, images = min(g.images, g.batch - n0);
+  const int4* own_weights = weights + (size_t)k_tile * chunks * stride;
+  const int stages = min(g.stages, chunks), stage_bytes = stride * 16 + g.input_elements * (int)sizeof(Element);
+  char* const ring = (char*)shared;
+
+  auto stage_weights = [&](int chunk, int buffer) {
+    int4* to = (int4*)(ring + buffer * stage_bytes);
+    const int4* from = own_weights + (size_t)chunk * stride;
+    for (int i = threadIdx.x; i < stride; i += blockDim.x) copy<16>(to + i, from + i, true);
+  };
+  const int group = divide(k_tile, g.group_tiles, g.group_tiles_m);
+  x += (size_t)n0 * g.image + group * g.group_elements;
+  auto stage_chunk = [&](int chunk, int buffer) {
+    const int* channels = (const int*)(own_weights + (size_t)chunk * stride) + g.first_channel;
+    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
+    const int in_y0 = y0 * g.stride_h - g.pad_h, in_x0 = x0;
+    if (g.vector * sizeof(Element) == 16)
+      stage_input<16 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+    else if (g.vector * sizeof(Element) == 8)
+      stage_input<8 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+    else if (g.vector * sizeof(Element) == 4)
+      stage_input<4 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+    else
+      stage_input<1>(g, x, channels, input, images, in_y0, in_x0);
+  };
+
+  // What needs nothing of the kernel before this one.
+  for (int i = 0; i < stages - 1 || i == 0; i++) stage_weights(i, i);
+  for (int i = threadIdx.x; i < stages * g.planes; i += blockDim.x) {
+    const int buffer = divide(i, g.planes, g.planes_m), plane = i - buffer * g.planes;
+    const int in_plane = divide(plane, g.zero_rows, g.zero_rows_m), row = plane - in_plane * g.zero_rows;
+    const int slot = in_plane / g.images, image = in_plane - slot * g.images;
+    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
+    for (int j = 0; j < g.lead; j++)
+      input[slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + j] = narrowed(0.f);
+  }
+  wait_for_kernel();
+  launch_next();
+  for (int i = 0; i < stages - 1 || i == 0; i++) {
+    stage_chunk(i, i);
+    commit_copies();
+  }
+
+  int pixels[NW];
+#pragma unroll
+  for (int i = 0; i < NW; i++) {
+    const int t = pixel_warp * NW + i, at = t < g.tiles_8 ? t : 0;
+    const int image = divide(at, g.image_8, g.image_8_m), in_image = at - image * g.image_8;
+    const int row = divide(in_image, g.row_8, g.row_8_m), column = (in_image - row * g.row_8) * 8 + (lane >> 2);
+    pixels[i] = (image * g.image_pitch + row * g.pixel_row + column * g.stride_w) * (int)sizeof(Element);
+  }
+  float sums[M][NW][4];
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int i = 0; i < NW; i++) sums[m][i][0] = sums[m][i][1] = sums[m][i][2] = sums[m][i][3] = 0.f;
+
+  int buffer = 0;
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    if (stages == 3)
+      wait_for_copies<1>();
+    else
+      wait_for_copies<0>();
+    __syncthreads();
+    if (stages > 1) {
+      const int ahead = chunk + stages - 1;
+      if (ahead < chunks) {
+        const int to = buffer == 0 ? stages - 1 : buffer - 1;
+        stage_weights(ahead, to);
+        stage_chunk(ahead, to);
+      }
+      commit_copies();
+    }
+    const char* own = ring + buffer * stage_bytes;
+    const char* input = own + stride * 16;
+    const int begin = ((const int*)own)[filter_warp] + k_warp, end = ((const int*)own)[filter_warp + 1];
+    const char* step = own + g.first_step * 16 + begin * STEP;
+    if (begin < end) {
+      Offsets offsets = ((const Offsets*)(step + M * 512))[lane & 3];
+      for (int i = begin; i < end; i += g.k_warps) {
+        const uint4* fragments = (const uint4*)step + lane;
+        step += g.k_warps * STEP;
+        const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + M * 512))[lane & 3] : offsets;
+        add_step<M, NW>(sums, fragments, input, pixels, offsets);
+        offsets = next;
+      }
+    }
+    buffer = buffer + 1 == stages ? 0 : buffer + 1;
+  }
+
+  if (g.k_warps > 1) {
+    // What the others have, in the ring, which nobody reads any more.
+    const int across = g.filter_warps * g.pixel_warps, mine = warp - k_warp * across;
+    __syncthreads();
+    float4* parts = (float4*)ring;
+    if (k_warp > 0)
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < NW; i++)
+          parts[(((k_warp - 1) * across + mine) * M * NW + m * NW + i) * 32 + lane] =
+              make_float4(sums[m][i][0], sums[m][i][1], sums[m][i][2], sums[m][i][3]);
+    __syncthreads();
+    if (k_warp > 0) return;
+    for (int k = 0; k < g.k_warps - 1; k++)
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < NW; i++) {
+          const float4 part = parts[((k * across + mine) * M * NW + m * NW + i) * 32 + lane];
+          sums[m][i][0] += part.x, sums[m][i][1] += part.y, sums[m][i][2] += part.z, sums[m][i][3] += part.w;
+        }
+  }
+
+  y += (size_t)n0 * g.out_image;
+  residual += (size_t)n0 * g.out_image;
+  const int* filters = (const int*)own_weights + g.filters_at + filter_warp * 16 * M + (lane >> 2);
+  int channels[M][2];
+  float biases[M][2];
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      channels[m][j] = filters[m * 16 + j * 8];
+      biases[m][j] = g.has_bias ? widened(bias[channels[m][j]]) : 0.f;
+    }
+#pragma unroll
+  for (int i = 0; i < NW; i++) {
+    const int t = pixel_warp * NW + i, image = divide(t, g.image_8, g.image_8_m), in_image = t - image * g.image_8;
+    const int row = divide(in_image, g.row_8, g.row_8_m), column = (in_image - row * g.row_8) * 8 + (lane & 3) * 2;
+    const int last = min(g.columns, g.out_w - x0);
+    const bool is_pixel = t < g.tiles_8 && image < images && y0 + row < g.out_h;
+    const int inside = is_pixel ? min(2, last - column) : 0;
+    const int at = image * g.out_image + (y0 + row) * g.out_w + x0 + column;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int j = 0; j < 2; j++)
+        store(g, residual, y, at + channels[m][j] * g.out_map, inside, biases[m][j], sums[m][i][2 * j],
+              sums[m][i][2 * j + 1]);
+  }
+}
+
+// A kernel for each number of 16 filters and of 8 pixels a warp.
+#define CONVOLUTION(M, NW)                                                                                      \
+  KERNEL(M, NW) tvm_sparse_tensor_##M##_##NW(const Element* x, const int4* weights, const Element* bias,        \
+                                             const Element* residual, Element* y, int chunks,                  \
+                                             int stride FIELDS(PARAMETER)) {                                   \
+    const Geometry g = {FIELDS(PASSED)};                                                                        \
+    convolution<M, NW>(g, chunks, stride, x, weights, bias, residual, y);                                       \
+  }
+#define CONVOLUTIONS(M) CONVOLUTION(M, 1) CONVOLUTION(M, 2) CONVOLUTION(M, 4) CONVOLUTION(M, 7) CONVOLUTION(M, 8)
+CONVOLUTIONS(1)
+CONVOLUTIONS(2)
+CONVOLUTION(4, 1) CONVOLUTION(4, 2) CONVOLUTION(4, 4) CONVOLUTION(4, 7)

@@ -1,0 +1,268 @@
+"""How a convolution of shared positions (codegen/cuda/sparse_tensor.cu) is cut, staged and addressed."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.scheduling.cuda.data_tiling import WARP, is_pointwise
+
+# Filters and pixels of a tensor core's product.
+FILTERS, PIXELS = 16, 8
+# Positions that a warp reads at once, each of so many pixels; how many such reads a k-step takes.
+QUAD = 4
+QUADS = {FLOAT32: 2, FLOAT16: 4}
+# Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
+N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
+MAX_WARPS, MAX_STAGES = 8, 3
+COPY_BYTES = 16
+# The library of kernels for each type of tensors.
+LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half"}
+
+
+@dataclass(frozen=True)
+class PositionTiling:
+    """How a convolution is cut: a warp has 16 * `m_tiles` filters, which share their positions, of 8 * `n_tiles` pixels.
+
+    A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
+    small, and `k_warps` warps for each, which divide the positions. `channels` input channels come at a time, through a
+    ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
+    """
+
+    spec: ConvSpec
+    m_tiles: int
+    n_tiles: int
+    filter_warps: int
+    pixel_warps: int
+    k_warps: int
+    channels: int
+    stages: int
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why the kernel cannot do it, or ""; whether shared memory suffices is not judged."""
+        if self.n_tiles not in N_TILES.get(self.m_tiles, ()):
+            return f"no kernel has {self.m_tiles} tiles of filters and {self.n_tiles} of pixels a warp"
+        if self.spec.k // self.spec.groups % self.filters:
+            return f"filters do not divide into tiles of {self.filters}"
+        if self.warps > MAX_WARPS:
+            return f"{self.warps} warps, at most {MAX_WARPS}"
+        if not self.rows:
+            return f"a row is {self._row_groups} groups of {PIXELS} pixels, of which a block has {self._groups}"
+        return ""
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.filter_warps * self.pixel_warps * self.k_warps
+
+    @property
+    def warp_filters(self) -> int:
+        """Filters of a warp."""
+        return FILTERS * self.m_tiles
+
+    @property
+    def filters(self) -> int:
+        """Filters of a block."""
+        return self.warp_filters * self.filter_warps
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return STORAGE[self.spec.dtype].size_bytes
+
+    @property
+    def quads(self) -> int:
+        """Reads of four positions a k-step."""
+        return QUADS[self.spec.dtype]
+
+    @property
+    def step_units(self) -> int:
+        """16-byte units of a k-step among the weights."""
+        return self.m_tiles * WARP + self.quads
+
+    @cached_property
+    def is_pointwise(self) -> bool:
+        """Whether pixels read what lies where they lie, so that rows mean nothing."""
+        return is_pointwise(self.spec)
+
+    @cached_property
+    def in_size(self) -> tuple[int, int]:
+        """Height and width of an input map, in which a 1x1 convolution has one row."""
+        spec = self.spec
+        return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
+
+    @cached_property
+    def out_size(self) -> tuple[int, int]:
+        """The same of an output map."""
+        spec = self.spec
+        return (1, spec.out_h * spec.out_w) if self.is_pointwise else (spec.out_h, spec.out_w)
+
+    @property
+    def _groups(self) -> int:
+        """Groups of 8 pixels that a block has warps for."""
+        return self.pixel_warps * self.n_tiles
+
+    @property
+    def _row_groups(self) -> int:
+        return -(-self.out_size[1] // PIXELS)
+
+    @cached_property
+    def row_8(self) -> int:
+        """Groups of 8 pixels of a tile's row: all of an output row, or of a 1x1 convolution's map a part."""
+        if not self.is_pointwise:
+            return self._row_groups
+        parts = -(-self._row_groups // self._groups)
+        return -(-self._row_groups // parts)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a tile, 0 where a row is too long."""
+        height = self.out_size[0]
+        most = min(self._groups // self.row_8, height)
+        return -(-height // -(-height // most)) if most else 0
+
+    @cached_property
+    def images(self) -> int:
+        """Images of a tile."""
+        is_whole = self.rows == self.out_size[0] and self.row_8 == self._row_groups
+        return max(1, min(self._groups // (self.rows * self.row_8), self.spec.n)) if is_whole else 1
+
+    @property
+    def tiles_8(self) -> int:
+        """Groups of 8 pixels of a tile."""
+        return self.images * self.rows * self.row_8
+
+    @property
+    def columns(self) -> int:
+        """Pixels of a tile's row."""
+        return self.row_8 * PIXELS if self.is_pointwise else self.spec.out_w
+
+    @cached_property
+    def tiles(self) -> tuple[int, int, int]:
+        """Tiles of images, below and beside each other."""
+        height, width = self.out_size
+        return -(-self.spec.n // self.images), -(-height // self.rows), -(-width // self.columns)
+
+    @property
+    def k_tiles(self) -> int:
+        """Tiles of filters."""
+        return self.spec.k // self.filters
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks."""
+        images, down, beside = self.tiles
+        return self.k_tiles * images * down * beside
+
+    @cached_property
+    def vector(self) -> int:
+        """Elements of a copy."""
+        return next(v for v in (8, 4, 2, 1) if v * self.element_bytes <= COPY_BYTES and self.in_size[1] % v == 0)
+
+    @property
+    def row_step(self) -> int:
+        """Input rows between staged rows: those that a filter of one row does not read are left out."""
+        return self.spec.stride[0] if self.spec.r == 1 else 1
+
+    @cached_property
+    def staged_rows(self) -> int:
+        """Rows of a staged map."""
+        spec = self.spec
+        if self.is_pointwise:
+            return 1
+        return (self.rows - 1) * (spec.stride[0] // self.row_step) + (spec.r - 1) * spec.dilation[0] + 1
+
+    @cached_property
+    def lead(self) -> int:
+        """Zeros before each row, which pad the end of the row above too."""
+        spec = self.spec
+        if self.is_pointwise:
+            return 0
+        last = (spec.out_w - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1] - spec.padding[1]
+        return -(-max(spec.padding[1], last - spec.w + 1) // self.vector) * self.vector
+
+    @cached_property
+    def row_pitch(self) -> int:
+        """Elements from one staged row to the next."""
+        return self.columns if self.is_pointwise else self.lead + self.spec.w
+
+    @property
+    def pixel_row(self) -> int:
+        """Elements between the inputs of a pixel and of the one below it."""
+        return self.row_pitch * (1 if self.is_pointwise else self.spec.stride[0] // self.row_step)
+
+    @property
+    def image_pitch(self) -> int:
+        """Elements from one staged image of a channel to the next."""
+        return self.staged_rows * self.row_pitch + self.lead
+
+    @cached_property
+    def channel_pitch(self) -> int:
+        """Elements from one staged channel to the next.
+
+        8 pixels beyond a multiple of all banks: so four channels in a row are read without bank conflicts.
+        """
+        banks, beyond = {2: (64, 16), 4: (32, 8)}[self.element_bytes]
+        return beyond + -(-(self.images * self.image_pitch - beyond) // banks) * banks
+
+    def offset(self, r: int, s: int) -> int:
+        """Elements from a pixel's place to the input that a tap reads."""
+        if self.is_pointwise:
+            return 0
+        spec = self.spec
+        row = r * spec.dilation[0] // self.row_step
+        return row * self.row_pitch + self.lead - spec.padding[1] + s * spec.dilation[1]
+
+    @cached_property
+    def input_elements(self) -> int:
+        """Shared memory of a chunk's input, as far as places without a pixel read."""
+        spec = self.spec
+        taps = max(self.offset(r, s) for r, s in product(range(spec.r), range(spec.s)))
+        pixel = (self.images - 1) * self.image_pitch + (self.rows - 1) * self.pixel_row
+        beside = (self.row_8 * PIXELS - 1) * (1 if self.is_pointwise else spec.stride[1])
+        farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 1, self.channel_pitch)
+        unit = COPY_BYTES // self.element_bytes
+        return -(-farthest // unit) * unit
+
+    @property
+    def first_channel(self) -> int:
+        """Where a chunk's channels begin among its weights, in 4 bytes."""
+        return self.filter_warps + 1
+
+    @property
+    def filters_at(self) -> int:
+        """Where a chunk's output channels begin, in 4 bytes."""
+        return self.first_channel + self.channels
+
+    @property
+    def first_step(self) -> int:
+        """Where a chunk's k-steps begin, in 16 bytes."""
+        return -(-(self.filters_at + self.filters) // 4)
+
+    def shared_bytes(self, chunks: int, stride: int) -> int:
+        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units."""
+        buffers = min(self.stages, chunks) * self.buffer_bytes(stride)
+        return max(buffers, self.sums_bytes)
+
+    def buffer_bytes(self, stride: int) -> int:
+        """Shared memory of a chunk whose weights are `stride` 16-byte units."""
+        return 16 * stride + self.element_bytes * self.input_elements
+
+    @property
+    def sums_bytes(self) -> int:
+        """Shared memory in which warps that divide positions hand over what they have."""
+        parts = (self.k_warps - 1) * self.filter_warps * self.pixel_warps
+        return parts * self.m_tiles * self.n_tiles * WARP * 16
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return kernel_name(self.m_tiles, self.n_tiles)
+
+
+def kernel_name(m_tiles: int, n_tiles: int) -> str:
+    """The kernel for so many tiles of filters and of pixels a warp."""
+    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}"

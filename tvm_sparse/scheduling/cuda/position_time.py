@@ -1,0 +1,128 @@
+"""How long a kernel of shared positions should take, and what it needs, from how many positions there are."""
+
+import math
+from dataclasses import dataclass
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.structure import FULL, Structure
+from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.position_tiling import QUAD, PositionTiling
+from tvm_sparse.target.gpu import GpuInfo
+
+# Of a multiprocessor: its registers, threads and shared memory; what a block of it takes besides.
+REGISTERS, THREADS, SHARED_BYTES, BLOCK_BYTES = 65536, 2048, 233472, 1024
+# Cycles of a multiprocessor: a product of tensor cores, TF32 or half precision; an instruction of a warp.
+PRODUCT_CYCLES, ISSUE_CYCLES = 1.75, 0.25
+# Bytes a cycle that a multiprocessor takes from the level-2 cache.
+L2_BYTES = 40.0
+# Cycles: of a launch's first instructions and its last stores, of a chunk from its first copy to its first product, and
+# of a k-step beside its products.
+LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 1500.0, 900.0, 90.0
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How many positions and channels filters of a weight use, as far as its pattern tells.
+
+    `density` is the share of positions that a filter has, `slices` the share of slices that its tile has, `taps` how
+    many positions a slice has, `alike` how many filters share them.
+    """
+
+    channels: int
+    taps: int
+    density: float
+    slices: float
+    slices_a_channel: int
+    alike: int
+
+    @classmethod
+    def of(cls, spec: ConvSpec, pattern: SparsityPattern) -> "Positions":
+        """Those of a weight of that pattern."""
+        channels, all_taps = spec.c // spec.groups, spec.r * spec.s
+        density, name = pattern.density, pattern.structure
+        structure = Structure.named(name) if name.startswith(("vector", "slice")) else None
+        if structure is None:
+            return cls(channels, all_taps, 1.0, 1.0, 1, spec.k // spec.groups)
+        if not structure.slices:
+            return cls(channels, all_taps, density, density, all_taps, structure.vector)
+        share = min(1.0, density / FULL) if structure.vector == 1 else min(1.0, 2 * density)
+        within = density if structure.vector > 1 else share
+        return cls(channels, all_taps, within, share, 1 if structure.slices == "c" else spec.r, structure.tile)
+
+    def live_channels(self, filters: int) -> float:
+        """Channels that any of so many filters uses."""
+        independent = max(1.0, filters / self.alike) * self.slices_a_channel
+        return max(1.0, self.channels * (1 - (1 - self.slices) ** independent))
+
+    def chunks(self, tiling: PositionTiling) -> int:
+        """Chunks of a block's channels."""
+        return math.ceil(self.live_channels(tiling.filters) / tiling.channels)
+
+    def steps(self, tiling: PositionTiling) -> float:
+        """k-steps of a warp's filters, in all chunks."""
+        chunks, unit = self.chunks(tiling), QUAD * tiling.quads
+        per_chunk = self.density * self.channels * self.taps / chunks
+        # The last step of a chunk is half empty, unless all is in few.
+        return chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
+
+    def stride(self, tiling: PositionTiling) -> int:
+        """About how many 16-byte units a chunk's weights take."""
+        per_warp = math.ceil(self.steps(tiling) / self.chunks(tiling) * 1.15 + 0.5)
+        return tiling.first_step + tiling.step_units * tiling.filter_warps * per_warp
+
+    def shared_bytes(self, tiling: PositionTiling) -> int:
+        """About how much shared memory a block needs."""
+        return tiling.shared_bytes(self.chunks(tiling), self.stride(tiling))
+
+
+def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
+    """Estimated time in microseconds: what keeps a multiprocessor busiest, or how long its blocks wait."""
+    resident = _resident(tiling, positions.shared_bytes(tiling))
+    waves = math.ceil(tiling.blocks / (gpu.multiprocessors * resident))
+    # In the last wave a multiprocessor may have fewer blocks.
+    most = math.ceil(tiling.blocks / gpu.multiprocessors)
+    busy, waiting = _busy_cycles(tiling, positions, gpu), _waiting_cycles(tiling, positions)
+    cycles = max(most * busy, waves * (waiting + 0.3 * busy))
+    return 1.5 + cycles / gpu.clock_hz * 1e6
+
+
+def _resident(tiling: PositionTiling, shared_bytes: int) -> int:
+    """Blocks of a multiprocessor at the same time."""
+    # As compiled for an H200, rounded.
+    registers = min(200, 60 + 4 * tiling.m_tiles * tiling.n_tiles * 5 // 4 + 8 * tiling.m_tiles)
+    threads = WARP * tiling.warps
+    fits = min(REGISTERS // (registers * threads), THREADS // threads, SHARED_BYTES // (shared_bytes + BLOCK_BYTES))
+    return max(1, fits)
+
+
+def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
+    """Cycles of a multiprocessor for a block, if it never waits."""
+    spec, size = tiling.spec, tiling.element_bytes
+    products = tiling.m_tiles * tiling.n_tiles * (3 if size == 4 else 1)
+    warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
+    # Reads of shared memory: of the input and of fragments, 128 bytes a cycle; instructions besides.
+    reads = tiling.n_tiles * tiling.quads * 1.2 + 4 * tiling.m_tiles + 2
+    issued = products + tiling.n_tiles * tiling.quads * (2 if size == 2 else 4) + 10 * tiling.m_tiles + 8
+    compute = warp_steps * max(products * PRODUCT_CYCLES, reads, issued * ISSUE_CYCLES * 1.3)
+    chunks = positions.chunks(tiling)
+    live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
+    copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
+    weights = chunks * positions.stride(tiling) * 16
+    copies = copied / tiling.vector + weights / 16
+    staging = max((copied * size + weights) / L2_BYTES, copies / WARP * 26 * ISSUE_CYCLES)
+    written = tiling.filters * tiling.images * tiling.rows * tiling.columns * size * (2 if spec.residual else 1)
+    dram = gpu.dram_bytes_s * 0.85 / gpu.multiprocessors / gpu.clock_hz
+    # The input comes from memory once, for all tiles of filters.
+    moved = (written + copied * size / tiling.k_tiles) / dram
+    stored = tiling.warps / tiling.k_warps * tiling.m_tiles * tiling.n_tiles * 2 * 14 * ISSUE_CYCLES
+    return max(compute + 0.5 * (staging + stored), moved + 0.3 * compute, staging + stored)
+
+
+def _waiting_cycles(tiling: PositionTiling, positions: Positions) -> float:
+    """Cycles from a block's beginning to its end, if others never hold it up."""
+    products = tiling.m_tiles * tiling.n_tiles * (3 if tiling.element_bytes == 4 else 1)
+    steps = positions.steps(tiling) / tiling.k_warps * (STEP_CYCLES + products * 8)
+    chunks = positions.chunks(tiling)
+    exposed = CHUNK_CYCLES if tiling.stages == 1 else CHUNK_CYCLES / tiling.stages
+    return LAUNCH_CYCLES + CHUNK_CYCLES + (chunks - 1) * exposed + steps
