@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from random_convolutions import Case, random_slice_case
+from random_convolutions import Case, random_slice_case, random_weight, vector_weight
 from tensor_emulator import run
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda import kernel_library
@@ -19,12 +21,11 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, make_kernel, slice_cuda, spaces_of
 from tvm_sparse.scheduling.cuda.position_geometry import Geometry
 from tvm_sparse.scheduling.cuda.position_packing import packed, without_conflicts
-from tvm_sparse.scheduling.cuda.position_space import PositionSpace
+from tvm_sparse.scheduling.cuda.position_space import PositionSpace, filters_alike
 from tvm_sparse.scheduling.cuda.position_tiling import LIBRARIES, N_TILES, PositionTiling, kernel_name
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.schedule_names import arithmetic_of
@@ -57,11 +58,143 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         case = random_slice_case(rng.choice)
         for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
             assert isinstance(space, PositionSpace)
-            stages = rng.choice(sorted({each.stages for _, each in space.ranked}))
-            tiling = rng.choice([each for _, each in space.ranked if each.stages == stages])
+            stages = rng.choice((1, 2, 3))
+            tiling = replace(rng.choice(space.ranked)[1], stages=stages)
+            if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
+                continue
             check(case, space, tiling, folder)
             met |= {tiling.kernel, f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
             met |= {"images"} if tiling.images > 1 else set()
     every = {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
     others = {"1 stages", "2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
     assert met >= others and len(every & met) >= 12, every - met
+
+
+def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
+    """The same whole numbers in vectors of 16, 32 and 64 filters, whichever a warp takes at a time, and permuted."""
+    arguments = reference.random_arguments(LAYER, 2, integers=True)
+    for length in (16, 32, 64):
+        weight = vector_weight(LAYER, length, 0.2, length, True)
+        order = np.random.default_rng(1).permutation(LAYER.k)
+        for each in (weight, weight[order]):
+            (space,) = slice_cuda.spaces(LAYER, SparsityPattern.of(each), TARGET)
+            assert isinstance(space, PositionSpace) and space.alike == length
+            expected = reference.reference(LAYER, weight=each, **arguments).value
+            for m_tiles in {tiling.m_tiles for _, tiling in space.ranked}:
+                tiling = next(tiling for _, tiling in space.ranked if tiling.m_tiles == m_tiles)
+                decisions = {name: getattr(tiling, name) for name in space.choices}
+                (weights,) = space.packed(each, decisions)
+                np.testing.assert_array_equal(run(tiling, weights, arguments, folder), expected)
+
+
+def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path) -> None:
+    """A k-step that is not full is filled up with what it reads anyway."""
+    spec = ConvSpec(1, 8, 8, 8, 16, 1, 1)
+    weight = np.zeros(spec.weight_shape, np.float32)
+    weight[:, 3] = 1
+    x = np.ones(spec.input_shape, np.float32)
+    x[0, 0] = np.inf
+    (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
+    assert isinstance(space, PositionSpace)
+    (weights,) = space.packed(weight, space.starts()[0])
+    assert (run(space.ranked[0][1], weights, {"x": x}, folder) == 1).all()
+
+
+def test_four_channels_and_taps_are_read_without_bank_conflicts() -> None:
+    """Of a 3x3 convolution nearly all reads of 8 pixels at 4 positions; with a stride, two columns have even banks."""
+    for stride, dtype, share in ((1, FLOAT32, 0.05), (2, FLOAT32, 0.35), (1, FLOAT16, 0.05)):
+        spec = ConvSpec(1, 32, 28, 28, 32, 3, 3, stride=(stride, stride), padding=(1, 1, 1, 1), dtype=dtype)
+        tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 1)
+        places = np.flatnonzero(np.random.default_rng(0).random(32 * 9) < 0.2)
+        taps = np.array([tiling.offset(r, s) for r in range(3) for s in range(3)])
+        size = tiling.element_bytes
+        offsets = size * (places // 9 * tiling.channel_pitch + taps[places % 9])
+        order = without_conflicts(offsets, size, stride)
+        assert sorted(order) == list(range(places.size))
+        pixels = size * stride * np.arange(8)
+        reads = [offsets[order[i : i + 4]] for i in range(0, places.size // 4 * 4, 4)]
+        words = [np.unique((each[:, None] + pixels) // 4) for each in reads]
+        conflicts = sum(each.size - np.unique(each % 32).size for each in words)
+        assert conflicts <= share * sum(each.size for each in words), (stride, dtype, conflicts)
+
+
+def test_what_no_filter_of_a_block_uses_is_not_read() -> None:
+    """Of slices over channels a block stages those that are left, and the weights are as many as there are."""
+    spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
+    weight = np.zeros(spec.weight_shape, np.float32)
+    weight[:, [3, 17, 40]] = 1
+    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 1)
+    rows = packed(weight, tiling)
+    assert len(rows) == tiling.k_tiles
+    channels = rows.reshape(len(rows), -1)[:, tiling.first_channel : tiling.filters_at]
+    assert (channels == [3, 17, 40, -1]).all()
+    # 27 positions are four k-steps of eight.
+    assert rows.shape[1] == tiling.first_step + 4 * tiling.step_units
+
+
+def test_one_function_serves_every_weight_of_a_shape() -> None:
+    """Nothing of a weight is in the code, not even how many positions it has."""
+    weights = [vector_weight(LAYER, 32, density, 1, True) for density in (0.1, 0.4)]
+    decisions = find_space("slice_cuda", LAYER, SparsityPattern.of(weights[1]), TARGET).starts()[0]
+    one, other = (make_kernel("slice_cuda", LAYER, each, TARGET, decisions) for each in weights)
+    assert one.func.script() == other.func.script()
+    assert one.constants[0].shape[1] < other.constants[0].shape[1]
+
+
+def test_the_kernel_takes_what_the_geometry_holds() -> None:
+    """Name by name, in one order."""
+    text = kernel_library.source(LIBRARIES[FLOAT32])
+    assert tuple(re.findall(r" X\((\w+)\)", text)) == Geometry._fields
+
+
+def test_what_it_is_not_for_is_said() -> None:
+    """Other zeros and types, and older GPUs."""
+    weight = random_weight(LAYER, 0.1, "unstructured", 0, False)
+    with pytest.raises(NotApplicable, match="64 filters are unstructured; it is for multiples of 16 filters that"):
+        slice_cuda.spaces(LAYER, SparsityPattern.of(weight), TARGET)
+    pattern = SparsityPattern.of(vector_weight(LAYER, 16, 0.1, 0, True))
+    with pytest.raises(NotApplicable, match="bfloat16, and only float32, float16 are served"):
+        slice_cuda.spaces(replace(LAYER, dtype=BFLOAT16), pattern, TARGET)
+    with pytest.raises(NotApplicable, match="has no dependent launches"):
+        slice_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": "sm_86"}))
+
+
+def test_decisions_that_do_not_fit_together_are_refused() -> None:
+    """By the rule that they break."""
+    weight = vector_weight(LAYER, 16, 0.1, 0, True)
+    space = find_space("slice_cuda", LAYER, SparsityPattern.of(weight), TARGET)
+    for wrong, cause in (
+        ({"n_tiles": 1, "pixel_warps": 1}, "a row is 2 groups of 8 pixels, of which a block has 1"),
+        ({"pixel_warps": 8, "k_warps": 8}, "64 warps, at most 8"),
+    ):
+        with pytest.raises(BuildError, match=cause):
+            apply_decisions(space, weight, {**space.starts()[0], "filter_warps": 1, **wrong})
+
+
+def test_metaschedule_does_not_drop_decisions() -> None:
+    """A trace without the steps that nothing depends on holds them all."""
+    space = find_space("slice_cuda", LAYER, SparsityPattern.of(vector_weight(LAYER, 16, 0.1, 0, True)), TARGET)
+    schedule = Schedule(space.func, debug_mask="none")
+    space.scheduled(space.starts()[3]).trace.simplified(True).apply_to_schedule(schedule, False)
+    assert space.decisions_of(schedule) == space.starts()[3]
+
+
+def test_structures_say_how_many_filters_are_alike() -> None:
+    """Vectors, tiles, and vectors within tiles; all filters of a group where there are no zeros."""
+    spec = replace(LAYER, k=192, groups=2, c=16)
+    expected = {"dense": 96, "vector32": 32, "vector16p": 16, "vector8": 0, "slice96c": 96, "slice32crp": 32}
+    expected |= {"slice32cr+vector8": 0, "slice32cr+vector16": 16, "unstructured": 0, "2:4": 0, "filters": 0}
+    assert {name: filters_alike(spec, name) for name in expected} == expected
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+def test_the_libraries_have_every_kernel_and_none_spills(tmp_path: Path) -> None:
+    """Of both types of tensors."""
+    for library in LIBRARIES.values():
+        path = tmp_path / f"{library}.cu"
+        path.write_text(kernel_library.source(library))
+        command = ["nvcc", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "it.cubin"), str(path)]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
+        assert kernels == {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
+        assert not [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]

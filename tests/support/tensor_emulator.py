@@ -54,7 +54,9 @@ constexpr int DEPTH = 16;
 static float a_at(int lanes, int row, int k) {{
   return part(held[lanes + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
 }}
-static float b_at(int lanes, int k, int column) {{ return part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2); }}
+static float b_at(int lanes, int k, int column) {{
+  return part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+}}
 #else
 typedef float Element;
 static float widened(Element value) {{ return value; }}
@@ -76,8 +78,8 @@ static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
 """
 LAUNCH = """
 #undef blockIdx
-static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_; static int chunks_, stride_;
-static const int* g_;
+static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_;
+static int chunks_, stride_; static const int* g_;
 typedef void (*Kernel)();
 template <int M, int NW> static void body() {{
   Geometry g; memcpy(&g, g_, sizeof g);

@@ -277,6 +277,12 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
         offsets = next;
       }
     }
+    if (stages == 1 && chunk + 1 < chunks) {
+      __syncthreads();
+      stage_weights(chunk + 1, 0);
+      stage_chunk(chunk + 1, 0);
+      commit_copies();
+    }
     buffer = buffer + 1 == stages ? 0 : buffer + 1;
   }
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -94,12 +95,12 @@ class PositionSpace(WrittenSpace):
         return sorted(found, key=lambda each: each[0])
 
     def _tilings(self) -> Iterator[PositionTiling]:
-        *_, channels, stages = self._candidates.values()
-        for cut in product(*list(self._candidates.values())[:-2]):
-            _, _, filter_warps, pixel_warps, k_warps = cut
-            if not 2 <= filter_warps * pixel_warps * k_warps <= MAX_WARPS:
+        *cuts, channels, stages = self._candidates.values()
+        for m_tiles, n_tiles, *warps in product(*cuts):
+            filter_warps, pixel_warps, k_warps = warps
+            if not 2 <= math.prod(warps) <= MAX_WARPS:
                 continue
-            first = PositionTiling(self.spec, *cut, channels[0], 1)
+            first = PositionTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
             if first.obstacle:
                 continue
             live = self.positions.live_channels(first.filters)
@@ -110,7 +111,7 @@ class PositionSpace(WrittenSpace):
                     break
                 for each in stages:
                     if (each == 1) == (chunks == 1):
-                        yield PositionTiling(self.spec, *cut, some, each)
+                        yield replace(first, channels=some, stages=each)
 
     def _obstacle(self, tiling: PositionTiling) -> str:
         if tiling.obstacle:

@@ -24,7 +24,7 @@ LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half"}
 
 @dataclass(frozen=True)
 class PositionTiling:
-    """How a convolution is cut: a warp has 16 * `m_tiles` filters, which share their positions, of 8 * `n_tiles` pixels.
+    """How a convolution is cut: a warp has 16 * `m_tiles` filters of 8 * `n_tiles` pixels, which share their positions.
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
     small, and `k_warps` warps for each, which divide the positions. `channels` input channels come at a time, through a
