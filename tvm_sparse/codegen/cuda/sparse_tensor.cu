@@ -28,8 +28,8 @@
   X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(pairs)                                                 \
   /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
   X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
-  /* Staging: elements of a copy; copies of a chunk, of a channel, of an image, of a row. */                  \
-  X(vector) X(vectors) X(per_channel) X(per_channel_m) X(per_image) X(per_image_m) X(per_row) X(per_row_m)    \
+  /* Staging: elements of a copy; copies of a channel, how many at once; of an image, of a row. */                  \
+  X(vector) X(per_channel) X(per_channel_m) X(slots_at_once) X(per_image) X(per_image_m) X(per_row) X(per_row_m)    \
   /* In shared memory, elements: of a pixel's row, a row, an image, a channel, before a row; of all. */       \
   X(pixel_row) X(row_pitch) X(image_pitch) X(channel_pitch) X(lead) X(input_elements)                         \
   /* Rows that begin with zeros: of an image's channel, of a chunk. */                                        \
@@ -83,28 +83,28 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
 #define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) <= 16 ? 2 : 1)
 #endif
 
-__device__ __forceinline__ float with_relu(const Geometry& g, float value) {
-  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
-}
-
-// The input of a chunk's channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
+// The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
+// Where a channel has fewer copies than there are threads, these take several channels at once.
 template <int V>
-__device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, Element* input,
-                                            int images, int in_y0, int in_x0) {
-  for (int i = threadIdx.x; i < g.vectors; i += blockDim.x) {
-    const int slot = divide(i, g.per_channel, g.per_channel_m), in_slot = i - slot * g.per_channel;
-    const int image = divide(in_slot, g.per_image, g.per_image_m), in_image = in_slot - image * g.per_image;
+__device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, int count,
+                                            Element* input, int images, int in_y0, int in_x0) {
+  const int first = g.slots_at_once > 1 ? divide(threadIdx.x, g.per_channel, g.per_channel_m) : 0;
+  if (first >= g.slots_at_once) return;
+  for (int i = threadIdx.x - first * g.per_channel; i < g.per_channel; i += blockDim.x) {
+    const int image = divide(i, g.per_image, g.per_image_m), in_image = i - image * g.per_image;
     const int row = divide(in_image, g.per_row, g.per_row_m), column = (in_image - row * g.per_row) * V;
-    const int channel = channels[slot];
-    if (channel < 0) return;
     const int in_y = in_y0 + row * g.row_step, in_x = in_x0 + column;
     const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
-    const Element* from = x + (inside ? image * g.image + channel * g.channel + in_y * g.in_w + in_x : 0);
-    Element* to = input + slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + g.lead + column;
-    if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
-      *(short*)to = inside ? *(const short*)from : 0;
-    else
-      copy<V * sizeof(Element)>(to, from, inside);
+    const Element* from = x + (inside ? image * g.image + in_y * g.in_w + in_x : 0);
+    Element* to = input + image * g.image_pitch + row * g.row_pitch + g.lead + column;
+#pragma unroll 4
+    for (int slot = first; slot < count; slot += g.slots_at_once) {
+      const Element* own = from + channels[slot] * g.channel;
+      if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
+        *(short*)(to + slot * g.channel_pitch) = inside ? *(const short*)own : 0;
+      else
+        copy<V * sizeof(Element)>(to + slot * g.channel_pitch, own, inside);
+    }
   }
 }
 
@@ -156,28 +156,32 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
 #endif
 }
 
-// Writes two neighbouring pixels of a filter, the second where there is one.
-__device__ __forceinline__ void store(const Geometry& g, const Element* residual, Element* y, int at, int inside,
-                                      float bias, float first, float second) {
-  const bool in_pairs = g.pairs && inside == 2;
-  if (in_pairs) {
-    struct __align__(2 * sizeof(Element)) Pair { Element one, two; };
-    Pair pair;
-    if (g.has_residual) {
-      pair = *(const Pair*)(residual + at);
-      first += widened(pair.one), second += widened(pair.two);
-    }
-    pair.one = narrowed(with_relu(g, first + bias)), pair.two = narrowed(with_relu(g, second + bias));
-    *(Pair*)(y + at) = pair;
-    return;
-  }
-  if (inside > 0) y[at] = narrowed(with_relu(g, first + bias + (g.has_residual ? widened(residual[at]) : 0.f)));
-  if (inside > 1)
-    y[at + 1] = narrowed(with_relu(g, second + bias + (g.has_residual ? widened(residual[at + 1]) : 0.f)));
-}
+// Two neighbouring pixels of a filter.
+struct __align__(2 * sizeof(Element)) Pair {
+  Element first, second;
+};
 
-// A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; the chunk's channels, -1
-// where there are fewer; each filter's output channel; then the k-steps: M fragments and the offsets.
+// Groups of 8 pixels of a tile, one after the other.
+struct Place {
+  int image, row, group;
+
+  __device__ __forceinline__ Place(const Geometry& g, int number) {
+    image = divide(number, g.image_8, g.image_8_m);
+    const int in_image = number - image * g.image_8;
+    row = divide(in_image, g.row_8, g.row_8_m);
+    group = in_image - row * g.row_8;
+  }
+  __device__ __forceinline__ void next(const Geometry& g) {
+    if (++group < g.row_8) return;
+    group = 0;
+    if (++row < g.rows) return;
+    row = 0;
+    image++;
+  }
+};
+
+// A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; how many channels the chunk
+// has, and which; each filter's output channel; then the k-steps: M fragments and the offsets.
 template <int M, int NW>
 __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, const Element* __restrict__ x,
                                             const int4* __restrict__ weights, const Element* __restrict__ bias,
@@ -204,16 +208,17 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   x += (size_t)n0 * g.image + group * g.group_elements;
   auto stage_chunk = [&](int chunk, int buffer) {
     const int* channels = (const int*)(own_weights + (size_t)chunk * stride) + g.first_channel;
+    const int count = channels[-1];
     Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
     const int in_y0 = y0 * g.stride_h - g.pad_h, in_x0 = x0;
     if (g.vector * sizeof(Element) == 16)
-      stage_input<16 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+      stage_input<16 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else if (g.vector * sizeof(Element) == 8)
-      stage_input<8 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+      stage_input<8 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else if (g.vector * sizeof(Element) == 4)
-      stage_input<4 / sizeof(Element)>(g, x, channels, input, images, in_y0, in_x0);
+      stage_input<4 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else
-      stage_input<1>(g, x, channels, input, images, in_y0, in_x0);
+      stage_input<1>(g, x, channels, count, input, images, in_y0, in_x0);
   };
 
   // What needs nothing of the kernel before this one.
@@ -234,18 +239,23 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   }
 
   int pixels[NW];
+  Place place(g, pixel_warp * NW);
 #pragma unroll
-  for (int i = 0; i < NW; i++) {
-    const int t = pixel_warp * NW + i, at = t < g.tiles_8 ? t : 0;
-    const int image = divide(at, g.image_8, g.image_8_m), in_image = at - image * g.image_8;
-    const int row = divide(in_image, g.row_8, g.row_8_m), column = (in_image - row * g.row_8) * 8 + (lane >> 2);
-    pixels[i] = (image * g.image_pitch + row * g.pixel_row + column * g.stride_w) * (int)sizeof(Element);
+  for (int i = 0; i < NW; i++, place.next(g)) {
+    const int column = place.group * 8 + (lane >> 2);
+    const int at = place.image * g.image_pitch + place.row * g.pixel_row + column * g.stride_w;
+    pixels[i] = pixel_warp * NW + i < g.tiles_8 ? at * (int)sizeof(Element) : 0;
   }
+  const int* filters = (const int*)own_weights + g.filters_at + filter_warp * 16 * M + (lane >> 2);
   float sums[M][NW][4];
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
-    for (int i = 0; i < NW; i++) sums[m][i][0] = sums[m][i][1] = sums[m][i][2] = sums[m][i][3] = 0.f;
+    for (int j = 0; j < 2; j++) {
+      const float first = g.has_bias && k_warp == 0 ? widened(bias[filters[m * 16 + j * 8]]) : 0.f;
+#pragma unroll
+      for (int i = 0; i < NW; i++) sums[m][i][2 * j] = sums[m][i][2 * j + 1] = first;
+    }
 
   int buffer = 0;
   for (int chunk = 0; chunk < chunks; chunk++) {
@@ -310,33 +320,53 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
         }
   }
 
-  y += (size_t)n0 * g.out_image;
-  residual += (size_t)n0 * g.out_image;
-  const int* filters = (const int*)own_weights + g.filters_at + filter_warp * 16 * M + (lane >> 2);
-  int channels[M][2];
-  float biases[M][2];
+  int maps[M][2];
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-      channels[m][j] = filters[m * 16 + j * 8];
-      biases[m][j] = g.has_bias ? widened(bias[channels[m][j]]) : 0.f;
-    }
+    for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
+  // Calls `each` with a pair's two sums, its place in memory and how many of its pixels there are.
+  const int out_w = min(g.columns, g.out_w - x0);
+  auto for_pairs = [&](auto&& each) {
+    Place place(g, pixel_warp * NW);
 #pragma unroll
-  for (int i = 0; i < NW; i++) {
-    const int t = pixel_warp * NW + i, image = divide(t, g.image_8, g.image_8_m), in_image = t - image * g.image_8;
-    const int row = divide(in_image, g.row_8, g.row_8_m), column = (in_image - row * g.row_8) * 8 + (lane & 3) * 2;
-    const int last = min(g.columns, g.out_w - x0);
-    const bool is_pixel = t < g.tiles_8 && image < images && y0 + row < g.out_h;
-    const int inside = is_pixel ? min(2, last - column) : 0;
-    const int at = image * g.out_image + (y0 + row) * g.out_w + x0 + column;
+    for (int i = 0; i < NW; i++, place.next(g)) {
+      const int column = place.group * 8 + (lane & 3) * 2, row = y0 + place.row;
+      const bool is_pixel = pixel_warp * NW + i < g.tiles_8 && place.image < images && row < g.out_h;
+      const int inside = is_pixel ? min(2, out_w - column) : 0;
+      if (inside <= 0) continue;
+      const size_t at = (size_t)(n0 + place.image) * g.out_image + row * g.out_w + x0 + column;
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) each(sums[m][i][2 * j], sums[m][i][2 * j + 1], at + maps[m][j], inside);
+    }
+  };
+  if (g.has_residual)
+    for_pairs([&](float& first, float& second, size_t at, int inside) {
+      if (g.pairs) {
+        const Pair pair = *(const Pair*)(residual + at);
+        first += widened(pair.first), second += widened(pair.second);
+      } else {
+        first += widened(residual[at]);
+        if (inside > 1) second += widened(residual[at + 1]);
+      }
+    });
+  if (g.relu)
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-      for (int j = 0; j < 2; j++)
-        store(g, residual, y, at + channels[m][j] * g.out_map, inside, biases[m][j], sums[m][i][2 * j],
-              sums[m][i][2 * j + 1]);
-  }
+      for (int i = 0; i < NW; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) sums[m][i][j] = fminf(fmaxf(sums[m][i][j], 0.f), BITS_AS_FLOAT(g.relu_max));
+  for_pairs([&](float first, float second, size_t at, int inside) {
+    if (g.pairs)
+      *(Pair*)(y + at) = {narrowed(first), narrowed(second)};
+    else {
+      y[at] = narrowed(first);
+      if (inside > 1) y[at + 1] = narrowed(second);
+    }
+  });
 }
 
 // A kernel for each number of 16 filters and of 8 pixels a warp.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.scheduling.cuda.data_geometry import divisor
+from tvm_sparse.scheduling.cuda.data_tiling import WARP
 from tvm_sparse.scheduling.cuda.position_tiling import PositionTiling
 
 
@@ -49,9 +50,9 @@ class Geometry(NamedTuple):
     pad_h: int
     row_step: int
     vector: int
-    vectors: int
     per_channel: int
     per_channel_m: int
+    slots_at_once: int
     per_image: int
     per_image_m: int
     per_row: int
@@ -117,8 +118,8 @@ def geometry(tiling: PositionTiling) -> Geometry:
         pad_h=spec.padding[0],
         row_step=tiling.row_step,
         vector=tiling.vector,
-        vectors=tiling.channels * per_channel,
         **divisor("per_channel", per_channel),
+        slots_at_once=max(1, WARP * tiling.warps // per_channel),
         **divisor("per_image", per_image),
         **divisor("per_row", per_row),
         pixel_row=tiling.pixel_row,

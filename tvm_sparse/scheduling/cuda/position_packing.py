@@ -48,8 +48,8 @@ class _Chunk:
         """What the filters of a block, `tile` (filter_warps, warp_filters), need of some channels."""
         steps = [_steps(weight[filters][:, channels], tiling) for filters in tile]
         header = np.zeros(tiling.first_step * 4, np.int32)
-        header[1 : tiling.first_channel] = np.cumsum([len(each) for each in steps])
-        header[tiling.first_channel : tiling.filters_at] = -1
+        header[1 : tiling.first_channel - 1] = np.cumsum([len(each) for each in steps])
+        header[tiling.first_channel - 1] = channels.size
         header[tiling.first_channel : tiling.first_channel + channels.size] = channels
         header[tiling.filters_at : tiling.filters_at + tiling.filters] = tile.ravel()
         return cls(header, np.concatenate(steps))

@@ -229,8 +229,8 @@ class PositionTiling:
 
     @property
     def first_channel(self) -> int:
-        """Where a chunk's channels begin among its weights, in 4 bytes."""
-        return self.filter_warps + 1
+        """Where a chunk's channels begin among its weights, in 4 bytes; before it is how many they are."""
+        return self.filter_warps + 2
 
     @property
     def filters_at(self) -> int:
