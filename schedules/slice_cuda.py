@@ -1,9 +1,10 @@
-"""Filters that share their zeros, for the tensor cores of CUDA: slices, long vectors, and no zeros at all.
+"""Convolutions on the tensor cores of CUDA, without the zeros that 16 filters or more share.
 
 What is left of a tile of 16, 32 or 64 filters is a dense product over a list of positions, (c, r, s). Tensor cores
 compute it, 8 or 16 positions at a time, each read where it lies in the staged input (codegen/cuda/sparse_tensor.cu). So
-slices over (c) or (c, r), vectors of 16 filters and more, permuted ones too, and the few channels of a first layer are
-all the same to it. In float32 it computes to float32's accuracy (3xTF32). Nothing is compiled for a weight.
+slices over (c) or (c, r), vectors of 16 filters and more, permuted ones too, and dense weights are all the same to it;
+where filters share no zeros, it multiplies by those of each other. In float32 it computes to float32's accuracy
+(3xTF32). Nothing is compiled for a weight.
 
 After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a warp executes in lock step, and what a
 block stages, is what can be skipped.
@@ -11,9 +12,10 @@ block stages, is what can be skipped.
 
 from tvm.target import Target
 
+from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.position_space import PositionSpace, filters_alike
+from tvm_sparse.scheduling.cuda.position_space import PositionSpace
 from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, LIBRARIES
 from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS, SLICE
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -29,11 +31,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        No 16 filters share their zeros, tensors are bfloat16, the GPU is older than compute capability 9.0, or no tile
-        of the input and its weights fits shared memory.
+        The filters of a group are no multiple of 16, tensors are bfloat16, the GPU is older than compute capability
+        9.0, a single pixel has to be computed, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
-    if reason := why_not_served(spec, pattern, gpu):
+    if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
     space = PositionSpace(NAME, spec, pattern, gpu)
     if not space.ranked:
@@ -44,17 +46,18 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
-    is_served = variant == HALF_VARIANTS.get(spec.dtype, "") and not why_not_served(spec, pattern, gpu)
+    is_served = variant == HALF_VARIANTS.get(spec.dtype, "") and not why_not_served(spec, gpu)
     return PositionSpace(NAME, spec, pattern, gpu) if is_served else None
 
 
-def why_not_served(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> str:
+def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
     if spec.dtype not in LIBRARIES:
         return f"its tensors are {spec.dtype}, and only {', '.join(LIBRARIES)} are served"
     if not gpu.has_dependent_launch:
         return f"{gpu.name} has no dependent launches, which compute capability 9.0 brought"
-    if not filters_alike(spec, pattern.structure):
-        per_group, served = spec.k // spec.groups, f"multiples of {FILTERS} filters that share their zeros"
-        return f"the zeros of a group's {per_group} filters are {pattern.structure}; it is for {served}"
+    if spec.k // spec.groups % FILTERS:
+        return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {FILTERS} are served"
+    if is_linear(spec):
+        return "of a single pixel tensor cores compute eight"
     return ""

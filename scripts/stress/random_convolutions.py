@@ -158,10 +158,12 @@ def random_slice_case(choose: Choose) -> Case:
     spec, length = random_spec(choose), choose((16, 32, 64))
     spec = replace(spec, k=spec.groups * length * choose((1, 2)), dtype=choose((FLOAT32, FLOAT16)))
     seed, integers = choose(range(2**16)), choose((True, False))
-    kind = choose(("vectors", "slices", "permuted", "dense"))
+    kind = choose(("vectors", "slices", "permuted", "dense", "unstructured"))
     weight = random_weight(spec, 1.0, "unstructured", seed, integers)
     if kind in ("vectors", "permuted"):
         weight = vector_weight(spec, length, choose((0.1, 0.4)), seed, integers)
+    elif kind == "unstructured":
+        weight = random_weight(spec, 0.1, "unstructured", seed, integers)
     elif kind == "slices":
         shape = (spec.k // length, *spec.weight_shape[1:3], 1)
         weight *= (np.random.default_rng(seed).random(shape) < 0.4).repeat(length, axis=0)

@@ -14,7 +14,6 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.position_geometry import geometry
@@ -41,28 +40,14 @@ STARTS = 24
 MAX_GRID = 2**31 - 1
 
 
-def filters_alike(spec: ConvSpec, structure: str) -> int:
-    """Filters side by side, perhaps after a permutation, that share their positions: a multiple of 16, or 0."""
-    per_group = spec.k // spec.groups
-    if structure == "dense":
-        alike = per_group
-    elif structure.startswith(("vector", "slice")):
-        found = Structure.named(structure)
-        alike = found.vector if found.vector > 1 else found.tile
-    else:
-        return 0
-    return alike if alike % FILTERS == 0 and per_group % alike == 0 else 0
-
-
 class PositionSpace(WrittenSpace):
-    """The space of all tilings in which `alike` filters share their positions."""
+    """The space of all tilings of a convolution."""
 
     has_features = True
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
         super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), conv2d(spec), fold=False)
         self.spec, self.gpu = spec, gpu
-        self.alike = filters_alike(spec, pattern.structure)
         self.positions = Positions.of(spec, pattern)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -75,7 +60,7 @@ class PositionSpace(WrittenSpace):
         """Decisions and their values."""
         per_group, channels = self.spec.k // self.spec.groups, self.spec.c // self.spec.groups
         return {
-            "m_tiles": [each for each in N_TILES if self.alike % (FILTERS * each) == 0],
+            "m_tiles": [each for each in N_TILES if per_group % (FILTERS * each) == 0],
             "n_tiles": sorted({each for some in N_TILES.values() for each in some}),
             "filter_warps": [each for each in FILTER_WARPS if per_group % (FILTERS * each) == 0],
             "pixel_warps": list(PIXEL_WARPS),

@@ -25,34 +25,40 @@ LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 1500.0, 900.0, 90.0
 class Positions:
     """How many positions and channels filters of a weight use, as far as its pattern tells.
 
-    `density` is the share of positions that a filter has, `slices` the share of slices that its tile has, `taps` how
-    many positions a slice has, `alike` how many filters share them.
+    A filter has the share `density` of all positions, and `alike` filters have the same ones, in the share `slices` of
+    all slices, of which a channel has `channel_slices`. A tile of `tile` filters has the same slices.
     """
 
     channels: int
     taps: int
     density: float
-    slices: float
-    slices_a_channel: int
     alike: int
+    slices: float
+    channel_slices: int
+    tile: int
 
     @classmethod
     def of(cls, spec: ConvSpec, pattern: SparsityPattern) -> "Positions":
         """Those of a weight of that pattern."""
-        channels, all_taps = spec.c // spec.groups, spec.r * spec.s
+        channels, taps = spec.c // spec.groups, spec.r * spec.s
         density, name = pattern.density, pattern.structure
-        structure = Structure.named(name) if name.startswith(("vector", "slice")) else None
-        if structure is None:
-            return cls(channels, all_taps, 1.0, 1.0, 1, spec.k // spec.groups)
+        structure = Structure.named(name) if name.startswith(("vector", "slice")) else Structure(name)
         if not structure.slices:
-            return cls(channels, all_taps, density, density, all_taps, structure.vector)
-        share = min(1.0, density / FULL) if structure.vector == 1 else min(1.0, 2 * density)
-        within = density if structure.vector > 1 else share
-        return cls(channels, all_taps, within, share, 1 if structure.slices == "c" else spec.r, structure.tile)
+            return cls(channels, taps, density, structure.vector, density, taps, structure.vector)
+        in_slices = 1 if structure.slices == "c" else spec.r
+        if structure.vector > 1:
+            # Vectors are as sparse within slices as slices are (`conv.structured_mask`).
+            return cls(channels, taps, density, structure.vector, math.sqrt(density), in_slices, structure.tile)
+        share = min(1.0, density / FULL)
+        return cls(channels, taps, share, structure.tile, share, in_slices, structure.tile)
+
+    def of_filters(self, filters: int) -> float:
+        """The share of all positions that any of so many filters has."""
+        return 1 - (1 - self.density) ** max(1.0, filters / self.alike)
 
     def live_channels(self, filters: int) -> float:
         """Channels that any of so many filters uses."""
-        independent = max(1.0, filters / self.alike) * self.slices_a_channel
+        independent = max(1.0, filters / self.tile) * self.channel_slices
         return max(1.0, self.channels * (1 - (1 - self.slices) ** independent))
 
     def chunks(self, tiling: PositionTiling) -> int:
@@ -62,7 +68,7 @@ class Positions:
     def steps(self, tiling: PositionTiling) -> float:
         """k-steps of a warp's filters, in all chunks."""
         chunks, unit = self.chunks(tiling), QUAD * tiling.quads
-        per_chunk = self.density * self.channels * self.taps / chunks
+        per_chunk = self.of_filters(tiling.warp_filters) * self.channels * self.taps / chunks
         # The last step of a chunk is half empty, unless all is in few.
         return chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
 
