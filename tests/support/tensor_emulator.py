@@ -65,6 +65,14 @@ constexpr int DEPTH = 8;
 static float a_at(int lanes, int row, int k) {{ return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]); }}
 static float b_at(int lanes, int k, int column) {{ return cut(held[lanes + column * 4 + k % 4][4 + k / 4]); }}
 #endif
+static float of_neighbour(float value) {{
+  const int lanes = current / 32 * 32;
+  memcpy(held[current], &value, 4);
+  meet(agreed, lanes, lanes + 32);
+  const float found = BITS_AS_FLOAT(held[current ^ 1][0]);
+  meet(agreed, lanes, lanes + 32);
+  return found;
+}}
 static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
   const int lanes = current / 32 * 32, lane = current % 32;
   memcpy(held[current], a, 16);

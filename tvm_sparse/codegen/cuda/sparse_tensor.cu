@@ -24,8 +24,8 @@
   X(filter_warps) X(filter_warps_m) X(pixel_warps) X(pixel_warps_m) X(k_warps) X(stages) X(k_tiles) X(k_tiles_m) \
   X(group_tiles) X(group_tiles_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
   X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m)                                                      \
-  /* Output: images, its size, elements of a map and of an image; whether pairs of pixels are aligned. */     \
-  X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(pairs)                                                 \
+  /* Output: images, its size, elements of a map and of an image; pixels that are aligned together: 4, 2, 1. */ \
+  X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(aligned)                                                 \
   /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
   X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
   /* Staging: elements of a copy; copies of a channel, how many at once; of an image, of a row. */                  \
@@ -76,6 +76,8 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
 }
 #endif
 #define FLOAT_AS_BITS __float_as_uint
+// What the neighbouring lane has.
+__device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
 
 #ifndef KERNEL
@@ -85,6 +87,7 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
 
 // The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
 // Where a channel has fewer copies than there are threads, these take several channels at once.
+constexpr int AHEAD = 8;
 template <int V>
 __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, int count,
                                             Element* input, int images, int in_y0, int in_x0) {
@@ -97,13 +100,20 @@ __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x,
     const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
     const Element* from = x + (inside ? image * g.image + in_y * g.in_w + in_x : 0);
     Element* to = input + image * g.image_pitch + row * g.row_pitch + g.lead + column;
-#pragma unroll 4
-    for (int slot = first; slot < count; slot += g.slots_at_once) {
-      const Element* own = from + channels[slot] * g.channel;
-      if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
-        *(short*)(to + slot * g.channel_pitch) = inside ? *(const short*)own : 0;
-      else
-        copy<V * sizeof(Element)>(to + slot * g.channel_pitch, own, inside);
+    // Several at a time: a copy waits for the number of its channel.
+    for (int slot = first; slot < count; slot += AHEAD * g.slots_at_once) {
+      int own[AHEAD];
+#pragma unroll
+      for (int j = 0; j < AHEAD; j++) own[j] = channels[min(slot + j * g.slots_at_once, count - 1)] * g.channel;
+#pragma unroll
+      for (int j = 0; j < AHEAD; j++) {
+        const int each = slot + j * g.slots_at_once;
+        if (each >= count) break;
+        if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
+          *(short*)(to + each * g.channel_pitch) = inside ? *(const short*)(from + own[j]) : 0;
+        else
+          copy<V * sizeof(Element)>(to + each * g.channel_pitch, from + own[j], inside);
+      }
     }
   }
 }
@@ -156,10 +166,27 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
 #endif
 }
 
-// Two neighbouring pixels of a filter.
-struct __align__(2 * sizeof(Element)) Pair {
-  Element first, second;
+// Neighbouring pixels of a filter.
+template <int N>
+struct __align__(N * sizeof(Element)) Pixels {
+  Element at[N];
 };
+
+template <int N>
+__device__ __forceinline__ void store(const Geometry& g, float (&values)[N], const Element* residual, Element* y) {
+  if (g.has_residual) {
+    const Pixels<N> added = *(const Pixels<N>*)residual;
+#pragma unroll
+    for (int i = 0; i < N; i++) values[i] += widened(added.at[i]);
+  }
+  Pixels<N> stored;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    if (g.relu) values[i] = fminf(fmaxf(values[i], 0.f), BITS_AS_FLOAT(g.relu_max));
+    stored.at[i] = narrowed(values[i]);
+  }
+  *(Pixels<N>*)y = stored;
+}
 
 // Groups of 8 pixels of a tile, one after the other.
 struct Place {
@@ -325,48 +352,62 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
-  // Calls `each` with a pair's two sums, its place in memory and how many of its pixels there are.
-  const int out_w = min(g.columns, g.out_w - x0);
-  auto for_pairs = [&](auto&& each) {
-    Place place(g, pixel_warp * NW);
+  y += (size_t)n0 * g.out_image;
+  residual += (size_t)n0 * g.out_image;
+  const int out_w = min(g.columns, g.out_w - x0), first_8 = pixel_warp * NW;
+  place = Place(g, first_8);
+  auto is_pixel = [&](const Place& where, int number, int column) {
+    return number < g.tiles_8 && where.image < images && y0 + where.row < g.out_h && column < out_w;
+  };
+  auto map_at = [&](const Place& where, int column) {
+    return where.image * g.out_image + (y0 + where.row) * g.out_w + x0 + column;
+  };
+  // Two groups of 8 pixels at once where four pixels are aligned: a lane takes two pixels of one from its neighbour,
+  // which takes two of the other, so that 64 bytes of a filter are written together instead of 32.
+  constexpr int TWICE = NW / 2 * 2;
+  if (g.aligned == 4) {
+    const bool odd = lane & 1;
 #pragma unroll
-    for (int i = 0; i < NW; i++, place.next(g)) {
-      const int column = place.group * 8 + (lane & 3) * 2, row = y0 + place.row;
-      const bool is_pixel = pixel_warp * NW + i < g.tiles_8 && place.image < images && row < g.out_h;
-      const int inside = is_pixel ? min(2, out_w - column) : 0;
-      if (inside <= 0) continue;
-      const size_t at = (size_t)(n0 + place.image) * g.out_image + row * g.out_w + x0 + column;
+    for (int i = 0; i < TWICE; i += 2) {
+      Place other = place;
+      other.next(g);
+      const Place own = odd ? other : place;
+      place = other;
+      place.next(g);
+      const int column = own.group * 8 + (lane & 2) * 2, at = map_at(own, column);
+      const bool inside = is_pixel(own, first_8 + i + odd, column);
 #pragma unroll
       for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int j = 0; j < 2; j++) each(sums[m][i][2 * j], sums[m][i][2 * j + 1], at + maps[m][j], inside);
+        for (int j = 0; j < 2; j++) {
+          const float *one = &sums[m][i][2 * j], *two = &sums[m][i + 1][2 * j];
+          const float third = of_neighbour(odd ? one[0] : two[0]), fourth = of_neighbour(odd ? one[1] : two[1]);
+          float four[4] = {odd ? third : one[0], odd ? fourth : one[1], odd ? two[0] : third, odd ? two[1] : fourth};
+          if (inside) store<4>(g, four, residual + at + maps[m][j], y + at + maps[m][j]);
+        }
     }
-  };
-  if (g.has_residual)
-    for_pairs([&](float& first, float& second, size_t at, int inside) {
-      if (g.pairs) {
-        const Pair pair = *(const Pair*)(residual + at);
-        first += widened(pair.first), second += widened(pair.second);
-      } else {
-        first += widened(residual[at]);
-        if (inside > 1) second += widened(residual[at + 1]);
-      }
-    });
-  if (g.relu)
+  }
 #pragma unroll
-    for (int m = 0; m < M; m++)
+  for (int i = 0; i < NW; i++) {
+    if (g.aligned == 4 && i < TWICE) continue;
+    const int column = place.group * 8 + (lane & 3) * 2, at = map_at(place, column);
+    if (is_pixel(place, first_8 + i, column))
 #pragma unroll
-      for (int i = 0; i < NW; i++)
+      for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) sums[m][i][j] = fminf(fmaxf(sums[m][i][j], 0.f), BITS_AS_FLOAT(g.relu_max));
-  for_pairs([&](float first, float second, size_t at, int inside) {
-    if (g.pairs)
-      *(Pair*)(y + at) = {narrowed(first), narrowed(second)};
-    else {
-      y[at] = narrowed(first);
-      if (inside > 1) y[at + 1] = narrowed(second);
-    }
-  });
+        for (int j = 0; j < 2; j++) {
+          float(&two)[2] = *(float(*)[2]) & sums[m][i][2 * j];
+          if (g.aligned > 1)
+            store<2>(g, two, residual + at + maps[m][j], y + at + maps[m][j]);
+          else
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+              float one[1] = {two[k]};
+              if (column + k < out_w) store<1>(g, one, residual + at + maps[m][j] + k, y + at + maps[m][j] + k);
+            }
+        }
+    place.next(g);
+  }
 }
 
 // A kernel for each number of 16 filters and of 8 pixels a warp.

@@ -39,7 +39,7 @@ class Geometry(NamedTuple):
     out_w: int
     out_map: int
     out_image: int
-    pairs: int
+    aligned: int
     in_h: int
     in_w: int
     channel: int
@@ -106,8 +106,8 @@ def geometry(tiling: PositionTiling) -> Geometry:
         out_w=out_w,
         out_map=out_h * out_w,
         out_image=spec.k * out_h * out_w,
-        # Two pixels are written at once where each row begins at an even element.
-        pairs=int(out_w % 2 == 0),
+        # Where each row begins at a multiple of so many elements, as many are written at once.
+        aligned=next(each for each in (4, 2, 1) if out_w % each == 0),
         in_h=in_h,
         in_w=in_w,
         channel=in_h * in_w,
