@@ -12,13 +12,16 @@ from tvm_sparse.target.gpu import GpuInfo
 
 # Of a multiprocessor: its registers, threads and shared memory; what a block of it takes besides.
 REGISTERS, THREADS, SHARED_BYTES, BLOCK_BYTES = 65536, 2048, 233472, 1024
-# Cycles of a multiprocessor: a product of tensor cores, TF32 or half precision; an instruction of a warp.
-PRODUCT_CYCLES, ISSUE_CYCLES = 1.75, 0.25
+# Cycles of a multiprocessor (an H200): a product of tensor cores, TF32 or half precision, and an instruction of a warp,
+# of which four could be issued a cycle and two are.
+PRODUCT_CYCLES, ISSUE_CYCLES = 1.8, 0.5
 # Bytes a cycle that a multiprocessor takes from the level-2 cache.
 L2_BYTES = 40.0
+# Instructions: a copy to shared memory, a pair of pixels of 16 filters that is written, and a warp's others.
+COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 28, 250, 80
 # Cycles: of a launch's first instructions and its last stores, of a chunk from its first copy to its first product, and
 # of a k-step beside its products.
-LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 1500.0, 900.0, 90.0
+LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 2000.0, 1500.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     # In the last wave a multiprocessor may have fewer blocks.
     most = math.ceil(tiling.blocks / gpu.multiprocessors)
     busy, waiting = _busy_cycles(tiling, positions, gpu), _waiting_cycles(tiling, positions)
-    cycles = max(most * busy, waves * (waiting + 0.3 * busy))
+    cycles = max(most * busy, waves * (waiting + busy * (resident + 1) / 2))
     return 1.5 + cycles / gpu.clock_hz * 1e6
 
 
@@ -105,24 +108,24 @@ def _resident(tiling: PositionTiling, shared_bytes: int) -> int:
 def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
-    products = tiling.m_tiles * tiling.n_tiles * (3 if size == 4 else 1)
+    m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
+    products = m * n * (3 if size == 4 else 1)
     warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
-    # Reads of shared memory: of the input and of fragments, 128 bytes a cycle; instructions besides.
-    reads = tiling.n_tiles * tiling.quads * 1.2 + 4 * tiling.m_tiles + 2
-    issued = products + tiling.n_tiles * tiling.quads * (2 if size == 2 else 4) + 10 * tiling.m_tiles + 8
-    compute = warp_steps * max(products * PRODUCT_CYCLES, reads, issued * ISSUE_CYCLES * 1.3)
-    chunks = positions.chunks(tiling)
+    # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
+    reads = n * tiling.quads * 1.4 + 4 * m + 2
+    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (17 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * positions.stride(tiling) * 16
     copies = copied / tiling.vector + weights / 16
-    staging = max((copied * size + weights) / L2_BYTES, copies / WARP * 26 * ISSUE_CYCLES)
+    stores = tiling.warps / tiling.k_warps * m * n * STORE_ISSUED
+    others = copies / WARP * COPY_ISSUED + tiling.warps * (WARP_ISSUED + chunks * CHUNK_ISSUED) + stores
     written = tiling.filters * tiling.images * tiling.rows * tiling.columns * size * (2 if spec.residual else 1)
     dram = gpu.dram_bytes_s * 0.85 / gpu.multiprocessors / gpu.clock_hz
     # The input comes from memory once, for all tiles of filters.
     moved = (written + copied * size / tiling.k_tiles) / dram
-    stored = tiling.warps / tiling.k_warps * tiling.m_tiles * tiling.n_tiles * 2 * 14 * ISSUE_CYCLES
-    return max(compute + 0.5 * (staging + stored), moved + 0.3 * compute, staging + stored)
+    issue = ISSUE_CYCLES * (warp_steps * issued + others)
+    return max(warp_steps * products * PRODUCT_CYCLES, warp_steps * reads, issue, moved, (copied * size) / L2_BYTES)
 
 
 def _waiting_cycles(tiling: PositionTiling, positions: Positions) -> float:
