@@ -23,9 +23,11 @@ from tvm_sparse.schedules import (
     folded_cuda,
     linear_cpu,
     linear_cuda,
+    slice_cuda,
     spaces_of,
     tensor_cuda,
     vector_cpu,
+    vector_cuda,
 )
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
@@ -45,7 +47,7 @@ LINEAR_RATIO = 4.0
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 DENSE = "dense"
-GPU_SCHEDULES = [data_cuda.NAME, folded_cuda.NAME, linear_cuda.NAME, tensor_cuda.NAME]
+GPU_SCHEDULES = [each.NAME for each in (data_cuda, folded_cuda, linear_cuda, slice_cuda, tensor_cuda, vector_cuda)]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 

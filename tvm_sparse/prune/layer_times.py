@@ -3,7 +3,8 @@
 On a GPU the faster of what the spaces of sparse kernels estimate of themselves and of what cuDNN takes. On a CPU the
 fastest of a folded kernel, weights as data and dense, by multiply-adds at the rates of `compiler.predict`, and the time
 that input and output take to move; of a linear layer, by the bytes of its weights. An estimate knows how many zeros
-there are and on a CPU whether filters share them in vectors; of anything else only a measured table says what it gains.
+there are and whether filters share them, on a CPU in vectors; of anything else only a measured table says what it
+gains.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ def estimated(spec: ConvSpec, target: Target, structure: Structure | None = None
     Zeros are unstructured, or of `structure`.
     """
     if target.kind.name == "cuda":
-        return _gpu_time(spec, str(target))
+        return _gpu_time(spec, str(target), "unstructured" if structure is None else structure.name)
     return _cpu_time(spec, target, 1 if structure is None or structure.is_permuted else structure.vector)
 
 
@@ -78,10 +79,10 @@ def _cpu_time(spec: ConvSpec, target: Target, vector: int) -> TimeOf:
 
 
 @cache
-def _gpu_time(spec: ConvSpec, target_text: str) -> TimeOf:
+def _gpu_time(spec: ConvSpec, target_text: str, structure: str) -> TimeOf:
     target = Target(target_text)
     dense_us = gpu_dense_us(spec, target)
-    known = [(density, min(times)) for density in DENSITIES if (times := _sparse_us(spec, density, target))]
+    known = [(density, min(times)) for density in DENSITIES if (times := _sparse_us(spec, density, target, structure))]
     if not known:
         return lambda _: dense_us
     densities, times = map(list, zip(*known, strict=True))
@@ -90,9 +91,9 @@ def _gpu_time(spec: ConvSpec, target_text: str) -> TimeOf:
     return lambda density: min(dense_us, sparse(density))
 
 
-def _sparse_us(spec: ConvSpec, density: float, target: Target) -> list[float]:
-    """Estimates of the spaces for random zeros."""
+def _sparse_us(spec: ConvSpec, density: float, target: Target, structure: str) -> list[float]:
+    """Estimates of the spaces for random zeros, or such as a structure has."""
     size = int(np.prod(spec.weight_shape))
-    zeros = SparsityPattern(size, max(1, round(density * size)), "unstructured", 0, 0, "", "")
+    zeros = SparsityPattern(size, max(1, round(density * size)), structure, 0, 0, "", "")
     found, _ = spaces_of(spec, zeros, target, GPU_SCHEDULES)
     return [time_us for space in found for time_us in space.starts_us if time_us is not None]
