@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from random_convolutions import vector_weight
 from torch import nn
 
 from tvm_sparse.compiler import build_model, kernel_selection, verify

@@ -62,15 +62,15 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         case = random_slice_case(rng.choice)
         for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
             assert isinstance(space, PositionSpace)
-            stages = rng.choice((1, 2, 3))
-            tiling = replace(rng.choice(space.ranked)[1], stages=stages)
+            stages = rng.choice((2, 3))
+            tiling = replace(rng.choice(space.ranked)[1], stages=stages, turns=rng.choice((1, 2, 3)))
             if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
                 continue
             check(case, space, tiling, folder)
             met |= {tiling.kernel, f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
             met |= {"images"} if tiling.images > 1 else set()
     every = {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
-    others = {"1 stages", "2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
+    others = {"2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
     assert met >= others and len(every & met) >= 12, every - met
 
 
@@ -106,7 +106,7 @@ def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path
 
 def accesses(spec: ConvSpec, density: float, ordered: bool) -> float:
     """Accesses to shared memory a read of 8 pixels at 4 positions, of 32 channels; 1 without bank conflicts."""
-    tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 1)
+    tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 2, 1)
     places = np.flatnonzero(np.random.default_rng(0).random(32 * 9) < density)
     taps = np.array([tiling.offset(r, s) for r in range(3) for s in range(3)])
     size, stride = tiling.element_bytes, spec.stride[1]
@@ -133,7 +133,7 @@ def test_what_no_filter_of_a_block_uses_is_not_read() -> None:
     spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, [3, 17, 40]] = 1
-    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 1)
+    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 2, 1)
     rows = packed(weight, tiling)
     assert len(rows) == tiling.k_tiles
     assert (rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4] == [3, 3, 17, 40]).all()
@@ -192,7 +192,7 @@ def test_metaschedule_does_not_drop_decisions() -> None:
 def test_patterns_say_how_many_positions_there_are() -> None:
     """Of filters that are alike, of others together, and of channels that any of them uses."""
     spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
-    tiling = PositionTiling(spec, 2, 7, 2, 4, 1, 16, 2)
+    tiling = PositionTiling(spec, 2, 7, 2, 4, 1, 16, 2, 1)
     for name in ("unstructured", "vector8", "vector32", "vector32p", "slice64c", "slice64cr", "slice32cr+vector16"):
         weight = normal_weight(spec, 1.0, 0)
         if name == "unstructured":
@@ -208,7 +208,8 @@ def test_patterns_say_how_many_positions_there_are() -> None:
         heads = rows.reshape(tiling.k_tiles, -1, rows[0].size)[..., : tiling.first_channel]
         assert positions.steps(tiling) * tiling.filter_warps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
         assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 3].sum(axis=1).mean(), rel=0.1)
-        assert positions.shared_bytes(tiling) == pytest.approx(tiling.shared_bytes(9, rows.shape[1]), rel=0.35)
+        needed = tiling.shared_bytes(len(rows) // tiling.k_tiles, rows.shape[1])
+        assert positions.shared_bytes(tiling) == pytest.approx(needed, rel=0.35)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")

@@ -87,11 +87,11 @@ static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
 LAUNCH = """
 #undef blockIdx
 static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_;
-static int chunks_, stride_; static const int* g_;
+static int chunks_, stride_, resident_; static const int* g_;
 typedef void (*Kernel)();
 template <int M, int NW> static void body() {{
   Geometry g; memcpy(&g, g_, sizeof g);
-  convolution<M, NW>(g, chunks_, stride_, x_, weights_, bias_, residual_, y_);
+  convolution<M, NW>(g, chunks_, stride_, resident_, x_, weights_, bias_, residual_, y_);
   // Before any thread of the next block comes to a barrier.
   met[current] = agreed[current] = 0;
   finished[current] = true;
@@ -99,9 +99,11 @@ template <int M, int NW> static void body() {{
 }}
 static Kernel kernels[] = {{{kernels}}};
 extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
-                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
+                       int chunks, int stride, int resident, const int* g, int fields, int kernel, int blocks,
+                       int threads) {{
   if (fields * sizeof(int) != sizeof(Geometry)) abort();
   x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, chunks_ = chunks, stride_ = stride, g_ = g;
+  resident_ = resident;
   blockDim.x = threads;
   int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
   run_grid(kernels[kernel], grid, block, 1);
@@ -134,5 +136,6 @@ def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.nda
     pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
     kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
     numbers = (fields.size, kernel, tiling.blocks, WARP * tiling.warps)
-    _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
+    sizes = (chunks, weights.shape[1], tiling.is_resident(chunks, weights.shape[1]))
+    _library(folder, spec.dtype).launch(*pointers[:5], *sizes, pointers[5], *numbers)
     return y

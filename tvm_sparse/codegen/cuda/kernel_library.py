@@ -52,7 +52,7 @@ def _libraries() -> dict[str, _Library]:
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
     for dtype, defined in ((FLOAT32, ""), (FLOAT16, "TVM_SPARSE_HALF")):
         kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
-        integers = 2 + len(position_geometry.Geometry._fields)
+        integers = 3 + len(position_geometry.Geometry._fields)
         found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", defined, kernels, integers)
     return found
 

@@ -22,6 +22,8 @@ class Geometry(NamedTuple):
     k_tiles_m: int
     group_tiles: int
     group_tiles_m: int
+    turns: int
+    tiles: int
     tiles_x: int
     tiles_x_m: int
     tiles_y: int
@@ -93,6 +95,8 @@ def geometry(tiling: PositionTiling) -> Geometry:
         stages=tiling.stages,
         **divisor("k_tiles", tiling.k_tiles),
         **divisor("group_tiles", tiling.k_tiles // spec.groups),
+        turns=tiling.turns,
+        tiles=tiling.pixel_tiles,
         **divisor("tiles_x", tiles_x),
         **divisor("tiles_y", tiles_y),
         images=tiling.images,

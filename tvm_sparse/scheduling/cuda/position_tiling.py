@@ -1,8 +1,12 @@
 """How a convolution of shared positions (codegen/cuda/sparse_tensor.cu) is cut, staged and addressed."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
+
+from tvm import tirx
 
 from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
@@ -16,7 +20,9 @@ QUAD = 4
 QUADS = {FLOAT32: 2, FLOAT16: 4}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
 N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
-MAX_WARPS, MAX_STAGES = 8, 3
+MAX_WARPS, STAGES = 8, (2, 3)
+# Weights of up to so many bytes a block stay in shared memory for all its tiles.
+RESIDENT_BYTES = 64 << 10
 COPY_BYTES = 16
 # The library of kernels for each type of tensors.
 LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half"}
@@ -27,8 +33,9 @@ class PositionTiling:
     """How a convolution is cut: a warp has 16 * `m_tiles` filters of 8 * `n_tiles` pixels, which share their positions.
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
-    small, and `k_warps` warps for each, which divide the positions. `channels` input channels come at a time, through a
-    ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
+    small, and `k_warps` warps for each, which divide the positions. It computes `turns` such tiles one after the other.
+    `channels` input channels come at a time, through a ring of `stages` buffers. A 1x1 convolution without stride and
+    padding has one row, of all pixels of a map.
     """
 
     spec: ConvSpec
@@ -39,6 +46,7 @@ class PositionTiling:
     k_warps: int
     channels: int
     stages: int
+    turns: int
 
     @cached_property
     def obstacle(self) -> str:
@@ -152,10 +160,14 @@ class PositionTiling:
         return self.spec.k // self.filters
 
     @property
+    def pixel_tiles(self) -> int:
+        """Tiles of pixels."""
+        return math.prod(self.tiles)
+
+    @property
     def blocks(self) -> int:
         """Thread blocks."""
-        images, down, beside = self.tiles
-        return self.k_tiles * images * down * beside
+        return self.k_tiles * -(-self.pixel_tiles // self.turns)
 
     @cached_property
     def vector(self) -> int:
@@ -242,14 +254,18 @@ class PositionTiling:
         """Where a chunk's k-steps begin, in 16 bytes."""
         return -(-(self.filters_at + self.filters) // 4)
 
-    def shared_bytes(self, chunks: int, stride: int) -> int:
-        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units."""
-        buffers = min(self.stages, chunks) * self.buffer_bytes(stride)
-        return max(buffers, self.sums_bytes)
+    def shared_bytes(self, chunks: Any, stride: Any) -> Any:
+        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units, numbers or expressions."""
+        least = min if isinstance(chunks, int) else tirx.min
+        buffers = least(self.stages, chunks * self.turns)
+        resident = self.is_resident(chunks, stride)
+        weights = 16 * stride * (resident * chunks + (1 - resident) * buffers)
+        return weights + buffers * self.element_bytes * self.input_elements + self.sums_bytes
 
-    def buffer_bytes(self, stride: int) -> int:
-        """Shared memory of a chunk whose weights are `stride` 16-byte units."""
-        return 16 * stride + self.element_bytes * self.input_elements
+    def is_resident(self, chunks: Any, stride: Any) -> Any:
+        """1 where all of a block's weights stay in shared memory, else 0; numbers or expressions."""
+        fits = chunks * stride * 16 <= RESIDENT_BYTES
+        return int(fits) if isinstance(fits, bool) else fits.astype("int32")
 
     @property
     def sums_bytes(self) -> int:
