@@ -69,9 +69,9 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
             check(case, space, tiling, folder)
             met |= {tiling.kernel, f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
             met |= {"images"} if tiling.images > 1 else set()
-    every = {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
+    every = {kernel_name(m, n, run) for m, some in N_TILES.items() for n in some for run in (False, True)}
     others = {"2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
-    assert met >= others and len(every & met) >= 12, every - met
+    assert met >= others and len(every & met) >= 20, every - met
 
 
 def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
@@ -136,7 +136,10 @@ def test_what_no_filter_of_a_block_uses_is_not_read() -> None:
     tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 2, 1)
     rows = packed(weight, tiling)
     assert len(rows) == tiling.k_tiles
-    assert (rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4] == [3, 3, 17, 40]).all()
+    assert (
+        rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4]
+        == [3, *(14 * 14 * each for each in (3, 17, 40))]
+    ).all()
     # 27 positions are four k-steps of eight.
     assert rows.shape[1] == tiling.first_step + 4 * tiling.step_units
 
@@ -209,7 +212,7 @@ def test_patterns_say_how_many_positions_there_are() -> None:
         assert positions.steps(tiling) * tiling.filter_warps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
         assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 3].sum(axis=1).mean(), rel=0.1)
         needed = tiling.shared_bytes(len(rows) // tiling.k_tiles, rows.shape[1])
-        assert positions.shared_bytes(tiling) == pytest.approx(needed, rel=0.35)
+        assert positions.shared_bytes(tiling) == pytest.approx(needed, rel=0.4)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
@@ -221,5 +224,5 @@ def test_the_libraries_have_every_kernel_and_none_spills(tmp_path: Path) -> None
         command = ["nvcc", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "it.cubin"), str(path)]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
-        assert kernels == {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
+        assert kernels == {kernel_name(m, n, run) for m, some in N_TILES.items() for n in some for run in (False, True)}
         assert not [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]

@@ -51,7 +51,12 @@ def _libraries() -> dict[str, _Library]:
         ]
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
     for dtype, defined in ((FLOAT32, ""), (FLOAT16, "TVM_SPARSE_HALF")):
-        kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
+        kernels = [
+            position_tiling.kernel_name(m_tiles, n_tiles, is_run)
+            for m_tiles, some in position_tiling.N_TILES.items()
+            for n_tiles in some
+            for is_run in (False, True)
+        ]
         integers = 3 + len(position_geometry.Geometry._fields)
         found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", defined, kernels, integers)
     return found

@@ -22,11 +22,12 @@
 // Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/position_geometry.py, in that order.
 
 #define FIELDS(X)                                                                                             \
-  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \
+  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`; whether a    \
+   * warp's are of one row. */                                                                                       \
   X(filter_warps) X(filter_warps_m) X(pixel_warps) X(pixel_warps_m) X(k_warps) X(stages) X(k_tiles) X(k_tiles_m) \
   X(group_tiles) X(group_tiles_m) X(turns) X(tiles) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
-  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m)                                                      \
-  /* Output: images, its size, elements of a map and of an image; pixels that are aligned together: 4, 2, 1. */ \
+  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m) X(same_row)                                                     \
+  /* Output: images, its size, elements of a map and of an image; whether pairs of pixels are aligned. */     \
   X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(aligned)                                                 \
   /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
   X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
@@ -45,11 +46,12 @@ struct Geometry {
 
 #ifdef TVM_SPARSE_HALF
 // Half-precision numbers are multiplied as they are and added up in float32.
-constexpr int QUADS = 4;
+constexpr int QUADS = 4, PARTS = 1;
 #else
-constexpr int QUADS = 2;
+constexpr int QUADS = 2, PARTS = 2;
 #endif
-// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel.
+// QUADS reads of 4 positions a k-step, and PARTS of each number of A. Where the positions of each read are, for one of
+// the 4 lanes that have a pixel.
 struct __align__(4 * QUADS) Offsets {
   int at[QUADS];
 };
@@ -78,53 +80,61 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
 }
 #endif
 #define FLOAT_AS_BITS __float_as_uint
-// What the neighbouring lane has.
-__device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
 
 #ifndef KERNEL
 // Two blocks of 256 threads a multiprocessor, unless their sums alone take most of its registers.
-#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) <= 16 ? 2 : 1)
+#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) < 16 ? 2 : 1)
 #endif
 
-// The input of a chunk's `channels`, whose number is before them, V elements at a time, behind `lead` zeros that pad a row and the one before.
-// Where a channel has fewer copies than there are threads, these take several channels at once.
-constexpr int AHEAD = 8;
+// The input of a chunk, V elements at a time, behind `lead` zeros that pad a row and the one before. `channels` are where
+// its channels begin, behind how many they are. Where a channel has fewer copies than there are threads, these take
+// several channels at once.
 template <int V>
 __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, Element* input,
                                             int images, int in_y0, int in_x0) {
-  const int count = channels[-1];
+  // Copies wait for where their channels begin, so these are read several at a time.
+  constexpr int AHEAD = 4;
   const int first = g.slots_at_once > 1 ? divide(threadIdx.x, g.per_channel, g.per_channel_m) : 0;
   if (first >= g.slots_at_once) return;
+  const int count = channels[-1], step = g.slots_at_once * g.channel_pitch;
   for (int i = threadIdx.x - first * g.per_channel; i < g.per_channel; i += blockDim.x) {
     const int image = divide(i, g.per_image, g.per_image_m), in_image = i - image * g.per_image;
     const int row = divide(in_image, g.per_row, g.per_row_m), column = (in_image - row * g.per_row) * V;
     const int in_y = in_y0 + row * g.row_step, in_x = in_x0 + column;
     const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
     const Element* from = x + (inside ? image * g.image + in_y * g.in_w + in_x : 0);
-    Element* to = input + image * g.image_pitch + row * g.row_pitch + g.lead + column;
-    // Several at a time: a copy waits for the number of its channel.
-    for (int slot = first; slot < count; slot += AHEAD * g.slots_at_once) {
-      int own[AHEAD];
-#pragma unroll
-      for (int j = 0; j < AHEAD; j++) own[j] = channels[min(slot + j * g.slots_at_once, count - 1)] * g.channel;
+    Element* to = input + first * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + g.lead + column;
+    for (int slot = first; slot < count;) {
+      int begins[AHEAD];
 #pragma unroll
       for (int j = 0; j < AHEAD; j++) {
         const int each = slot + j * g.slots_at_once;
-        if (each >= count) break;
+        if (each < count) begins[j] = channels[each];
+      }
+#pragma unroll
+      for (int j = 0; j < AHEAD && slot < count; j++, slot += g.slots_at_once, to += step) {
         if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
-          *(short*)(to + each * g.channel_pitch) = inside ? *(const short*)(from + own[j]) : 0;
+          *(short*)to = inside ? *(const short*)(from + begins[j]) : 0;
         else
-          copy<V * sizeof(Element)>(to + each * g.channel_pitch, from + own[j], inside);
+          copy<V * sizeof(Element)>(to, from + begins[j], inside);
       }
     }
   }
 }
 
-// One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
-template <int M, int NW>
+// One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels. In float32
+// a fragment's high and low parts follow each other. A warp's groups begin at `pixels`, or in a RUN behind the first.
+template <int M, int NW, bool RUN>
 __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
-                                         const int (&pixels)[NW], const Offsets& offsets) {
+                                         const int (&pixels)[RUN ? 1 : NW], const Offsets& offsets) {
+  const char* at[QUADS];
+  if (RUN)
+#pragma unroll
+    for (int q = 0; q < QUADS; q++) at[q] = input + pixels[0] + offsets.at[q];
+  auto place = [&](int i, int q) {
+    return RUN ? at[q] + i * 8 * (int)sizeof(Element) : input + pixels[RUN ? 0 : i] + offsets.at[q];
+  };
 #ifdef TVM_SPARSE_HALF
   unsigned a[M][4];
 #pragma unroll
@@ -133,30 +143,21 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
   for (int i = 0; i < NW; i++) {
     unsigned b[4];
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)(input + pixels[i] + offsets.at[q]);
+    for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)place(i, q);
 #pragma unroll
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
   }
 #else
-  constexpr unsigned HIGH = 0xffffe000u;
   unsigned high[M][4], low[M][4];
 #pragma unroll
-  for (int m = 0; m < M; m++) {
-    const uint4 bits = fragments[m * 32];
-    const unsigned all[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      high[m][j] = all[j] & HIGH;
-      low[m][j] = FLOAT_AS_BITS(BITS_AS_FLOAT(all[j]) - BITS_AS_FLOAT(high[m][j]));
-    }
-  }
+  for (int m = 0; m < M; m++) *(uint4*)high[m] = fragments[m * 64], *(uint4*)low[m] = fragments[m * 64 + 32];
 #pragma unroll
   for (int i = 0; i < NW; i++) {
     unsigned b_high[2], b_low[2];
 #pragma unroll
     for (int q = 0; q < 2; q++) {
-      const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
-      b_high[q] = FLOAT_AS_BITS(value) & HIGH;
+      const float value = *(const float*)place(i, q);
+      b_high[q] = FLOAT_AS_BITS(value) & 0xffffe000u;
       b_low[q] = FLOAT_AS_BITS(value - BITS_AS_FLOAT(b_high[q]));
     }
 #pragma unroll
@@ -247,86 +248,75 @@ __device__ __forceinline__ void add_parts(const Geometry& g, float (&sums)[M][NW
       }
 }
 
+// Two neighbouring pixels of a filter, of which `inside` are to be written.
+__device__ __forceinline__ void write_two(const Geometry& g, float first, float second, int inside,
+                                          const Element* residual, Element* y) {
+  float two[2] = {first, second};
+  if (g.aligned && inside > 0)
+    store<2>(g, two, residual, y);
+  else
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      float one[1] = {two[k]};
+      if (k < inside) store<1>(g, one, residual + k, y + k);
+    }
+}
+
 // Writes a warp's sums; `filters` are a lane's output channels, 8 from each other, and `first_8` its first 8 pixels.
 template <int M, int NW>
 __device__ __forceinline__ void write(const Geometry& g, const float (&sums)[M][NW][4], const Tile& tile,
                                       const int* filters, int first_8, const Element* residual, Element* y) {
+  y += (size_t)tile.n0 * g.out_image;
+  residual += (size_t)tile.n0 * g.out_image;
+  const int out_w = min(g.columns, g.out_w - tile.x0);
+  Place place(g, first_8);
+  // A lane's first pixel of `place`, and its columns that are left, 0 or less where there is no such pixel.
+  auto at = [&] {
+    return place.image * g.out_image + (tile.y0 + place.row) * g.out_w + tile.x0 + place.group * 8 + (threadIdx.x & 3) * 2;
+  };
+  auto left = [&](int number) {
+    const bool inside = number < g.tiles_8 && place.image < tile.images && tile.y0 + place.row < g.out_h;
+    return inside ? out_w - place.group * 8 - (int)(threadIdx.x & 3) * 2 : 0;
+  };
+  if (g.same_row) {
+    const int first = at(), columns = left(first_8);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        const int map = first + filters[m * 16 + j * 8] * g.out_map;
+#pragma unroll
+        for (int i = 0; i < NW; i++)
+          write_two(g, sums[m][i][2 * j], sums[m][i][2 * j + 1], columns - 8 * i, residual + map + 8 * i, y + map + 8 * i);
+      }
+    return;
+  }
   int maps[M][2];
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
-  y += (size_t)tile.n0 * g.out_image;
-  residual += (size_t)tile.n0 * g.out_image;
-  const int lane = threadIdx.x & 31, out_w = min(g.columns, g.out_w - tile.x0);
-  Place place(g, first_8);
-  auto is_pixel = [&](const Place& where, int number, int column) {
-    return number < g.tiles_8 && where.image < tile.images && tile.y0 + where.row < g.out_h && column < out_w;
-  };
-  auto map_at = [&](const Place& where, int column) {
-    return where.image * g.out_image + (tile.y0 + where.row) * g.out_w + tile.x0 + column;
-  };
-  // Two groups of 8 pixels at once where four pixels are aligned: a lane takes two pixels of one from its neighbour,
-  // which takes two of the other, so that 64 bytes of a filter are written together instead of 32.
-  constexpr int TWICE = NW / 2 * 2;
-  if (g.aligned == 4) {
-    const bool odd = lane & 1;
 #pragma unroll
-    for (int i = 0; i < TWICE; i += 2) {
-      Place other = place;
-      other.next(g);
-      const Place own = odd ? other : place;
-      place = other;
-      place.next(g);
-      const int column = own.group * 8 + (lane & 2) * 2, at = map_at(own, column);
-      const bool inside = is_pixel(own, first_8 + i + odd, column);
+  for (int i = 0; i < NW; i++, place.next(g)) {
+    const int first = at(), columns = left(first_8 + i);
 #pragma unroll
-      for (int m = 0; m < M; m++)
+    for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-          const float *one = &sums[m][i][2 * j], *two = &sums[m][i + 1][2 * j];
-          const float third = of_neighbour(odd ? one[0] : two[0]), fourth = of_neighbour(odd ? one[1] : two[1]);
-          float four[4] = {odd ? third : one[0], odd ? fourth : one[1], odd ? two[0] : third, odd ? two[1] : fourth};
-          if (inside) store<4>(g, four, residual + at + maps[m][j], y + at + maps[m][j]);
-        }
-    }
-  }
-  auto write_group = [&](int i) {
-    const int column = place.group * 8 + (lane & 3) * 2, at = map_at(place, column);
-    if (is_pixel(place, first_8 + i, column))
-#pragma unroll
-      for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-          float two[2] = {sums[m][i][2 * j], sums[m][i][2 * j + 1]};
-          if (g.aligned > 1)
-            store<2>(g, two, residual + at + maps[m][j], y + at + maps[m][j]);
-          else
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-              float one[1] = {two[k]};
-              if (column + k < out_w) store<1>(g, one, residual + at + maps[m][j] + k, y + at + maps[m][j] + k);
-            }
-        }
-    place.next(g);
-  };
-  if (g.aligned == 4) {
-    if (TWICE < NW) write_group(NW - 1);
-  } else {
-#pragma unroll
-    for (int i = 0; i < NW; i++) write_group(i);
+      for (int j = 0; j < 2; j++)
+        write_two(g, sums[m][i][2 * j], sums[m][i][2 * j + 1], columns, residual + first + maps[m][j],
+                  y + first + maps[m][j]);
   }
 }
 
 // A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; how many channels the chunk
 // has, and which; each filter's output channel; then the k-steps: M fragments and the offsets.
-template <int M, int NW>
+template <int M, int NW, bool RUN>
 __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, int resident,
                                             const Element* __restrict__ x, const int4* __restrict__ weights,
                                             const Element* __restrict__ bias, const Element* __restrict__ residual,
                                             Element* __restrict__ y) {
   SHARED_MEMORY;
-  constexpr int STEP = (M * 32 + QUADS) * 16;
+  constexpr int FRAGMENTS = M * PARTS * 512, STEP = FRAGMENTS + QUADS * 16;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int rest = divide(warp, g.pixel_warps, g.pixel_warps_m), pixel_warp = warp - rest * g.pixel_warps;
   const int k_warp = divide(rest, g.filter_warps, g.filter_warps_m), filter_warp = rest - k_warp * g.filter_warps;
@@ -367,10 +357,10 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
     for (int j = 0; j < g.lead; j++)
       input[slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + j] = narrowed(0.f);
   }
-  int pixels[NW];
+  int pixels[RUN ? 1 : NW];
   Place place(g, pixel_warp * NW);
 #pragma unroll
-  for (int i = 0; i < NW; i++, place.next(g)) {
+  for (int i = 0; i < (RUN ? 1 : NW); i++, place.next(g)) {
     const int column = place.group * 8 + (lane >> 2);
     const int at = place.image * g.image_pitch + place.row * g.pixel_row + column * g.stride_w;
     pixels[i] = pixel_warp * NW + i < g.tiles_8 ? at * (int)sizeof(Element) : 0;
@@ -412,12 +402,12 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
     const int begin = ((const int*)head)[filter_warp] + k_warp, end = ((const int*)head)[filter_warp + 1];
     const char *step = head + g.first_step * 16 + begin * STEP, *input = ring + buffer * input_bytes;
     if (begin < end) {
-      Offsets offsets = ((const Offsets*)(step + M * 512))[lane & 3];
+      Offsets offsets = ((const Offsets*)(step + FRAGMENTS))[lane & 3];
       for (int i = begin; i < end; i += g.k_warps) {
         const uint4* fragments = (const uint4*)step + lane;
         step += g.k_warps * STEP;
-        const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + M * 512))[lane & 3] : offsets;
-        add_step<M, NW>(sums, fragments, input, pixels, offsets);
+        const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + FRAGMENTS))[lane & 3] : offsets;
+        add_step<M, NW, RUN>(sums, fragments, input, pixels, offsets);
         offsets = next;
       }
     }
@@ -431,15 +421,15 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   }
 }
 
-// A kernel for each number of 16 filters and of 8 pixels a warp.
-#define CONVOLUTION(M, NW)                                                                                      \
-  KERNEL(M, NW) tvm_sparse_tensor_##M##_##NW(const Element* x, const int4* weights, const Element* bias,        \
-                                             const Element* residual, Element* y, int chunks, int stride,       \
-                                             int resident FIELDS(PARAMETER)) {                                  \
-    const Geometry g = {FIELDS(PASSED)};                                                                        \
-    convolution<M, NW>(g, chunks, stride, resident, x, weights, bias, residual, y);                             \
+// A kernel for each number of 16 filters and of 8 pixels a warp, and of those in a run.
+#define CONVOLUTION(NAME, M, NW, RUN)                                                                            \
+  KERNEL(M, NW) NAME(const Element* x, const int4* weights, const Element* bias, const Element* residual,        \
+                     Element* y, int chunks, int stride, int resident FIELDS(PARAMETER)) {                       \
+    const Geometry g = {FIELDS(PASSED)};                                                                         \
+    convolution<M, NW, RUN>(g, chunks, stride, resident, x, weights, bias, residual, y);                         \
   }
-#define CONVOLUTIONS(M) CONVOLUTION(M, 1) CONVOLUTION(M, 2) CONVOLUTION(M, 4) CONVOLUTION(M, 7) CONVOLUTION(M, 8)
-CONVOLUTIONS(1)
-CONVOLUTIONS(2)
-CONVOLUTION(4, 1) CONVOLUTION(4, 2) CONVOLUTION(4, 4) CONVOLUTION(4, 7)
+#define BOTH(M, NW) \
+  CONVOLUTION(tvm_sparse_tensor_##M##_##NW, M, NW, false) CONVOLUTION(tvm_sparse_tensor_##M##_##NW##_run, M, NW, true)
+BOTH(1, 1) BOTH(1, 2) BOTH(1, 4) BOTH(1, 7) BOTH(1, 8)
+BOTH(2, 1) BOTH(2, 2) BOTH(2, 4) BOTH(2, 7) BOTH(2, 8)
+BOTH(4, 1) BOTH(4, 2) BOTH(4, 4) BOTH(4, 7)

@@ -18,6 +18,8 @@ FILTERS, PIXELS = 16, 8
 # Positions that a warp reads at once, each of so many pixels; how many such reads a k-step takes.
 QUAD = 4
 QUADS = {FLOAT32: 2, FLOAT16: 4}
+# Numbers that stand for a weight: TF32's high and low part.
+PARTS = {FLOAT32: 2, FLOAT16: 1}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
 N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
 MAX_WARPS, STAGES = 8, (2, 3)
@@ -89,7 +91,7 @@ class PositionTiling:
     @property
     def step_units(self) -> int:
         """16-byte units of a k-step among the weights."""
-        return self.m_tiles * WARP + self.quads
+        return self.m_tiles * PARTS[self.spec.dtype] * WARP + self.quads
 
     @cached_property
     def is_pointwise(self) -> bool:
@@ -142,6 +144,19 @@ class PositionTiling:
     def tiles_8(self) -> int:
         """Groups of 8 pixels of a tile."""
         return self.images * self.rows * self.row_8
+
+    @property
+    def is_same_row(self) -> bool:
+        """Whether all pixels of a warp are of one row."""
+        return self.row_8 % self.n_tiles == 0
+
+    @cached_property
+    def is_run(self) -> bool:
+        """Whether a warp's groups of 8 pixels lie behind each other in shared memory, across rows or not."""
+        if not self.is_pointwise and self.spec.stride[1] > 1:
+            return False
+        whole_rows = self.pixel_row == self.row_8 * PIXELS and self.rows * self.row_8 % self.n_tiles == 0
+        return self.is_same_row or whole_rows
 
     @property
     def columns(self) -> int:
@@ -235,6 +250,8 @@ class PositionTiling:
         taps = max(self.offset(r, s) for r, s in product(range(spec.r), range(spec.s)))
         pixel = (self.images - 1) * self.image_pitch + (self.rows - 1) * self.pixel_row
         beside = (self.row_8 * PIXELS - 1) * (1 if self.is_pointwise else spec.stride[1])
+        # In a run warps read on where a tile has no pixels for them.
+        beside += (self._groups - self.tiles_8) * PIXELS if self.is_run else 0
         farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 1, self.channel_pitch)
         unit = COPY_BYTES // self.element_bytes
         return -(-farthest // unit) * unit
@@ -276,9 +293,9 @@ class PositionTiling:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return kernel_name(self.m_tiles, self.n_tiles)
+        return kernel_name(self.m_tiles, self.n_tiles, self.is_run)
 
 
-def kernel_name(m_tiles: int, n_tiles: int) -> str:
-    """The kernel for so many tiles of filters and of pixels a warp."""
-    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}"
+def kernel_name(m_tiles: int, n_tiles: int, is_run: bool) -> str:
+    """The kernel for so many tiles of filters and of pixels a warp, which lie behind each other in a run."""
+    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}{'_run' if is_run else ''}"

@@ -18,7 +18,7 @@ PRODUCT_CYCLES, ISSUE_CYCLES = 1.8, 0.5
 # Bytes a cycle that a multiprocessor takes from the level-2 cache.
 L2_BYTES = 40.0
 # Instructions: a copy to shared memory, a pair of pixels of 16 filters that is written, and a warp's others.
-COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 28, 250, 80
+COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 14, 14, 250, 80
 # Cycles: of a launch's first instructions, of a tile's stores, of a chunk from its first copy to its first product, and
 # of a k-step beside its products.
 LAUNCH_CYCLES, TILE_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 1500.0, 600.0, 1500.0, 120.0
@@ -113,7 +113,7 @@ def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     warp_steps = turns * positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = n * tiling.quads * 1.4 + 4 * m + 2
-    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (17 if size == 4 else 1) + 12
+    issued = products + n * tiling.quads * ((1.5 if size == 2 else 3) + (not tiling.is_run)) + 2 * m + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = turns * live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * stride * (1 if tiling.is_resident(chunks, stride) else turns)
