@@ -8,6 +8,7 @@ Where the folder takes more than its limit the files that were not used for long
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -130,6 +131,18 @@ class KernelCache:
                 self._trim()
         except OSError as error:
             _warn(error)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for other processes that hold it: of several that need the same, one builds and the others read."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Without locks, as on some file systems of networks, each builds for itself.
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _trim(self) -> None:
         """Remove what writers left behind, and the files used longest ago where all take more than they may."""

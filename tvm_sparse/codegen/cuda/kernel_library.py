@@ -99,10 +99,19 @@ def _code(name: str, target: Target) -> bytes:
         cache = None if leaves_files() else KernelCache.of_user()
         arch = str(target.attrs["arch"])
         key = content_key({"library": name, "source": text, "arch": arch, "toolchain": toolchain()})
-        code = cache.read(key) if cache is not None else None
+        if cache is None:
+            return _compiled(text)
+        code = cache.read(key)
         if code is None:
-            mode = os.environ["TVM_CUDA_COMPILE_MODE"]
-            code = bytes(nvcc.compile_cuda(text, target_format="cubin", options=[], compiler=mode))
-            if cache is not None:
-                cache.write(key, code)
+            with cache.turn():
+                code = cache.read(key)
+                if code is None:
+                    code = _compiled(text)
+                    cache.write(key, code)
     return code
+
+
+def _compiled(text: str) -> bytes:
+    # A library of two dozen kernels takes half a minute of one core, so all of them share it.
+    options, mode = ["--split-compile=0"], os.environ["TVM_CUDA_COMPILE_MODE"]
+    return bytes(nvcc.compile_cuda(text, target_format="cubin", options=options, compiler=mode))

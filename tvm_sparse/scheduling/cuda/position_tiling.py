@@ -21,7 +21,7 @@ QUADS = {FLOAT32: 2, FLOAT16: 4}
 # Numbers that stand for a weight: TF32's high and low part.
 PARTS = {FLOAT32: 2, FLOAT16: 1}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
-N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
+N_TILES = {1: (2, 4, 7, 8), 2: (2, 4, 7, 8), 4: (2, 4, 7)}
 MAX_WARPS, STAGES = 8, (2, 3)
 # Weights of up to so many bytes a block stay in shared memory for all its tiles.
 RESIDENT_BYTES = 64 << 10
