@@ -62,16 +62,16 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         case = random_slice_case(rng.choice)
         for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
             assert isinstance(space, PositionSpace)
-            stages = rng.choice((2, 3))
-            tiling = replace(rng.choice(space.ranked)[1], stages=stages, turns=rng.choice((1, 2, 3)))
+            stages = rng.choice((1, 2, 3))
+            tiling = replace(rng.choice(space.ranked)[1], stages=stages)
             if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
                 continue
             check(case, space, tiling, folder)
             met |= {tiling.kernel, f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
             met |= {"images"} if tiling.images > 1 else set()
-    every = {kernel_name(m, n, run) for m, some in N_TILES.items() for n in some for run in (False, True)}
-    others = {"2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
-    assert met >= others and len(every & met) >= 20, every - met
+    every = {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
+    others = {"1 stages", "2 stages", "3 stages", "1 for positions", "2 for positions", "images", FLOAT32, FLOAT16}
+    assert met >= others and len(every & met) >= 12, every - met
 
 
 def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path
 
 def accesses(spec: ConvSpec, density: float, ordered: bool) -> float:
     """Accesses to shared memory a read of 8 pixels at 4 positions, of 32 channels; 1 without bank conflicts."""
-    tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 2, 1)
+    tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 1)
     places = np.flatnonzero(np.random.default_rng(0).random(32 * 9) < density)
     taps = np.array([tiling.offset(r, s) for r in range(3) for s in range(3)])
     size, stride = tiling.element_bytes, spec.stride[1]
@@ -133,13 +133,10 @@ def test_what_no_filter_of_a_block_uses_is_not_read() -> None:
     spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, [3, 17, 40]] = 1
-    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 2, 1)
+    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 1)
     rows = packed(weight, tiling)
     assert len(rows) == tiling.k_tiles
-    assert (
-        rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4]
-        == [3, *(14 * 14 * each for each in (3, 17, 40))]
-    ).all()
+    assert (rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4] == [3, 3, 17, 40]).all()
     # 27 positions are four k-steps of eight.
     assert rows.shape[1] == tiling.first_step + 4 * tiling.step_units
 
@@ -195,7 +192,7 @@ def test_metaschedule_does_not_drop_decisions() -> None:
 def test_patterns_say_how_many_positions_there_are() -> None:
     """Of filters that are alike, of others together, and of channels that any of them uses."""
     spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
-    tiling = PositionTiling(spec, 2, 7, 2, 4, 1, 16, 2, 1)
+    tiling = PositionTiling(spec, 2, 7, 2, 4, 1, 16, 2)
     for name in ("unstructured", "vector8", "vector32", "vector32p", "slice64c", "slice64cr", "slice32cr+vector16"):
         weight = normal_weight(spec, 1.0, 0)
         if name == "unstructured":
@@ -211,8 +208,7 @@ def test_patterns_say_how_many_positions_there_are() -> None:
         heads = rows.reshape(tiling.k_tiles, -1, rows[0].size)[..., : tiling.first_channel]
         assert positions.steps(tiling) * tiling.filter_warps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
         assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 3].sum(axis=1).mean(), rel=0.1)
-        needed = tiling.shared_bytes(len(rows) // tiling.k_tiles, rows.shape[1])
-        assert positions.shared_bytes(tiling) == pytest.approx(needed, rel=0.4)
+        assert positions.shared_bytes(tiling) == pytest.approx(tiling.shared_bytes(9, rows.shape[1]), rel=0.35)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
@@ -224,5 +220,5 @@ def test_the_libraries_have_every_kernel_and_none_spills(tmp_path: Path) -> None
         command = ["nvcc", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "it.cubin"), str(path)]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
-        assert kernels == {kernel_name(m, n, run) for m, some in N_TILES.items() for n in some for run in (False, True)}
+        assert kernels == {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
         assert not [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]

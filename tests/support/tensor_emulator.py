@@ -65,6 +65,14 @@ constexpr int DEPTH = 8;
 static float a_at(int lanes, int row, int k) {{ return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]); }}
 static float b_at(int lanes, int k, int column) {{ return cut(held[lanes + column * 4 + k % 4][4 + k / 4]); }}
 #endif
+static float of_neighbour(float value) {{
+  const int lanes = current / 32 * 32;
+  memcpy(held[current], &value, 4);
+  meet(agreed, lanes, lanes + 32);
+  const float found = BITS_AS_FLOAT(held[current ^ 1][0]);
+  meet(agreed, lanes, lanes + 32);
+  return found;
+}}
 static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
   const int lanes = current / 32 * 32, lane = current % 32;
   memcpy(held[current], a, 16);
@@ -79,11 +87,11 @@ static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
 LAUNCH = """
 #undef blockIdx
 static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_;
-static int chunks_, stride_, resident_; static const int* g_;
+static int chunks_, stride_; static const int* g_;
 typedef void (*Kernel)();
-template <int M, int NW, bool RUN> static void body() {{
+template <int M, int NW> static void body() {{
   Geometry g; memcpy(&g, g_, sizeof g);
-  convolution<M, NW, RUN>(g, chunks_, stride_, resident_, x_, weights_, bias_, residual_, y_);
+  convolution<M, NW>(g, chunks_, stride_, x_, weights_, bias_, residual_, y_);
   // Before any thread of the next block comes to a barrier.
   met[current] = agreed[current] = 0;
   finished[current] = true;
@@ -91,24 +99,22 @@ template <int M, int NW, bool RUN> static void body() {{
 }}
 static Kernel kernels[] = {{{kernels}}};
 extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
-                       int chunks, int stride, int resident, const int* g, int fields, int kernel, int blocks,
-                       int threads) {{
+                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
   if (fields * sizeof(int) != sizeof(Geometry)) abort();
   x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, chunks_ = chunks, stride_ = stride, g_ = g;
-  resident_ = resident;
   blockDim.x = threads;
   int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
   run_grid(kernels[kernel], grid, block, 1);
 }}
 """
-KERNELS = [(m, n, run) for m, some in N_TILES.items() for n in some for run in (False, True)]
+KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
 
 
 @cache
 def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
     path = folder / f"{name}.cc"
-    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}, {str(run).lower()}>" for m, n, run in KERNELS))
+    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     defined = "#define TVM_SPARSE_HALF\n" if dtype == FLOAT16 else ""
     path.write_text(PRELUDE + PRIMITIVES + defined + MULTIPLY + kernel_library.source(name) + launch)
     library = path.with_suffix(".so")
@@ -126,8 +132,7 @@ def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.nda
     tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
     pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
-    kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles, tiling.is_run))
+    kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
     numbers = (fields.size, kernel, tiling.blocks, WARP * tiling.warps)
-    sizes = (chunks, weights.shape[1], tiling.is_resident(chunks, weights.shape[1]))
-    _library(folder, spec.dtype).launch(*pointers[:5], *sizes, pointers[5], *numbers)
+    _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
     return y

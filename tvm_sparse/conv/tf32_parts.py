@@ -30,12 +30,6 @@ def parts(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return high, rounded_to_tf32(np.where(high == values, 0, values - high).astype(np.float32))
 
 
-def cut_parts(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``(high, low)`` of float32 numbers, what TF32 has no bits for cut off from high; low is what is left."""
-    high = (np.ascontiguousarray(values, np.float32).view(np.int32) & np.int32(_KEPT)).view(np.float32)
-    return high, values - high
-
-
 def high_and_low(value: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
     """`parts` of a float32 expression."""
     high = _rounded(value)

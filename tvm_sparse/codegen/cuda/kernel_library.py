@@ -51,13 +51,8 @@ def _libraries() -> dict[str, _Library]:
         ]
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
     for dtype, defined in ((FLOAT32, ""), (FLOAT16, "TVM_SPARSE_HALF")):
-        kernels = [
-            position_tiling.kernel_name(m_tiles, n_tiles, is_run)
-            for m_tiles, some in position_tiling.N_TILES.items()
-            for n_tiles in some
-            for is_run in (False, True)
-        ]
-        integers = 3 + len(position_geometry.Geometry._fields)
+        kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
+        integers = 2 + len(position_geometry.Geometry._fields)
         found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", defined, kernels, integers)
     return found
 
@@ -112,6 +107,6 @@ def _code(name: str, target: Target) -> bytes:
 
 
 def _compiled(text: str) -> bytes:
-    # A library of two dozen kernels takes half a minute of one core, so all of them share it.
+    # A library takes ten seconds and more of one core, so all of them share it.
     options, mode = ["--split-compile=0"], os.environ["TVM_CUDA_COMPILE_MODE"]
     return bytes(nvcc.compile_cuda(text, target_format="cubin", options=options, compiler=mode))

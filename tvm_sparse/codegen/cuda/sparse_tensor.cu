@@ -13,21 +13,18 @@
 // In float32 each number is the sum of two TF32 numbers, of which three products are added up (3xTF32, CUTLASS's way):
 // `high * high + high * low + low * high`. Tensor cores are fast enough for it not to matter where most is zero.
 //
-// A block has `filter_warps` * 16 * M filters, and computes `turns` tiles one after the other, of `pixel_warps` * NW groups
-// of 8 pixels each. Channels that none of its filters uses it never reads. Those that are left come chunk by chunk
-// through a ring of `stages` buffers, the next tile's while the last one's are computed. Weights are copied once where
-// shared memory holds those of all chunks (`resident`), else with their chunk. `k_warps` warps divide a chunk's k-steps
-// and add up what they have at the end.
+// A block has `filter_warps` * 16 * M filters of `pixel_warps` * NW groups of 8 pixels. Channels that none of its filters
+// uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
+// their positions. `k_warps` warps divide a chunk's k-steps and add up what they have at the end.
 //
 // Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/position_geometry.py, in that order.
 
 #define FIELDS(X)                                                                                             \
-  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`; whether a    \
-   * warp's are of one row. */                                                                                       \
+  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \
   X(filter_warps) X(filter_warps_m) X(pixel_warps) X(pixel_warps_m) X(k_warps) X(stages) X(k_tiles) X(k_tiles_m) \
-  X(group_tiles) X(group_tiles_m) X(turns) X(tiles) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
-  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m) X(same_row)                                                     \
-  /* Output: images, its size, elements of a map and of an image; whether pairs of pixels are aligned. */     \
+  X(group_tiles) X(group_tiles_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
+  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m)                                                      \
+  /* Output: images, its size, elements of a map and of an image; pixels that are aligned together: 4, 2, 1. */ \
   X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(aligned)                                                 \
   /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
   X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
@@ -46,12 +43,11 @@ struct Geometry {
 
 #ifdef TVM_SPARSE_HALF
 // Half-precision numbers are multiplied as they are and added up in float32.
-constexpr int QUADS = 4, PARTS = 1;
+constexpr int QUADS = 4;
 #else
-constexpr int QUADS = 2, PARTS = 2;
+constexpr int QUADS = 2;
 #endif
-// QUADS reads of 4 positions a k-step, and PARTS of each number of A. Where the positions of each read are, for one of
-// the 4 lanes that have a pixel.
+// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel.
 struct __align__(4 * QUADS) Offsets {
   int at[QUADS];
 };
@@ -80,61 +76,52 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
 }
 #endif
 #define FLOAT_AS_BITS __float_as_uint
+// What the neighbouring lane has.
+__device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
 
 #ifndef KERNEL
 // Two blocks of 256 threads a multiprocessor, unless their sums alone take most of its registers.
-#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) < 16 ? 2 : 1)
+#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) <= 16 ? 2 : 1)
 #endif
 
-// The input of a chunk, V elements at a time, behind `lead` zeros that pad a row and the one before. `channels` are where
-// its channels begin, behind how many they are. Where a channel has fewer copies than there are threads, these take
-// several channels at once.
+// The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
+// Where a channel has fewer copies than there are threads, these take several channels at once.
+constexpr int AHEAD = 8;
 template <int V>
-__device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, Element* input,
-                                            int images, int in_y0, int in_x0) {
-  // Copies wait for where their channels begin, so these are read several at a time.
-  constexpr int AHEAD = 4;
+__device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, int count,
+                                            Element* input, int images, int in_y0, int in_x0) {
   const int first = g.slots_at_once > 1 ? divide(threadIdx.x, g.per_channel, g.per_channel_m) : 0;
   if (first >= g.slots_at_once) return;
-  const int count = channels[-1], step = g.slots_at_once * g.channel_pitch;
   for (int i = threadIdx.x - first * g.per_channel; i < g.per_channel; i += blockDim.x) {
     const int image = divide(i, g.per_image, g.per_image_m), in_image = i - image * g.per_image;
     const int row = divide(in_image, g.per_row, g.per_row_m), column = (in_image - row * g.per_row) * V;
     const int in_y = in_y0 + row * g.row_step, in_x = in_x0 + column;
     const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
     const Element* from = x + (inside ? image * g.image + in_y * g.in_w + in_x : 0);
-    Element* to = input + first * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + g.lead + column;
-    for (int slot = first; slot < count;) {
-      int begins[AHEAD];
+    Element* to = input + image * g.image_pitch + row * g.row_pitch + g.lead + column;
+    // Several at a time: a copy waits for the number of its channel.
+    for (int slot = first; slot < count; slot += AHEAD * g.slots_at_once) {
+      int own[AHEAD];
+#pragma unroll
+      for (int j = 0; j < AHEAD; j++) own[j] = channels[min(slot + j * g.slots_at_once, count - 1)] * g.channel;
 #pragma unroll
       for (int j = 0; j < AHEAD; j++) {
         const int each = slot + j * g.slots_at_once;
-        if (each < count) begins[j] = channels[each];
-      }
-#pragma unroll
-      for (int j = 0; j < AHEAD && slot < count; j++, slot += g.slots_at_once, to += step) {
+        if (each >= count) break;
         if constexpr (V * sizeof(Element) == 2)  // Less than what can be copied asynchronously.
-          *(short*)to = inside ? *(const short*)(from + begins[j]) : 0;
+          *(short*)(to + each * g.channel_pitch) = inside ? *(const short*)(from + own[j]) : 0;
         else
-          copy<V * sizeof(Element)>(to, from + begins[j], inside);
+          copy<V * sizeof(Element)>(to + each * g.channel_pitch, from + own[j], inside);
       }
     }
   }
 }
 
-// One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels. In float32
-// a fragment's high and low parts follow each other. A warp's groups begin at `pixels`, or in a RUN behind the first.
-template <int M, int NW, bool RUN>
+// One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
+template <int M, int NW>
 __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
-                                         const int (&pixels)[RUN ? 1 : NW], const Offsets& offsets) {
-  const char* at[QUADS];
-  if (RUN)
-#pragma unroll
-    for (int q = 0; q < QUADS; q++) at[q] = input + pixels[0] + offsets.at[q];
-  auto place = [&](int i, int q) {
-    return RUN ? at[q] + i * 8 * (int)sizeof(Element) : input + pixels[RUN ? 0 : i] + offsets.at[q];
-  };
+                                         const int (&pixels)[NW], const Offsets& offsets) {
 #ifdef TVM_SPARSE_HALF
   unsigned a[M][4];
 #pragma unroll
@@ -143,21 +130,30 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
   for (int i = 0; i < NW; i++) {
     unsigned b[4];
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)place(i, q);
+    for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)(input + pixels[i] + offsets.at[q]);
 #pragma unroll
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
   }
 #else
+  constexpr unsigned HIGH = 0xffffe000u;
   unsigned high[M][4], low[M][4];
 #pragma unroll
-  for (int m = 0; m < M; m++) *(uint4*)high[m] = fragments[m * 64], *(uint4*)low[m] = fragments[m * 64 + 32];
+  for (int m = 0; m < M; m++) {
+    const uint4 bits = fragments[m * 32];
+    const unsigned all[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      high[m][j] = all[j] & HIGH;
+      low[m][j] = FLOAT_AS_BITS(BITS_AS_FLOAT(all[j]) - BITS_AS_FLOAT(high[m][j]));
+    }
+  }
 #pragma unroll
   for (int i = 0; i < NW; i++) {
     unsigned b_high[2], b_low[2];
 #pragma unroll
     for (int q = 0; q < 2; q++) {
-      const float value = *(const float*)place(i, q);
-      b_high[q] = FLOAT_AS_BITS(value) & 0xffffe000u;
+      const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
+      b_high[q] = FLOAT_AS_BITS(value) & HIGH;
       b_low[q] = FLOAT_AS_BITS(value - BITS_AS_FLOAT(b_high[q]));
     }
 #pragma unroll
@@ -211,225 +207,218 @@ struct Place {
   }
 };
 
-// A tile of pixels: its first image, row and column, and how many images it has.
-struct Tile {
-  int n0, y0, x0, images;
-
-  __device__ __forceinline__ Tile(const Geometry& g, int number) {
-    const int over_x = divide(number, g.tiles_x, g.tiles_x_m), over_y = divide(over_x, g.tiles_y, g.tiles_y_m);
-    x0 = (number - over_x * g.tiles_x) * g.columns, y0 = (over_x - over_y * g.tiles_y) * g.rows;
-    n0 = over_y * g.images, images = min(g.images, g.batch - n0);
-  }
-};
-
-// Adds up what warps have that divide positions; the first of them has the sums then.
-template <int M, int NW>
-__device__ __forceinline__ void add_parts(const Geometry& g, float (&sums)[M][NW][4], float4* parts, int k_warp,
-                                          int place) {
-  const int across = g.filter_warps * g.pixel_warps, lane = threadIdx.x & 31;
-  if (k_warp > 0)
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-      for (int i = 0; i < NW; i++)
-        parts[(((k_warp - 1) * across + place) * M * NW + m * NW + i) * 32 + lane] =
-            make_float4(sums[m][i][0], sums[m][i][1], sums[m][i][2], sums[m][i][3]);
-  __syncthreads();
-  if (k_warp > 0) return;
-  // Of several at once the parts would need more registers than there are.
-#pragma unroll 1
-  for (int k = 0; k < g.k_warps - 1; k++)
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-      for (int i = 0; i < NW; i++) {
-        const float4 part = parts[((k * across + place) * M * NW + m * NW + i) * 32 + lane];
-        sums[m][i][0] += part.x, sums[m][i][1] += part.y, sums[m][i][2] += part.z, sums[m][i][3] += part.w;
-      }
-}
-
-// Two neighbouring pixels of a filter, of which `inside` are to be written.
-__device__ __forceinline__ void write_two(const Geometry& g, float first, float second, int inside,
-                                          const Element* residual, Element* y) {
-  float two[2] = {first, second};
-  if (g.aligned && inside > 0)
-    store<2>(g, two, residual, y);
-  else
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      float one[1] = {two[k]};
-      if (k < inside) store<1>(g, one, residual + k, y + k);
-    }
-}
-
-// Writes a warp's sums; `filters` are a lane's output channels, 8 from each other, and `first_8` its first 8 pixels.
-template <int M, int NW>
-__device__ __forceinline__ void write(const Geometry& g, const float (&sums)[M][NW][4], const Tile& tile,
-                                      const int* filters, int first_8, const Element* residual, Element* y) {
-  y += (size_t)tile.n0 * g.out_image;
-  residual += (size_t)tile.n0 * g.out_image;
-  const int out_w = min(g.columns, g.out_w - tile.x0);
-  Place place(g, first_8);
-  // A lane's first pixel of `place`, and its columns that are left, 0 or less where there is no such pixel.
-  auto at = [&] {
-    return place.image * g.out_image + (tile.y0 + place.row) * g.out_w + tile.x0 + place.group * 8 + (threadIdx.x & 3) * 2;
-  };
-  auto left = [&](int number) {
-    const bool inside = number < g.tiles_8 && place.image < tile.images && tile.y0 + place.row < g.out_h;
-    return inside ? out_w - place.group * 8 - (int)(threadIdx.x & 3) * 2 : 0;
-  };
-  if (g.same_row) {
-    const int first = at(), columns = left(first_8);
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        const int map = first + filters[m * 16 + j * 8] * g.out_map;
-#pragma unroll
-        for (int i = 0; i < NW; i++)
-          write_two(g, sums[m][i][2 * j], sums[m][i][2 * j + 1], columns - 8 * i, residual + map + 8 * i, y + map + 8 * i);
-      }
-    return;
-  }
-  int maps[M][2];
-#pragma unroll
-  for (int m = 0; m < M; m++)
-#pragma unroll
-    for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
-#pragma unroll
-  for (int i = 0; i < NW; i++, place.next(g)) {
-    const int first = at(), columns = left(first_8 + i);
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-      for (int j = 0; j < 2; j++)
-        write_two(g, sums[m][i][2 * j], sums[m][i][2 * j + 1], columns, residual + first + maps[m][j],
-                  y + first + maps[m][j]);
-  }
-}
-
 // A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; how many channels the chunk
 // has, and which; each filter's output channel; then the k-steps: M fragments and the offsets.
-template <int M, int NW, bool RUN>
-__device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, int resident,
-                                            const Element* __restrict__ x, const int4* __restrict__ weights,
-                                            const Element* __restrict__ bias, const Element* __restrict__ residual,
-                                            Element* __restrict__ y) {
+template <int M, int NW>
+__device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, const Element* __restrict__ x,
+                                            const int4* __restrict__ weights, const Element* __restrict__ bias,
+                                            const Element* __restrict__ residual, Element* __restrict__ y) {
   SHARED_MEMORY;
-  constexpr int FRAGMENTS = M * PARTS * 512, STEP = FRAGMENTS + QUADS * 16;
+  constexpr int STEP = (M * 32 + QUADS) * 16;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int rest = divide(warp, g.pixel_warps, g.pixel_warps_m), pixel_warp = warp - rest * g.pixel_warps;
   const int k_warp = divide(rest, g.filter_warps, g.filter_warps_m), filter_warp = rest - k_warp * g.filter_warps;
-  const int number = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), k_tile = blockIdx.x - number * g.k_tiles;
-  const int first_tile = number * g.turns, items = min(g.turns, g.tiles - first_tile) * chunks;
+  const int tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), k_tile = blockIdx.x - tile * g.k_tiles;
+  const int over_x = divide(tile, g.tiles_x, g.tiles_x_m), over_y = divide(over_x, g.tiles_y, g.tiles_y_m);
+  const int x0 = (tile - over_x * g.tiles_x) * g.columns, y0 = (over_x - over_y * g.tiles_y) * g.rows;
+  const int n0 = over_y * g.images, images = min(g.images, g.batch - n0);
   const int4* own_weights = weights + (size_t)k_tile * chunks * stride;
-  x += divide(k_tile, g.group_tiles, g.group_tiles_m) * g.group_elements;
-  // Shared memory: the weights of all chunks or of those in the ring, the ring, sums of warps that divide positions.
-  const int buffers = min(g.stages, g.turns * chunks), input_bytes = g.input_elements * (int)sizeof(Element);
-  char *const own = (char*)shared, *const ring = own + (resident ? chunks : buffers) * stride * 16;
+  const int stages = min(g.stages, chunks), stage_bytes = stride * 16 + g.input_elements * (int)sizeof(Element);
+  char* const ring = (char*)shared;
 
-  auto stage_weights = [&](int chunk, int count, int to) {
+  auto stage_weights = [&](int chunk, int buffer) {
+    int4* to = (int4*)(ring + buffer * stage_bytes);
     const int4* from = own_weights + (size_t)chunk * stride;
-    for (int i = threadIdx.x; i < count * stride; i += blockDim.x) copy<16>((int4*)own + to * stride + i, from + i, true);
+    for (int i = threadIdx.x; i < stride; i += blockDim.x) copy<16>(to + i, from + i, true);
   };
-  auto stage_chunk = [&](const Tile& tile, int chunk, int buffer) {
+  const int group = divide(k_tile, g.group_tiles, g.group_tiles_m);
+  x += (size_t)n0 * g.image + group * g.group_elements;
+  auto stage_chunk = [&](int chunk, int buffer) {
     const int* channels = (const int*)(own_weights + (size_t)chunk * stride) + g.first_channel;
-    Element* input = (Element*)(ring + buffer * input_bytes);
-    const Element* from = x + (size_t)tile.n0 * g.image;
-    const int in_y0 = tile.y0 * g.stride_h - g.pad_h;
+    const int count = channels[-1];
+    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
+    const int in_y0 = y0 * g.stride_h - g.pad_h, in_x0 = x0;
     if (g.vector * sizeof(Element) == 16)
-      stage_input<16 / sizeof(Element)>(g, from, channels, input, tile.images, in_y0, tile.x0);
+      stage_input<16 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else if (g.vector * sizeof(Element) == 8)
-      stage_input<8 / sizeof(Element)>(g, from, channels, input, tile.images, in_y0, tile.x0);
+      stage_input<8 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else if (g.vector * sizeof(Element) == 4)
-      stage_input<4 / sizeof(Element)>(g, from, channels, input, tile.images, in_y0, tile.x0);
+      stage_input<4 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
     else
-      stage_input<1>(g, from, channels, input, tile.images, in_y0, tile.x0);
+      stage_input<1>(g, x, channels, count, input, images, in_y0, in_x0);
   };
 
   // What needs nothing of the kernel before this one.
-  if (resident) stage_weights(0, chunks, 0);
-  for (int i = threadIdx.x; i < buffers * g.planes; i += blockDim.x) {
+  for (int i = 0; i < stages - 1 || i == 0; i++) stage_weights(i, i);
+  for (int i = threadIdx.x; i < stages * g.planes; i += blockDim.x) {
     const int buffer = divide(i, g.planes, g.planes_m), plane = i - buffer * g.planes;
     const int in_plane = divide(plane, g.zero_rows, g.zero_rows_m), row = plane - in_plane * g.zero_rows;
     const int slot = in_plane / g.images, image = in_plane - slot * g.images;
-    Element* input = (Element*)(ring + buffer * input_bytes);
+    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
     for (int j = 0; j < g.lead; j++)
       input[slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + j] = narrowed(0.f);
   }
-  int pixels[RUN ? 1 : NW];
+  wait_for_kernel();
+  launch_next();
+  for (int i = 0; i < stages - 1 || i == 0; i++) {
+    stage_chunk(i, i);
+    commit_copies();
+  }
+
+  int pixels[NW];
   Place place(g, pixel_warp * NW);
 #pragma unroll
-  for (int i = 0; i < (RUN ? 1 : NW); i++, place.next(g)) {
+  for (int i = 0; i < NW; i++, place.next(g)) {
     const int column = place.group * 8 + (lane >> 2);
     const int at = place.image * g.image_pitch + place.row * g.pixel_row + column * g.stride_w;
     pixels[i] = pixel_warp * NW + i < g.tiles_8 ? at * (int)sizeof(Element) : 0;
   }
   const int* filters = (const int*)own_weights + g.filters_at + filter_warp * 16 * M + (lane >> 2);
   float sums[M][NW][4];
-  wait_for_kernel();
-  launch_next();
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      const float first = g.has_bias && k_warp == 0 ? widened(bias[filters[m * 16 + j * 8]]) : 0.f;
+#pragma unroll
+      for (int i = 0; i < NW; i++) sums[m][i][2 * j] = sums[m][i][2 * j + 1] = first;
+    }
 
-  // Items are the chunks of one tile after the other; copies run `stages - 1` items ahead.
-  int chunk = 0, ahead_chunk = 0, tile = first_tile, ahead_tile = first_tile, ahead_buffer = 0, buffer = 0;
-  for (int item = 1 - g.stages; item < items; item++) {
-    if (item >= 0) {
-      if (g.stages == 3)
-        wait_for_copies<1>();
-      else
-        wait_for_copies<0>();
+  int buffer = 0;
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    if (stages == 3)
+      wait_for_copies<1>();
+    else
+      wait_for_copies<0>();
+    __syncthreads();
+    if (stages > 1) {
+      const int ahead = chunk + stages - 1;
+      if (ahead < chunks) {
+        const int to = buffer == 0 ? stages - 1 : buffer - 1;
+        stage_weights(ahead, to);
+        stage_chunk(ahead, to);
+      }
+      commit_copies();
+    }
+    const char* own = ring + buffer * stage_bytes;
+    const char* input = own + stride * 16;
+    const int begin = ((const int*)own)[filter_warp] + k_warp, end = ((const int*)own)[filter_warp + 1];
+    const char* step = own + g.first_step * 16 + begin * STEP;
+    if (begin < end) {
+      Offsets offsets = ((const Offsets*)(step + M * 512))[lane & 3];
+      for (int i = begin; i < end; i += g.k_warps) {
+        const uint4* fragments = (const uint4*)step + lane;
+        step += g.k_warps * STEP;
+        const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + M * 512))[lane & 3] : offsets;
+        add_step<M, NW>(sums, fragments, input, pixels, offsets);
+        offsets = next;
+      }
+    }
+    if (stages == 1 && chunk + 1 < chunks) {
       __syncthreads();
+      stage_weights(chunk + 1, 0);
+      stage_chunk(chunk + 1, 0);
+      commit_copies();
     }
-    if (item + g.stages - 1 < items) {
-      if (!resident) stage_weights(ahead_chunk, 1, ahead_buffer);
-      stage_chunk(Tile(g, ahead_tile), ahead_chunk, ahead_buffer);
-      ahead_buffer = ahead_buffer + 1 == buffers ? 0 : ahead_buffer + 1;
-      if (++ahead_chunk == chunks) ahead_chunk = 0, ahead_tile++;
-    }
-    commit_copies();
-    if (item < 0) continue;
+    buffer = buffer + 1 == stages ? 0 : buffer + 1;
+  }
 
-    if (chunk == 0)
+  if (g.k_warps > 1) {
+    // What the others have, in the ring, which nobody reads any more.
+    const int across = g.filter_warps * g.pixel_warps, mine = warp - k_warp * across;
+    __syncthreads();
+    float4* parts = (float4*)ring;
+    if (k_warp > 0)
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < NW; i++)
+          parts[(((k_warp - 1) * across + mine) * M * NW + m * NW + i) * 32 + lane] =
+              make_float4(sums[m][i][0], sums[m][i][1], sums[m][i][2], sums[m][i][3]);
+    __syncthreads();
+    if (k_warp > 0) return;
+    for (int k = 0; k < g.k_warps - 1; k++)
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < NW; i++) {
+          const float4 part = parts[((k * across + mine) * M * NW + m * NW + i) * 32 + lane];
+          sums[m][i][0] += part.x, sums[m][i][1] += part.y, sums[m][i][2] += part.z, sums[m][i][3] += part.w;
+        }
+  }
+
+  int maps[M][2];
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
+  y += (size_t)n0 * g.out_image;
+  residual += (size_t)n0 * g.out_image;
+  const int out_w = min(g.columns, g.out_w - x0), first_8 = pixel_warp * NW;
+  place = Place(g, first_8);
+  auto is_pixel = [&](const Place& where, int number, int column) {
+    return number < g.tiles_8 && where.image < images && y0 + where.row < g.out_h && column < out_w;
+  };
+  auto map_at = [&](const Place& where, int column) {
+    return where.image * g.out_image + (y0 + where.row) * g.out_w + x0 + column;
+  };
+  // Two groups of 8 pixels at once where four pixels are aligned: a lane takes two pixels of one from its neighbour,
+  // which takes two of the other, so that 64 bytes of a filter are written together instead of 32.
+  constexpr int TWICE = NW / 2 * 2;
+  if (g.aligned == 4) {
+    const bool odd = lane & 1;
+#pragma unroll
+    for (int i = 0; i < TWICE; i += 2) {
+      Place other = place;
+      other.next(g);
+      const Place own = odd ? other : place;
+      place = other;
+      place.next(g);
+      const int column = own.group * 8 + (lane & 2) * 2, at = map_at(own, column);
+      const bool inside = is_pixel(own, first_8 + i + odd, column);
 #pragma unroll
       for (int m = 0; m < M; m++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-          const float first = g.has_bias && k_warp == 0 ? widened(bias[filters[m * 16 + j * 8]]) : 0.f;
-#pragma unroll
-          for (int i = 0; i < NW; i++) sums[m][i][2 * j] = sums[m][i][2 * j + 1] = first;
+          const float *one = &sums[m][i][2 * j], *two = &sums[m][i + 1][2 * j];
+          const float third = of_neighbour(odd ? one[0] : two[0]), fourth = of_neighbour(odd ? one[1] : two[1]);
+          float four[4] = {odd ? third : one[0], odd ? fourth : one[1], odd ? two[0] : third, odd ? two[1] : fourth};
+          if (inside) store<4>(g, four, residual + at + maps[m][j], y + at + maps[m][j]);
         }
-    const char* head = own + (resident ? chunk : buffer) * stride * 16;
-    const int begin = ((const int*)head)[filter_warp] + k_warp, end = ((const int*)head)[filter_warp + 1];
-    const char *step = head + g.first_step * 16 + begin * STEP, *input = ring + buffer * input_bytes;
-    if (begin < end) {
-      Offsets offsets = ((const Offsets*)(step + FRAGMENTS))[lane & 3];
-      for (int i = begin; i < end; i += g.k_warps) {
-        const uint4* fragments = (const uint4*)step + lane;
-        step += g.k_warps * STEP;
-        const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + FRAGMENTS))[lane & 3] : offsets;
-        add_step<M, NW, RUN>(sums, fragments, input, pixels, offsets);
-        offsets = next;
-      }
     }
-    buffer = buffer + 1 == buffers ? 0 : buffer + 1;
-    if (++chunk < chunks) continue;
-    chunk = 0;
-    if (g.k_warps > 1)
-      add_parts<M, NW>(g, sums, (float4*)(ring + buffers * input_bytes), k_warp, filter_warp * g.pixel_warps + pixel_warp);
-    if (k_warp == 0) write<M, NW>(g, sums, Tile(g, tile), filters, pixel_warp * NW, residual, y);
-    tile++;
+  }
+#pragma unroll
+  for (int i = 0; i < NW; i++) {
+    if (g.aligned == 4 && i < TWICE) continue;
+    const int column = place.group * 8 + (lane & 3) * 2, at = map_at(place, column);
+    if (is_pixel(place, first_8 + i, column))
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+          float(&two)[2] = *(float(*)[2]) & sums[m][i][2 * j];
+          if (g.aligned > 1)
+            store<2>(g, two, residual + at + maps[m][j], y + at + maps[m][j]);
+          else
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+              float one[1] = {two[k]};
+              if (column + k < out_w) store<1>(g, one, residual + at + maps[m][j] + k, y + at + maps[m][j] + k);
+            }
+        }
+    place.next(g);
   }
 }
 
-// A kernel for each number of 16 filters and of 8 pixels a warp, and of those in a run.
-#define CONVOLUTION(NAME, M, NW, RUN)                                                                            \
-  KERNEL(M, NW) NAME(const Element* x, const int4* weights, const Element* bias, const Element* residual,        \
-                     Element* y, int chunks, int stride, int resident FIELDS(PARAMETER)) {                       \
-    const Geometry g = {FIELDS(PASSED)};                                                                         \
-    convolution<M, NW, RUN>(g, chunks, stride, resident, x, weights, bias, residual, y);                         \
+// A kernel for each number of 16 filters and of 8 pixels a warp.
+#define CONVOLUTION(M, NW)                                                                                      \
+  KERNEL(M, NW) tvm_sparse_tensor_##M##_##NW(const Element* x, const int4* weights, const Element* bias,        \
+                                             const Element* residual, Element* y, int chunks,                  \
+                                             int stride FIELDS(PARAMETER)) {                                   \
+    const Geometry g = {FIELDS(PASSED)};                                                                        \
+    convolution<M, NW>(g, chunks, stride, x, weights, bias, residual, y);                                       \
   }
-#define BOTH(M, NW) \
-  CONVOLUTION(tvm_sparse_tensor_##M##_##NW, M, NW, false) CONVOLUTION(tvm_sparse_tensor_##M##_##NW##_run, M, NW, true)
-BOTH(1, 2) BOTH(1, 4) BOTH(1, 7) BOTH(1, 8)
-BOTH(2, 2) BOTH(2, 4) BOTH(2, 7) BOTH(2, 8)
-BOTH(4, 2) BOTH(4, 4) BOTH(4, 7)
+#define CONVOLUTIONS(M) CONVOLUTION(M, 1) CONVOLUTION(M, 2) CONVOLUTION(M, 4) CONVOLUTION(M, 7) CONVOLUTION(M, 8)
+CONVOLUTIONS(1)
+CONVOLUTIONS(2)
+CONVOLUTION(4, 1) CONVOLUTION(4, 2) CONVOLUTION(4, 4) CONVOLUTION(4, 7)

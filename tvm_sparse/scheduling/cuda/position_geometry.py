@@ -22,8 +22,6 @@ class Geometry(NamedTuple):
     k_tiles_m: int
     group_tiles: int
     group_tiles_m: int
-    turns: int
-    tiles: int
     tiles_x: int
     tiles_x_m: int
     tiles_y: int
@@ -36,7 +34,6 @@ class Geometry(NamedTuple):
     image_8_m: int
     row_8: int
     row_8_m: int
-    same_row: int
     batch: int
     out_h: int
     out_w: int
@@ -96,8 +93,6 @@ def geometry(tiling: PositionTiling) -> Geometry:
         stages=tiling.stages,
         **divisor("k_tiles", tiling.k_tiles),
         **divisor("group_tiles", tiling.k_tiles // spec.groups),
-        turns=tiling.turns,
-        tiles=tiling.pixel_tiles,
         **divisor("tiles_x", tiles_x),
         **divisor("tiles_y", tiles_y),
         images=tiling.images,
@@ -106,14 +101,13 @@ def geometry(tiling: PositionTiling) -> Geometry:
         tiles_8=tiling.tiles_8,
         **divisor("image_8", tiling.rows * tiling.row_8),
         **divisor("row_8", tiling.row_8),
-        same_row=int(tiling.is_same_row),
         batch=spec.n,
         out_h=out_h,
         out_w=out_w,
         out_map=out_h * out_w,
         out_image=spec.k * out_h * out_w,
-        # Two pixels are written at once where each row begins at an even element.
-        aligned=int(out_w % 2 == 0),
+        # Where each row begins at a multiple of so many elements, as many are written at once.
+        aligned=next(each for each in (4, 2, 1) if out_w % each == 0),
         in_h=in_h,
         in_w=in_w,
         channel=in_h * in_w,

@@ -1,6 +1,5 @@
 """The weights of filters that share their positions, as tensor cores read them, and where each position is found."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.conv.tf32_parts import cut_parts
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
-from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, PARTS, PIXELS, QUAD, PositionTiling
+from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, PIXELS, QUAD, PositionTiling
 
 
 def packed(weight: np.ndarray, tiling: PositionTiling) -> np.ndarray:
@@ -52,7 +50,7 @@ class _Chunk:
         header = np.zeros(tiling.first_step * 4, np.int32)
         header[1 : tiling.first_channel - 1] = np.cumsum([len(each) for each in steps])
         header[tiling.first_channel - 1] = channels.size
-        header[tiling.first_channel : tiling.first_channel + channels.size] = channels * math.prod(tiling.in_size)
+        header[tiling.first_channel : tiling.first_channel + channels.size] = channels
         header[tiling.filters_at : tiling.filters_at + tiling.filters] = tile.ravel()
         return cls(header, np.concatenate(steps))
 
@@ -81,7 +79,7 @@ def _steps(weight: np.ndarray, tiling: PositionTiling) -> np.ndarray:
 
 
 def _fragments(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Weights (filters, k-steps, reads, 4) as a warp's registers of A, int32 (k-steps, filters / 16, parts, 32, 4).
+    """Weights (filters, k-steps, reads, 4) as a warp's registers of A, int32 (k-steps, filters / 16, 32, 4).
 
     PTX ISA, "Matrix fragments for mma.m16n8k8" and "m16n8k16": register j of lane l has row ``l / 4 + 8 * (j % 2)``,
     and of column ``l % 4`` read ``j / 2``; in half precision two reads, ``2 * (j / 2)`` and the next.
@@ -92,9 +90,7 @@ def _fragments(values: np.ndarray, dtype: str) -> np.ndarray:
     # (k-step, m, l / 4, l % 4, j / 2, j % 2, half)
     registers = split.transpose(3, 0, 2, 6, 4, 1, 5)
     stored = np.ascontiguousarray(registers, dtype=np.dtype(dtype))
-    parts = cut_parts(stored) if PARTS[dtype] == 2 else (stored,)
-    # (k-step, m, part, 32, 4)
-    return np.stack([each.view(np.int32).reshape(steps, filters // FILTERS, WARP, 4) for each in parts], axis=2)
+    return stored.view(np.int32).reshape(steps, filters // FILTERS, WARP, 4)
 
 
 def without_conflicts(offsets: np.ndarray, element_bytes: int, stride_w: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The space of the kernels of shared positions (codegen/cuda/sparse_tensor.cu): how a convolution may be cut."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -21,9 +21,9 @@ from tvm_sparse.scheduling.cuda.position_packing import checked_shared_bytes, pa
 from tvm_sparse.scheduling.cuda.position_tiling import (
     FILTERS,
     LIBRARIES,
+    MAX_STAGES,
     MAX_WARPS,
     N_TILES,
-    STAGES,
     WARP,
     PositionTiling,
 )
@@ -34,11 +34,8 @@ from tvm_sparse.target.gpu import GpuInfo
 
 FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)
 CHANNELS = (4, 8, 16, 32, 64, 128, 256)
-TURNS = (1, 2, 4, 8, 16)
 # Decisions that a search begins with.
 STARTS = 24
-# Cuts whose turns and stages are looked at.
-MOST_CUTS = 100
 # Blocks of a grid at most.
 MAX_GRID = 2**31 - 1
 
@@ -69,8 +66,7 @@ class PositionSpace(WrittenSpace):
             "pixel_warps": list(PIXEL_WARPS),
             "k_warps": list(K_WARPS),
             "channels": [each for each in CHANNELS if each < 2 * channels] or [CHANNELS[0]],
-            "stages": list(STAGES),
-            "turns": list(TURNS),
+            "stages": list(range(1, MAX_STAGES + 1)),
         }
 
     @cached_property
@@ -79,38 +75,28 @@ class PositionSpace(WrittenSpace):
 
     @cached_property
     def ranked(self) -> list[tuple[float, PositionTiling]]:
-        """Tilings that can be made, by their estimated time in microseconds: all turns of the best cuts."""
-        cuts = self._by_time(self._cuts())[:MOST_CUTS]
-        return self._by_time(each for _, cut in cuts for each in self._turns(cut))
-
-    def _by_time(self, tilings: Iterable[PositionTiling]) -> list[tuple[float, PositionTiling]]:
-        found = [(self.estimated_us(each), each) for each in tilings if not self._obstacle(each)]
+        """Tilings that can be made, by their estimated time in microseconds."""
+        found = [(self.estimated_us(each), each) for each in self._tilings() if not self._obstacle(each)]
         return sorted(found, key=lambda each: each[0])
 
-    def _cuts(self) -> Iterator[PositionTiling]:
-        *cuts, channels, _, _ = self._candidates.values()
+    def _tilings(self) -> Iterator[PositionTiling]:
+        *cuts, channels, stages = self._candidates.values()
         for m_tiles, n_tiles, *warps in product(*cuts):
             filter_warps, pixel_warps, k_warps = warps
             if not 2 <= math.prod(warps) <= MAX_WARPS:
                 continue
-            first = PositionTiling(
-                self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], STAGES[0], TURNS[0]
-            )
+            first = PositionTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
             if first.obstacle:
                 continue
             live = self.positions.live_channels(first.filters)
             for some in channels:
-                # More room than is needed is worse in every way.
-                if some > CHANNELS[0] and live <= some // 2:
+                chunks = math.ceil(live / some)
+                # More room than is needed, or one buffer for several chunks, is worse in every way.
+                if some > CHANNELS[0] and chunks == 1 and math.ceil(live / (some // 2)) == 1:
                     break
-                yield replace(first, channels=some)
-
-    def _turns(self, cut: PositionTiling) -> Iterator[PositionTiling]:
-        # More turns than leave each multiprocessor a block make some idle.
-        most, chunks = max(1, cut.blocks // self.gpu.multiprocessors), self.positions.chunks(cut)
-        for stages, turns in product(STAGES, TURNS):
-            if turns <= most and stages - 1 <= chunks * turns:
-                yield replace(cut, stages=stages, turns=turns)
+                for each in stages:
+                    if (each == 1) == (chunks == 1):
+                        yield replace(first, channels=some, stages=each)
 
     def _obstacle(self, tiling: PositionTiling) -> str:
         if tiling.obstacle:
@@ -172,8 +158,10 @@ class PositionSpace(WrittenSpace):
         chunks = tirx.floordiv(rows, tiling.k_tiles)
 
         def numbers(stride: tirx.Var) -> list[Any]:
-            launch = [tiling.blocks, 1, 1, WARP * tiling.warps, 1, tiling.shared_bytes(chunks, stride)]
-            return [chunks, stride, tiling.is_resident(chunks, stride), *geometry(tiling), *launch]
+            buffers = tirx.min(chunks, tiling.stages) * (16 * stride + tiling.element_bytes * tiling.input_elements)
+            shared_bytes = tirx.max(buffers, tiling.sums_bytes)
+            grid = (tiling.blocks, 1, 1)
+            return [chunks, stride, *geometry(tiling), *grid, WARP * tiling.warps, 1, shared_bytes]
 
         library = LIBRARIES[self.spec.dtype]
         return library_call(self.spec, library, tiling.kernel, rows, numbers)

@@ -1,12 +1,8 @@
 """How a convolution of shared positions (codegen/cuda/sparse_tensor.cu) is cut, staged and addressed."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
-
-from tvm import tirx
 
 from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
@@ -18,13 +14,9 @@ FILTERS, PIXELS = 16, 8
 # Positions that a warp reads at once, each of so many pixels; how many such reads a k-step takes.
 QUAD = 4
 QUADS = {FLOAT32: 2, FLOAT16: 4}
-# Numbers that stand for a weight: TF32's high and low part.
-PARTS = {FLOAT32: 2, FLOAT16: 1}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
-N_TILES = {1: (2, 4, 7, 8), 2: (2, 4, 7, 8), 4: (2, 4, 7)}
-MAX_WARPS, STAGES = 8, (2, 3)
-# Weights of up to so many bytes a block stay in shared memory for all its tiles.
-RESIDENT_BYTES = 64 << 10
+N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
+MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
 # The library of kernels for each type of tensors.
 LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half"}
@@ -35,9 +27,8 @@ class PositionTiling:
     """How a convolution is cut: a warp has 16 * `m_tiles` filters of 8 * `n_tiles` pixels, which share their positions.
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
-    small, and `k_warps` warps for each, which divide the positions. It computes `turns` such tiles one after the other.
-    `channels` input channels come at a time, through a ring of `stages` buffers. A 1x1 convolution without stride and
-    padding has one row, of all pixels of a map.
+    small, and `k_warps` warps for each, which divide the positions. `channels` input channels come at a time, through a
+    ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
     """
 
     spec: ConvSpec
@@ -48,7 +39,6 @@ class PositionTiling:
     k_warps: int
     channels: int
     stages: int
-    turns: int
 
     @cached_property
     def obstacle(self) -> str:
@@ -91,7 +81,7 @@ class PositionTiling:
     @property
     def step_units(self) -> int:
         """16-byte units of a k-step among the weights."""
-        return self.m_tiles * PARTS[self.spec.dtype] * WARP + self.quads
+        return self.m_tiles * WARP + self.quads
 
     @cached_property
     def is_pointwise(self) -> bool:
@@ -146,19 +136,6 @@ class PositionTiling:
         return self.images * self.rows * self.row_8
 
     @property
-    def is_same_row(self) -> bool:
-        """Whether all pixels of a warp are of one row."""
-        return self.row_8 % self.n_tiles == 0
-
-    @cached_property
-    def is_run(self) -> bool:
-        """Whether a warp's groups of 8 pixels lie behind each other in shared memory, across rows or not."""
-        if not self.is_pointwise and self.spec.stride[1] > 1:
-            return False
-        whole_rows = self.pixel_row == self.row_8 * PIXELS and self.rows * self.row_8 % self.n_tiles == 0
-        return self.is_same_row or whole_rows
-
-    @property
     def columns(self) -> int:
         """Pixels of a tile's row."""
         return self.row_8 * PIXELS if self.is_pointwise else self.spec.out_w
@@ -175,14 +152,10 @@ class PositionTiling:
         return self.spec.k // self.filters
 
     @property
-    def pixel_tiles(self) -> int:
-        """Tiles of pixels."""
-        return math.prod(self.tiles)
-
-    @property
     def blocks(self) -> int:
         """Thread blocks."""
-        return self.k_tiles * -(-self.pixel_tiles // self.turns)
+        images, down, beside = self.tiles
+        return self.k_tiles * images * down * beside
 
     @cached_property
     def vector(self) -> int:
@@ -250,8 +223,6 @@ class PositionTiling:
         taps = max(self.offset(r, s) for r, s in product(range(spec.r), range(spec.s)))
         pixel = (self.images - 1) * self.image_pitch + (self.rows - 1) * self.pixel_row
         beside = (self.row_8 * PIXELS - 1) * (1 if self.is_pointwise else spec.stride[1])
-        # In a run warps read on where a tile has no pixels for them.
-        beside += (self._groups - self.tiles_8) * PIXELS if self.is_run else 0
         farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 1, self.channel_pitch)
         unit = COPY_BYTES // self.element_bytes
         return -(-farthest // unit) * unit
@@ -271,18 +242,14 @@ class PositionTiling:
         """Where a chunk's k-steps begin, in 16 bytes."""
         return -(-(self.filters_at + self.filters) // 4)
 
-    def shared_bytes(self, chunks: Any, stride: Any) -> Any:
-        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units, numbers or expressions."""
-        least = min if isinstance(chunks, int) else tirx.min
-        buffers = least(self.stages, chunks * self.turns)
-        resident = self.is_resident(chunks, stride)
-        weights = 16 * stride * (resident * chunks + (1 - resident) * buffers)
-        return weights + buffers * self.element_bytes * self.input_elements + self.sums_bytes
+    def shared_bytes(self, chunks: int, stride: int) -> int:
+        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units."""
+        buffers = min(self.stages, chunks) * self.buffer_bytes(stride)
+        return max(buffers, self.sums_bytes)
 
-    def is_resident(self, chunks: Any, stride: Any) -> Any:
-        """1 where all of a block's weights stay in shared memory, else 0; numbers or expressions."""
-        fits = chunks * stride * 16 <= RESIDENT_BYTES
-        return int(fits) if isinstance(fits, bool) else fits.astype("int32")
+    def buffer_bytes(self, stride: int) -> int:
+        """Shared memory of a chunk whose weights are `stride` 16-byte units."""
+        return 16 * stride + self.element_bytes * self.input_elements
 
     @property
     def sums_bytes(self) -> int:
@@ -293,9 +260,9 @@ class PositionTiling:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return kernel_name(self.m_tiles, self.n_tiles, self.is_run)
+        return kernel_name(self.m_tiles, self.n_tiles)
 
 
-def kernel_name(m_tiles: int, n_tiles: int, is_run: bool) -> str:
-    """The kernel for so many tiles of filters and of pixels a warp, which lie behind each other in a run."""
-    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}{'_run' if is_run else ''}"
+def kernel_name(m_tiles: int, n_tiles: int) -> str:
+    """The kernel for so many tiles of filters and of pixels a warp."""
+    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}"

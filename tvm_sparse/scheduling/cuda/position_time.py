@@ -18,10 +18,10 @@ PRODUCT_CYCLES, ISSUE_CYCLES = 1.8, 0.5
 # Bytes a cycle that a multiprocessor takes from the level-2 cache.
 L2_BYTES = 40.0
 # Instructions: a copy to shared memory, a pair of pixels of 16 filters that is written, and a warp's others.
-COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 14, 14, 250, 80
-# Cycles: of a launch's first instructions, of a tile's stores, of a chunk from its first copy to its first product, and
+COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 28, 250, 80
+# Cycles: of a launch's first instructions and its last stores, of a chunk from its first copy to its first product, and
 # of a k-step beside its products.
-LAUNCH_CYCLES, TILE_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 1500.0, 600.0, 1500.0, 120.0
+LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 2000.0, 1500.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -107,20 +107,20 @@ def _resident(tiling: PositionTiling, shared_bytes: int) -> int:
 
 def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Cycles of a multiprocessor for a block, if it never waits."""
-    spec, size, turns = tiling.spec, tiling.element_bytes, tiling.turns
-    m, n, chunks, stride = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling), positions.stride(tiling)
+    spec, size = tiling.spec, tiling.element_bytes
+    m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
     products = m * n * (3 if size == 4 else 1)
-    warp_steps = turns * positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
+    warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = n * tiling.quads * 1.4 + 4 * m + 2
-    issued = products + n * tiling.quads * ((1.5 if size == 2 else 3) + (not tiling.is_run)) + 2 * m + 12
+    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (17 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
-    copied = turns * live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
-    weights = chunks * stride * (1 if tiling.is_resident(chunks, stride) else turns)
-    copies = copied / tiling.vector + weights
-    stores = turns * tiling.warps / tiling.k_warps * m * n * STORE_ISSUED
-    others = copies / WARP * COPY_ISSUED + tiling.warps * (WARP_ISSUED + turns * chunks * CHUNK_ISSUED) + stores
-    written = turns * tiling.filters * tiling.images * tiling.rows * tiling.columns * size * (1 + spec.residual)
+    copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
+    weights = chunks * positions.stride(tiling) * 16
+    copies = copied / tiling.vector + weights / 16
+    stores = tiling.warps / tiling.k_warps * m * n * STORE_ISSUED
+    others = copies / WARP * COPY_ISSUED + tiling.warps * (WARP_ISSUED + chunks * CHUNK_ISSUED) + stores
+    written = tiling.filters * tiling.images * tiling.rows * tiling.columns * size * (2 if spec.residual else 1)
     dram = gpu.dram_bytes_s * 0.85 / gpu.multiprocessors / gpu.clock_hz
     # The input comes from memory once, for all tiles of filters.
     moved = (written + copied * size / tiling.k_tiles) / dram
@@ -132,6 +132,6 @@ def _waiting_cycles(tiling: PositionTiling, positions: Positions) -> float:
     """Cycles from a block's beginning to its end, if others never hold it up."""
     products = tiling.m_tiles * tiling.n_tiles * (3 if tiling.element_bytes == 4 else 1)
     steps = positions.steps(tiling) / tiling.k_warps * (STEP_CYCLES + products * 8)
-    # Copies run ahead by the other buffers.
-    items = max(steps, positions.chunks(tiling) * CHUNK_CYCLES / (tiling.stages - 1))
-    return LAUNCH_CYCLES + CHUNK_CYCLES + tiling.turns * (items + TILE_CYCLES)
+    chunks = positions.chunks(tiling)
+    exposed = CHUNK_CYCLES if tiling.stages == 1 else CHUNK_CYCLES / tiling.stages
+    return LAUNCH_CYCLES + CHUNK_CYCLES + (chunks - 1) * exposed + steps
