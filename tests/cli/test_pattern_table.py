@@ -82,4 +82,20 @@ def test_the_tables(capsys):
     show_patterns(pattern_document([layer()], 0.9, TARGET), Console(width=200))
     text = capsys.readouterr().out
     assert "share of 0.9 zeros" in text and "slice64cr+vector8" in text
-    assert "What kernels gain that skip whole vectors" in text
+    assert "all layers, us" in text and "all dense: " in text
+
+
+@pytest.mark.parametrize(
+    ("target", "spec", "gains"),
+    [
+        ("llvm", SPEC, "vector16"),
+        ({"kind": "cuda", "arch": "sm_90"}, ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1)), "slice64c"),
+    ],
+)
+def test_patterns_that_kernels_make_use_of_take_less_time(target, spec, gains):
+    found = pattern_document([layer(spec), layer(ConvSpec(1, 3, 8, 8, 24, 3, 3), "few")], 0.9, resolve_target(target))
+    times, few = (row["times_us"] for row in found["layers"])
+    assert times[gains] < 0.9 * times["unstructured"] and "vector64" not in few
+    assert times["filters"] == times["unstructured"] == pytest.approx(found["layers"][0]["time_us"])
+    by_name = {each["pattern"]: each for each in found["patterns"]}
+    assert by_name["vector64"]["time_us"] == times["vector64"] + found["layers"][1]["dense_time_us"]

@@ -1,9 +1,9 @@
 """What a model would keep and weigh if it were pruned to each pattern, and how long its layers would take.
 
-Kept magnitudes and bytes are exact. Times are estimates, and know how many zeros there are, not where.
+Kept magnitudes and bytes are exact. Times are estimates; those of a pattern are of kernels that make use of it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def pattern_document(layers: Sequence[ConvLayer], amount: float, target: Target)
 
     ``kept`` is the share of the sum of magnitudes that is left, ``bytes`` are those of the packed weight. Both are None
     where the pattern does not divide the layer's channels, or a layer has too few units of it. Times are microseconds,
-    dense and with so many zeros.
+    dense, with so many zeros anywhere, and by pattern; of all layers those that a pattern does not fit are dense.
     """
     names = (*PATTERNS, "2:4") if amount == TWO_FOUR else PATTERNS
     rows = []
@@ -49,9 +49,15 @@ def pattern_document(layers: Sequence[ConvLayer], amount: float, target: Target)
                 "dense_bytes": layer.weight.nbytes,
                 "kept": {name: each[0] if each else None for name, each in found.items()},
                 "bytes": {name: each[1] if each else None for name, each in found.items()},
+                "times_us": {name: _time_us(layer, name, 1 - amount, target) for name in names if found[name]},
             }
         )
     return {"amount": amount, "layers": rows, "patterns": [_total(name, rows) for name in names]}
+
+
+def _time_us(layer: ConvLayer, name: str, density: float, target: Target) -> float:
+    fitted = Structure.named(name).fitted(layer.spec.k // layer.spec.groups)
+    return layer_times.estimated_us(layer.spec, target, fitted, density)
 
 
 def _kept_and_bytes(layer: ConvLayer, name: str, amount: float) -> tuple[float, int] | None:
@@ -70,8 +76,8 @@ def _kept_and_bytes(layer: ConvLayer, name: str, amount: float) -> tuple[float, 
     return kept, packed_bytes(mask, fitted, spec.groups)
 
 
-def _total(name: str, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Of all layers that the pattern fits: the mean of what they keep, and bytes beside dense."""
+def _total(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of all layers that it fits the mean of what they keep, and bytes beside dense; of all the time."""
     fitting = [row for row in rows if row["kept"][name] is not None]
     dense_bytes = sum(row["dense_bytes"] for row in fitting)
     return {
@@ -80,6 +86,7 @@ def _total(name: str, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "kept": sum(row["kept"][name] for row in fitting) / len(fitting) if fitting else None,
         "bytes": sum(row["bytes"][name] for row in fitting),
         "dense_bytes": dense_bytes,
+        "time_us": sum(row["times_us"].get(name, row["dense_time_us"]) for row in rows),
     }
 
 
@@ -101,6 +108,7 @@ def show_patterns(document: dict[str, Any], console: Console) -> None:
             "kept": None if each["kept"] is None else f"{each['kept']:.1%}",
             "megabytes": each["bytes"] / 1e6,
             "dense": each["dense_bytes"] / 1e6,
+            "time_us": each["time_us"],
         }
         for each in document["patterns"]
     ]
@@ -110,13 +118,14 @@ def show_patterns(document: dict[str, Any], console: Console) -> None:
         "kept": "kept, mean",
         "megabytes": "weights MB",
         "dense": "dense MB",
+        "time_us": "all layers, us",
     }
     console.print()
     console.print(tables.table("All layers", totals, headings))
-    dense_us, sparse_us = (sum(row[key] for row in document["layers"]) for key in ("dense_time_us", "time_us"))
+    dense_us = sum(row["dense_time_us"] for row in document["layers"])
     console.print(
         Text(
-            f"Estimated for {amount} zeros at any places: {sparse_us:.4g} us instead of {dense_us:.4g}. "
-            "What kernels gain that skip whole vectors or slices is not in it: measure these."
+            f"Times are estimates, of a layer that a pattern does not fit the dense one; all dense: {dense_us:.4g} us. "
+            "Measure what you choose: tvm-sparse optimize."
         )
     )

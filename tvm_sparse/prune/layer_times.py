@@ -7,7 +7,7 @@ there are and whether filters share them, on a CPU in vectors; of anything else 
 gains.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,13 +19,16 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules import slice_cuda, spaces_of, vector_cuda
 from tvm_sparse.target.gpu import gpu_info
 
 # Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.
 CPU_BYTES_S = 40e9
 # Where GPU spaces are asked, which takes seconds; between these and beyond, an estimate is a straight line.
 DENSITIES = (0.02, 0.1, 0.3)
+
+# Schedules for GPUs that make use of where zeros are.
+PATTERN_SCHEDULES = (slice_cuda.NAME, vector_cuda.NAME)
 
 # Microseconds of a layer at a density.
 TimeOf = Callable[[float], float]
@@ -38,7 +41,19 @@ def estimated(spec: ConvSpec, target: Target, structure: Structure | None = None
     """
     if target.kind.name == "cuda":
         return _gpu_time(spec, str(target), "unstructured" if structure is None else structure.name)
-    return _cpu_time(spec, target, 1 if structure is None or structure.is_permuted else structure.vector)
+    return _cpu_time(spec, target, _side_by_side(structure))
+
+
+def estimated_us(spec: ConvSpec, target: Target, structure: Structure, density: float) -> float:
+    """The estimated time at one density, with zeros of `structure`: no more than with as many anywhere."""
+    anywhere_us = estimated(spec, target)(density)
+    if target.kind.name != "cuda":
+        return min(anywhere_us, _cpu_time(spec, target, _side_by_side(structure))(density))
+    return min([anywhere_us, *_sparse_us(spec, density, target, structure.name, PATTERN_SCHEDULES)])
+
+
+def _side_by_side(structure: Structure | None) -> int:
+    return 1 if structure is None or structure.is_permuted else structure.vector
 
 
 def bytes_a_us(target: Target) -> float:
@@ -91,9 +106,11 @@ def _gpu_time(spec: ConvSpec, target_text: str, structure: str) -> TimeOf:
     return lambda density: min(dense_us, sparse(density))
 
 
-def _sparse_us(spec: ConvSpec, density: float, target: Target, structure: str) -> list[float]:
-    """Estimates of the spaces for random zeros, or such as a structure has."""
+def _sparse_us(
+    spec: ConvSpec, density: float, target: Target, structure: str, schedules: Sequence[str] = GPU_SCHEDULES
+) -> list[float]:
+    """Estimates of the spaces of some schedules for random zeros, or such as a structure has."""
     size = int(np.prod(spec.weight_shape))
     zeros = SparsityPattern(size, max(1, round(density * size)), structure, 0, 0, "", "")
-    found, _ = spaces_of(spec, zeros, target, GPU_SCHEDULES)
+    found, _ = spaces_of(spec, zeros, target, list(schedules))
     return [time_us for space in found for time_us in space.starts_us if time_us is not None]
