@@ -16,7 +16,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.position_space import PositionSpace
-from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, LIBRARIES
+from tvm_sparse.scheduling.cuda.position_tiling import FILTERS
 from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS, SLICE
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -31,8 +31,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        The filters of a group are no multiple of 16, tensors are bfloat16, the GPU is older than compute capability
-        9.0, a single pixel has to be computed, or no tile of the input and its weights fits shared memory.
+        The filters of a group are no multiple of 16, the GPU is older than compute capability 9.0, a single pixel has
+        to be computed, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
@@ -52,8 +52,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
-    if spec.dtype not in LIBRARIES:
-        return f"its tensors are {spec.dtype}, and only {', '.join(LIBRARIES)} are served"
     if not gpu.has_dependent_launch:
         return f"{gpu.name} has no dependent launches, which compute capability 9.0 brought"
     if spec.k // spec.groups % FILTERS:

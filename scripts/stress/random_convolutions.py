@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded, stored
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
@@ -154,9 +154,9 @@ def random_vector_case(choose: Choose) -> Case:
 
 
 def random_slice_case(choose: Choose) -> Case:
-    """A case whose filters share their zeros, or have none: vectors, side by side or not, or slices; in either type."""
+    """A case whose filters share their zeros, or have none: vectors, side by side or not, or slices; in all types."""
     spec, length = random_spec(choose), choose((16, 32, 64))
-    spec = replace(spec, k=spec.groups * length * choose((1, 2)), dtype=choose((FLOAT32, FLOAT16)))
+    spec = replace(spec, k=spec.groups * length * choose((1, 2)), dtype=choose((FLOAT32, FLOAT16, BFLOAT16)))
     seed, integers = choose(range(2**16)), choose((True, False))
     kind = choose(("vectors", "slices", "permuted", "dense", "unstructured"))
     weight = random_weight(spec, 1.0, "unstructured", seed, integers)

@@ -13,7 +13,6 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 from data_emulator import PRIMITIVES
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.conv.dtypes import FLOAT16
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
 from tvm_sparse.scheduling.cuda.position_geometry import geometry
 from tvm_sparse.scheduling.cuda.position_tiling import LIBRARIES, N_TILES, PositionTiling
@@ -40,12 +39,16 @@ static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &valu
 static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
 static unsigned held[{MAX_THREADS}][6];
 #ifdef TVM_SPARSE_HALF
+#ifdef TVM_SPARSE_BFLOAT16
+typedef nv_bfloat16 Element;
+#else
 typedef half Element;
+#endif
 static float widened(Element value) {{ return value; }}
-static Element narrowed(float value) {{ return half(value); }}
+static Element narrowed(float value) {{ return Element(value); }}
 static float part(unsigned bits, int which) {{
   unsigned short own = bits >> (16 * which);
-  half value;
+  Element value;
   memcpy(&value, &own, 2);
   return value;
 }}
@@ -115,7 +118,7 @@ def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
     path = folder / f"{name}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
-    defined = "#define TVM_SPARSE_HALF\n" if dtype == FLOAT16 else ""
+    defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
     path.write_text(PRELUDE + PRIMITIVES + defined + MULTIPLY + kernel_library.source(name) + launch)
     library = path.with_suffix(".so")
     flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]

@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda.dependent_launch import LAUNCHED_EARLY, LAUNCHED_WITH_SHARED
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
-from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, position_geometry, position_tiling
 
@@ -30,10 +30,10 @@ def library_names(module: tvm.IRModule) -> list[str]:
 
 
 class _Library(NamedTuple):
-    """A library: its file, what is defined for it, its kernels, and how many integers each takes behind its tensors."""
+    """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors."""
 
     file: str
-    defined: str
+    defined: tuple[str, ...]
     kernels: list[str]
     integers: int
 
@@ -41,7 +41,7 @@ class _Library(NamedTuple):
 def _libraries() -> dict[str, _Library]:
     """Every library by its name."""
     found = {}
-    for name, defined in ((data_tiling.SINGLE_LIBRARY, ""), (data_tiling.VECTOR_LIBRARY, "TVM_SPARSE_VECTORS")):
+    for name, defined in ((data_tiling.SINGLE_LIBRARY, ()), (data_tiling.VECTOR_LIBRARY, ("TVM_SPARSE_VECTORS",))):
         kernels = [
             data_tiling.kernel_name(shared, pixels + 1, step)
             for shared, most in data_tiling.MAX_LANE_PIXELS.items()
@@ -50,10 +50,12 @@ def _libraries() -> dict[str, _Library]:
             if data_tiling.library_of(shared) == name
         ]
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
-    for dtype, defined in ((FLOAT32, ""), (FLOAT16, "TVM_SPARSE_HALF")):
+    half = ("TVM_SPARSE_HALF",)
+    types: dict[str, tuple[str, ...]] = {FLOAT32: (), FLOAT16: half, BFLOAT16: (*half, "TVM_SPARSE_BFLOAT16")}
+    for dtype, names in types.items():
         kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
         integers = 2 + len(position_geometry.Geometry._fields)
-        found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", defined, kernels, integers)
+        found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", names, kernels, integers)
     return found
 
 
@@ -63,7 +65,7 @@ LIBRARIES = _libraries()
 def source(name: str) -> str:
     """The CUDA source of a library."""
     library = LIBRARIES[name]
-    defined = f"#define {library.defined}\n" if library.defined else ""
+    defined = "".join(f"#define {each}\n" for each in library.defined)
     folder = Path(__file__).parent
     return defined + "".join((folder / each).read_text() for each in ("data_primitives.cuh", library.file))
 

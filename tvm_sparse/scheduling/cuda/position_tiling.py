@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.data_tiling import WARP, is_pointwise
@@ -13,13 +13,13 @@ from tvm_sparse.scheduling.cuda.data_tiling import WARP, is_pointwise
 FILTERS, PIXELS = 16, 8
 # Positions that a warp reads at once, each of so many pixels; how many such reads a k-step takes.
 QUAD = 4
-QUADS = {FLOAT32: 2, FLOAT16: 4}
+QUADS = {FLOAT32: 2, FLOAT16: 4, BFLOAT16: 4}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
 N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
 MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
 # The library of kernels for each type of tensors.
-LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half"}
+LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half", BFLOAT16: "sparse_tensor_bfloat16"}
 
 
 @dataclass(frozen=True)
