@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data_space import DataSpace, why_not_served
+from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
 
@@ -34,10 +35,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
-    space = DataSpace(NAME, spec, pattern, gpu)
-    if not space.ranked:
-        raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
-    return [space]
+    return list[Space](offered([DataSpace(NAME, spec, pattern, gpu)], gpu))
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

@@ -17,6 +17,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.position_space import PositionSpace
 from tvm_sparse.scheduling.cuda.position_tiling import FILTERS
+from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS, SLICE
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -37,10 +38,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
-    space = PositionSpace(NAME, spec, pattern, gpu)
-    if not space.ranked:
-        raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
-    return [space]
+    return list[Space](offered([PositionSpace(NAME, spec, pattern, gpu)], gpu))
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

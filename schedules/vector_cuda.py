@@ -11,6 +11,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data_space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS
+from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
 
@@ -36,10 +37,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if not found:
         served = f"filters that share their zeros in vectors of {SHARED[0]} or more"
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {served}")
-    ranked = sorted((each for each in found if each.ranked), key=lambda each: each.ranked[0][0])
-    if not ranked:
-        raise NotApplicable(f"no tile of its input and weights fits {gpu.block_shared_bytes} bytes of shared memory")
-    return list[Space](ranked)
+    return list[Space](offered(found, gpu))
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

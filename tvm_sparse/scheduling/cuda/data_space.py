@@ -8,26 +8,21 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_packing import packed
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, is_pointwise, library_of
 from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.space import Choose, Decisions, OneOf, WrittenSpace, sampled
+from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
 # Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
 ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
 COLUMNS = (8, 16, 32, 64, 128)
-# Decisions that a search begins with.
-STARTS = 24
 # Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
 CLUSTER_SHARE = 120 / 132
 # Blocks of a grid along its second and third axis at most.
@@ -43,22 +38,15 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     return ""
 
 
-class DataSpace(WrittenSpace):
+class DataSpace(TilingSpace[Tiling]):
     """The space of all tilings in which a warp takes `shared` filters at a time, which have the same non-zeros."""
 
-    has_features = True
-
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, shared: int = 1):
-        super().__init__(name, f"filters{shared}" if shared > 1 else "", conv2d(spec), fold=False)
-        self.spec, self.pattern, self.gpu, self.shared = spec, pattern, gpu, shared
-
-    def apply(self, sch: Schedule, choose: Choose) -> None:
-        default = self.ranked[0][1] if choose.given is None else None
-        for name, values in self._candidates.items():
-            self.decide(sch, choose, name, values, getattr(default, name) if default is not None else values[0])
+        super().__init__(name, f"filters{shared}" if shared > 1 else "", spec, gpu)
+        self.pattern, self.shared = pattern, shared
 
     @cached_property
-    def _candidates(self) -> dict[str, list[Any]]:
+    def candidates(self) -> dict[str, list[Any]]:
         """Decisions and their values."""
         spec = self.spec
         if is_pointwise(spec):
@@ -79,19 +67,9 @@ class DataSpace(WrittenSpace):
             "staging": sorted(stagings if is_pointwise(spec) else stagings[1:]),
         }
 
-    @cached_property
-    def choices(self) -> dict[str, Any]:
-        return {name: OneOf(tuple(sorted(values))) for name, values in self._candidates.items()}
-
-    @cached_property
-    def ranked(self) -> list[tuple[float, Tiling]]:
-        """Tilings that can be made, by their estimated time in microseconds."""
-        found = [(self.estimated_us(each), each) for each in self._tilings() if not self._obstacle(each)]
-        return sorted(found, key=lambda each: each[0])
-
-    def _tilings(self) -> Iterator[Tiling]:
+    def tilings(self) -> Iterator[Tiling]:
         fewest = min(self.gpu.multiprocessors // 3, self._most_blocks)
-        for filters, rows, columns, parts, pixel_groups, warps, staging in product(*self._candidates.values()):
+        for filters, rows, columns, parts, pixel_groups, warps, staging in product(*self.candidates.values()):
             if filters // self.shared * pixel_groups < warps or warps % pixel_groups or filters % parts:
                 continue
             tiling = Tiling(self.spec, filters, rows, columns, parts, pixel_groups, warps, staging, self.shared)
@@ -105,13 +83,12 @@ class DataSpace(WrittenSpace):
         spec = self.spec
         return spec.n * max(1, spec.out_h * spec.out_w // WARP) * max(1, spec.k // 4)
 
-    def _obstacle(self, tiling: Tiling) -> str:
+    def obstacle(self, tiling: Tiling) -> str:
         if tiling.obstacle:
             return tiling.obstacle
         if max(tiling.grid[1:]) > MAX_GRID:
             return f"{max(tiling.grid[1:])} thread blocks along an axis, at most {MAX_GRID}"
-        needed, limit = tiling.shared_bytes(self._stride(tiling)), self.gpu.block_shared_bytes
-        return f"about {needed} bytes of shared memory are needed and there are {limit}" if needed > limit else ""
+        return self.lacks_shared_memory(tiling.shared_bytes(self._stride(tiling)))
 
     def _stride(self, tiling: Tiling) -> int:
         """About how many 16-byte units a block's weights take: filters are dealt out, so blocks have about as many."""
@@ -138,59 +115,21 @@ class DataSpace(WrittenSpace):
         out_us = 4e-6 * math.prod(self.spec.output_shape) * (2 if self.spec.residual else 1) / 2.0
         return 1.4 + waves * (compute_us + stage_us + reduce_us) + 0.3 * moved_us + out_us
 
-    def _tiling(self, sch: Schedule) -> Tiling:
-        return self.tiling(dict(zip(self._candidates, sampled(sch), strict=True)))
-
     def tiling(self, decisions: Mapping[str, Any]) -> Tiling:
         """The tiling of decisions by name, `staging` as its name or number."""
         staging = decisions["staging"]
         found = Staging[staging.upper()] if isinstance(staging, str) else Staging(staging)
         return Tiling(self.spec, **{**decisions, "staging": found}, shared=self.shared)
 
-    def starts(self) -> list[Decisions]:
-        return [
-            {name: choice.to_json(getattr(tiling, name)) for name, choice in self.choices.items()}
-            for _, tiling in self.ranked[:STARTS]
-        ]
+    def counts(self, tiling: Tiling) -> list[float]:
+        return [tiling.lane_pixels, tiling.input_floats, math.prod(tiling.grid), self._stride(tiling)]
 
-    def refusal(self, sch: Schedule) -> str:
-        return self._obstacle(self._tiling(sch))
-
-    def features(self, sch: Schedule) -> list[float]:
-        tiling = self._tiling(sch)
-        values = [getattr(tiling, name) for name in self._candidates]
-        counts = [tiling.lane_pixels, tiling.input_floats, math.prod(tiling.grid), self._stride(tiling)]
-        return [*map(float, values), *np.log2(counts).tolist(), np.log2(self.estimated_us(tiling))]
-
-    def estimate(self, sch: Schedule) -> float | None:
-        return self.estimated_us(self._tiling(sch))
-
-    @property
-    def starts_us(self) -> list[float | None]:
-        return [time_us for time_us, _ in self.ranked[:STARTS]]
-
-    @property
-    def estimate_us(self) -> float | None:
-        return self.ranked[0][0]
-
-    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        tiling = self._checked(decisions)
+    def packed_for(self, weight: np.ndarray, tiling: Tiling) -> tuple[np.ndarray, int]:
         found = packed(weight, tiling)
-        needed, limit = tiling.shared_bytes(found.shape[1]), self.gpu.block_shared_bytes
-        if needed > limit:
-            raise BuildError(
-                f"schedule {self.name}", "a block's input and weights exceed shared memory", needed, str(limit)
-            )
-        return (found,)
-
-    def _checked(self, decisions: Mapping[str, Any]) -> Tiling:
-        tiling = self.tiling(decisions)
-        if tiling.obstacle:
-            raise BuildError(f"schedule {self.name}", f"the decisions do not fit together: {tiling.obstacle}")
-        return tiling
+        return found, tiling.shared_bytes(found.shape[1])
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
-        tiling, shared_bytes = self._checked(decisions), self.gpu.block_shared_bytes
+        tiling, shared_bytes = self.checked(decisions), self.gpu.block_shared_bytes
         launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
         rows = tiling.grid[0] * tiling.grid[1]
         library = library_of(tiling.shared)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
 from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, PIXELS, QUAD, PositionTiling
 
@@ -121,11 +120,3 @@ def _dealt(by_mask: dict[int, list[int]]) -> Iterator[int]:
             yield by_mask[fitting].pop()
             if not by_mask[fitting]:
                 del by_mask[fitting]
-
-
-def checked_shared_bytes(name: str, weights: np.ndarray, tiling: PositionTiling, limit: int) -> None:
-    """Raise BuildError where a block's share of packed weights, and its input, exceed shared memory."""
-    chunks = len(weights) // tiling.k_tiles
-    needed = tiling.shared_bytes(chunks, weights.shape[1])
-    if needed > limit:
-        raise BuildError(f"schedule {name}", "a block's input and weights exceed shared memory", needed, str(limit))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
@@ -247,8 +248,8 @@ class PositionTiling:
         buffers = min(self.stages, chunks) * self.buffer_bytes(stride)
         return max(buffers, self.sums_bytes)
 
-    def buffer_bytes(self, stride: int) -> int:
-        """Shared memory of a chunk whose weights are `stride` 16-byte units."""
+    def buffer_bytes(self, stride: Any) -> Any:
+        """Shared memory of a chunk whose weights are `stride` 16-byte units, a number or an expression."""
         return 16 * stride + self.element_bytes * self.input_elements
 
     @property
