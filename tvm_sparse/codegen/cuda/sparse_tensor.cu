@@ -90,10 +90,10 @@ __device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_s
 
 // The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
 // Where a channel has fewer copies than there are threads, these take several channels at once.
-constexpr int AHEAD = 8;
 template <int V>
 __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, int count,
                                             Element* input, int images, int in_y0, int in_x0) {
+  constexpr int AHEAD = 8;
   const int first = g.slots_at_once > 1 ? divide(threadIdx.x, g.per_channel, g.per_channel_m) : 0;
   if (first >= g.slots_at_once) return;
   for (int i = threadIdx.x - first * g.per_channel; i < g.per_channel; i += blockDim.x) {

@@ -14,8 +14,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_packing import packed
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, is_pointwise, library_of
+from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, library_of
 from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.map_size import is_pointwise
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 

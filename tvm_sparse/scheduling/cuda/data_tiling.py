@@ -5,7 +5,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.map_size import MapSizes
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
 # accumulators for so many.
@@ -34,7 +34,7 @@ class Staging(IntEnum):
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Tiling(MapSizes):
     """How a convolution is cut: a block has `filters` output channels of `rows` x `columns` pixels of one image.
 
     Its `warps` divide filters, and each filter's pixels into `pixel_groups`; `parts` blocks, a cluster, share the input
@@ -42,7 +42,6 @@ class Tiling:
     filters at a time, which have the same non-zeros.
     """
 
-    spec: ConvSpec
     filters: int
     rows: int
     columns: int
@@ -51,11 +50,6 @@ class Tiling:
     warps: int
     staging: Staging
     shared: int = 1
-
-    @cached_property
-    def is_pointwise(self) -> bool:
-        """Whether pixels read what lies where they lie, so that rows mean nothing."""
-        return is_pointwise(self.spec)
 
     @cached_property
     def obstacle(self) -> str:
@@ -77,18 +71,6 @@ class Tiling:
             return f"{self.lane_pixels} pixels a lane, at most {MAX_LANE_PIXELS[self.shared]}"
         needed = -(-self.rows * self.pitch // WARP)
         return "pixel groups without pixels" if needed <= (self.pixel_groups - 1) * self.lane_pixels else ""
-
-    @cached_property
-    def in_size(self) -> tuple[int, int]:
-        """Height and width of an input map, in which a 1x1 convolution has one row."""
-        spec = self.spec
-        return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
-
-    @cached_property
-    def out_size(self) -> tuple[int, int]:
-        """The same of an output map."""
-        spec = self.spec
-        return (1, spec.out_h * spec.out_w) if self.is_pointwise else (spec.out_h, spec.out_w)
 
     @property
     def _run_fits(self) -> bool:
@@ -247,8 +229,3 @@ def kernel_name(shared: int, lane_pixels: int, step: int) -> str:
 def library_of(shared: int) -> str:
     """The library that holds the kernels for so many filters at a time."""
     return VECTOR_LIBRARY if shared > 1 else SINGLE_LIBRARY
-
-
-def is_pointwise(spec: ConvSpec) -> bool:
-    """Whether each output reads the inputs at its own place alone."""
-    return (spec.r, spec.s, spec.stride, spec.padding) == (1, 1, (1, 1), (0, 0, 0, 0))

@@ -6,9 +6,9 @@ from itertools import product
 from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.data_tiling import WARP, is_pointwise
+from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.map_size import MapSizes
 
 # Filters and pixels of a tensor core's product.
 FILTERS, PIXELS = 16, 8
@@ -24,7 +24,7 @@ LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half", BFLOAT16: 
 
 
 @dataclass(frozen=True)
-class PositionTiling:
+class PositionTiling(MapSizes):
     """How a convolution is cut: a warp has 16 * `m_tiles` filters of 8 * `n_tiles` pixels, which share their positions.
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
@@ -32,7 +32,6 @@ class PositionTiling:
     ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
     """
 
-    spec: ConvSpec
     m_tiles: int
     n_tiles: int
     filter_warps: int
@@ -83,23 +82,6 @@ class PositionTiling:
     def step_units(self) -> int:
         """16-byte units of a k-step among the weights."""
         return self.m_tiles * WARP + self.quads
-
-    @cached_property
-    def is_pointwise(self) -> bool:
-        """Whether pixels read what lies where they lie, so that rows mean nothing."""
-        return is_pointwise(self.spec)
-
-    @cached_property
-    def in_size(self) -> tuple[int, int]:
-        """Height and width of an input map, in which a 1x1 convolution has one row."""
-        spec = self.spec
-        return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
-
-    @cached_property
-    def out_size(self) -> tuple[int, int]:
-        """The same of an output map."""
-        spec = self.spec
-        return (1, spec.out_h * spec.out_w) if self.is_pointwise else (spec.out_h, spec.out_w)
 
     @property
     def _groups(self) -> int:

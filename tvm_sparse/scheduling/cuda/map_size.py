@@ -1,0 +1,35 @@
+"""Sizes of a convolution's maps, as the kernels with weights as data see them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tvm_sparse.conv.spec import ConvSpec
+
+
+def is_pointwise(spec: ConvSpec) -> bool:
+    """Whether each output reads the inputs at its own place alone."""
+    return (spec.r, spec.s, spec.stride, spec.padding) == (1, 1, (1, 1), (0, 0, 0, 0))
+
+
+@dataclass(frozen=True)
+class MapSizes:
+    """A convolution's maps; those of a 1x1 convolution without stride and padding have one row."""
+
+    spec: ConvSpec
+
+    @cached_property
+    def is_pointwise(self) -> bool:
+        """Whether pixels read what lies where they lie, so that rows mean nothing."""
+        return is_pointwise(self.spec)
+
+    @cached_property
+    def in_size(self) -> tuple[int, int]:
+        """Height and width of an input map."""
+        spec = self.spec
+        return (1, spec.h * spec.w) if self.is_pointwise else (spec.h, spec.w)
+
+    @cached_property
+    def out_size(self) -> tuple[int, int]:
+        """The same of an output map."""
+        spec = self.spec
+        return (1, spec.out_h * spec.out_w) if self.is_pointwise else (spec.out_h, spec.out_w)
