@@ -12,6 +12,7 @@ tensors are of the same type: the ratio is to the fastest of its variants, TF32 
 
 import argparse
 import statistics
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -61,10 +62,9 @@ def arguments() -> argparse.Namespace:
 def spec_of(case: str, batch: int, dtype: str) -> ConvSpec:
     """The convolution of an operator, or of one of 512 filters."""
     channels, _, size = case.partition("-")
-    found = operators.spec(int(case), batch) if not size else None
-    height, c = (found.h, found.c) if found else (int(size), int(channels))
-    k, r, padding = (found.k, found.r, found.padding) if found else (c, 3, (1, 1, 1, 1))
-    return ConvSpec(batch, c, height, height, k, r, r, padding=padding, dtype=dtype)
+    if not size:
+        return replace(operators.spec(int(case), batch), dtype=dtype)
+    return ConvSpec(batch, int(channels), int(size), int(size), int(channels), 3, 3, padding=(1, 1, 1, 1), dtype=dtype)
 
 
 def task(case: Case, density: float, dtype: str) -> session.Task:
@@ -91,7 +91,7 @@ def rows(log: TuningLog, case: Case, found: session.Task) -> list[str]:
     lines = []
     for schedule, each in best.items():
         name, rival_us = min(_rivals(each).items(), key=lambda rival: rival[1])
-        own_us = statistics.median(each.cold_times_us or each.times_us)
+        own_us = each.time_us
         trials = sum(record.schedule == schedule for record in own)
         cells = (*case, schedule, f"{own_us:.1f}", f"{roof_us / own_us:.0%}", name, f"{rival_us:.1f}")
         lines.append(f"| {' | '.join(map(str, cells))} | {rival_us / own_us:.2f} | {trials} |")
@@ -99,15 +99,13 @@ def rows(log: TuningLog, case: Case, found: session.Task) -> list[str]:
 
 
 def _rivals(record: TuningRecord) -> dict[str, float]:
-    cold = record.cold_times_us is not None
-    libraries = (record.library_cold_times_us if cold else record.library_times_us) or {}
-    dense = (record.dense_cold_times_us if cold else record.dense_times_us) or ()
-    times = {record.baseline: dense, **libraries}
+    libraries = record.library_cold_times_us if record.is_cold else record.library_times_us
+    times = {record.baseline: record.counting_dense_times_us, **libraries}
     return {name: statistics.median(each) for name, each in times.items() if each}
 
 
 def _ratio(record: TuningRecord) -> float:
-    return statistics.median(record.cold_times_us or record.times_us) / min(_rivals(record).values())
+    return record.time_us / min(_rivals(record).values())
 
 
 HEAD = """| case | batch | pattern | schedule | us | of the memory roof | best cuDNN | us | ratio | trials |
