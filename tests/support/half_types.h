@@ -51,3 +51,7 @@ static half2 make_half2(half x, half y) { return {x, y}; }
 static half4 make_half4(half x, half y, half z, half w) { return {x, y, z, w}; }
 static nv_bfloat162 make_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) { return {x, y}; }
 static nv_bfloat164 make_nv_bfloat164(nv_bfloat16 x, nv_bfloat16 y, nv_bfloat16 z, nv_bfloat16 w) { return {x, y, z, w}; }
+// Eight values of 16 bits.
+struct uint4 { unsigned int x, y, z, w; };
+static uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
+static unsigned int __pack_half2(half x, half y) { return x.bits | (unsigned int)y.bits << 16; }

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tvm_sparse.autotune.evolutionary_search import SpaceSearch
 from tvm_sparse.autotune.patience import Patience
@@ -20,8 +21,9 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.scheduling.space import Space
 
-# How many times as long as the best start one of another schedule may be estimated to take to be tried with the first.
-UNLIKELY = 1.5
+# How many times as long as the best start one of another schedule may be estimated to take to be tried with the first:
+# where no compiler runs for it more, as it costs a second, and a folded kernel may be too large to be built in time.
+UNLIKELY, UNLIKELY_BUILT = 1.5, 4.0
 
 
 class Phase(ABC):
@@ -115,7 +117,7 @@ class GuidedPhase(Phase):
         if self.left <= 0 or not self.spaces:
             return
         searches = self._searches()
-        pairs = [*self._fitting(self.runner.starts), *_promising_first([search.space for search in searches])]
+        pairs = [*self._fitting(self.runner.starts), *promising_first([search.space for search in searches])]
         for first in range(0, len(pairs), self.runner.batch):
             if not self._goes_on():
                 return
@@ -153,7 +155,7 @@ class GuidedPhase(Phase):
         return min(times, default=0.0)
 
 
-def _promising_first(spaces: Sequence[Space]) -> list[Proposal]:
+def promising_first(spaces: Sequence[Space]) -> list[Proposal]:
     """Starts of all spaces: defaults before second starts; where times are estimated, the best estimates before others.
 
     A short search has tried each schedule, so the best start of each comes first, unless it is estimated to take far
@@ -167,9 +169,11 @@ def _promising_first(spaces: Sequence[Space]) -> list[Proposal]:
     if best_us is not None:
         # Nothing estimates the time of schedules that others have outdone.
         starts.sort(key=lambda start: math.inf if start[-1] is None else start[-1])
-        # The best of each schedule: what comes last stays.
-        best = {start[0].schedule: start for start in reversed(starts)}
-        leads = [each for each in best.values() if each[-1] is not None and each[-1] <= UNLIKELY * best_us]
+        best: dict[str, Any] = {}
+        for start in starts:
+            best.setdefault(start[0].schedule, start)
+        limits_us = {True: UNLIKELY * best_us, False: UNLIKELY_BUILT * best_us}
+        leads = [each for each in best.values() if each[-1] is not None and each[-1] <= limits_us[each[0].fold]]
         starts = leads + [each for each in starts if each not in leads]
     return [(space, decisions) for space, decisions, _ in starts]
 

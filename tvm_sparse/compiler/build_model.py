@@ -32,8 +32,10 @@ from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
 from tvm_sparse.compiler.schedule_loops import schedule_loops
+from tvm_sparse.compiler.schedule_maps import schedule_maps
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.schedule_mean import schedule_mean
+from tvm_sparse.compiler.schedule_pool import schedule_pool
 from tvm_sparse.compiler.schedule_rest import schedule_rest
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
@@ -259,7 +261,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
         legalize += [schedule_matmul, schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
-        legalize[-1:] = [schedule_gemm, schedule_mean, default_schedules(), schedule_rest]
+        legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]
     dispatch, lower, finalize = (
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)

@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.unscheduled import schedule_each
+from tvm_sparse.compiler.unscheduled import is_padding, schedule_each
 
 # Elements that a block of loops visits from which on threads gain more than the 5 us that they take to begin.
 LEAST_WORK = 1 << 15
@@ -32,7 +32,7 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     if not all(_is_plain(sch, each) for each in blocks):
         return None
     try:
-        is_parallel = [_run_in_parallel(sch, each) for each in blocks if not _is_padding(sch, each)]
+        is_parallel = [_run_in_parallel(sch, each) for each in blocks if not is_padding(sch, each)]
     except s_tir.ScheduleError:
         # What TVM cannot prove to be independent stays as it is.
         return None
@@ -42,7 +42,7 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 def _run_in_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Whether a block's outer loops are parallel now; its padding, if it has some, is made within them."""
     loops, extents, spatial = sch.get_loops(block), _extents(sch, block), _spatial(sch, block)
-    padding = [each for each in sch.get_producers(block) if _is_padding(sch, each)]
+    padding = [each for each in sch.get_producers(block) if is_padding(sch, each)]
     is_map = spatial == len(loops)
     if math.prod(extents) < LEAST_WORK or (is_map and padding):
         return False
@@ -66,11 +66,6 @@ def _is_plain(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     spatial = kinds.count(_SPATIAL)
     in_order = kinds == [_SPATIAL] * spatial + [_REDUCED] * (len(kinds) - spatial)
     return are_known and in_order and len(loops) == len(axes) > 1 and spatial > 0
-
-
-def _is_padding(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether it is a pool's input with a border, which one other block of loops reads."""
-    return sch.get(block).name_hint.startswith("pad_temp") and len(sch.get_consumers(block)) == 1
 
 
 def _spatial(sch: s_tir.Schedule, block: SBlockRV) -> int:

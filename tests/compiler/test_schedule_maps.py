@@ -1,0 +1,100 @@
+"""Maps move whole vectors on a GPU; here their code runs on the CPU."""
+
+import numpy as np
+import pytest
+import tvm
+from cuda_emulator import build_source, emulate, kernels
+from tvm import relax
+from tvm.relax.backend.cuda import pipeline
+from tvm.target import Target
+
+from tvm_sparse.compiler.schedule_maps import schedule_maps
+
+TARGET = Target({"kind": "cuda", "arch": "sm_90"})
+
+
+def scheduled(compute, *shapes, dtype="float32"):
+    """The functions of a module that computes one map of tensors that the pass has scheduled."""
+    builder = relax.BlockBuilder()
+    taken = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
+    with builder.function("main", taken):
+        with builder.dataflow():
+            output = builder.emit_output(builder.emit(compute(*taken)))
+        builder.emit_func_output(output)
+    with TARGET:
+        module = tvm.transform.Sequential([*pipeline.legalize_passes(TARGET)[:-1], schedule_maps])(builder.get())
+    return [func for _, func in module.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
+
+
+def run(func, inputs, shape, dtype, folder):
+    """What `func` makes of `inputs`, and its source."""
+    taken = {each.name: None for each in func.params}
+    *_, output = func.params
+    y = np.full(shape, np.nan, dtype)
+    source, launches = build_source(func.with_attr("global_symbol", "main"), TARGET)
+    given = {name: inputs[name] for name in taken if name in inputs}
+    emulate(source, launches, {**given, output.name: y}, folder)
+    return y, kernels(source)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axis", "dtype", "vector"),
+    [
+        ([(2, 7, 7, 64), (2, 7, 7, 128), (2, 7, 7, 8)], 3, "float16", "uint4"),
+        ([(2, 5, 3, 24), (2, 5, 3, 20)], 3, "float32", "float4"),
+        ([(2, 5, 3, 6), (2, 5, 3, 20)], 3, "float32", "float2"),
+        ([(2, 3, 14, 14), (2, 5, 14, 14), (2, 1, 14, 14)], 1, "float32", "float4"),
+        ([(2, 3, 14, 7), (2, 5, 14, 7)], 1, "float32", "float2"),
+    ],
+)
+def test_concatenations(shapes, axis, dtype, vector, tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = {f"x{i}": rng.normal(size=shape).astype(dtype) for i, shape in enumerate(shapes)}
+    expected = np.concatenate(list(inputs.values()), axis)
+    (func,) = scheduled(lambda *taken: relax.op.concat(list(taken), axis), *shapes, dtype=dtype)
+    found, source = run(func, inputs, expected.shape, dtype, tmp_path)
+    np.testing.assert_array_equal(found, expected)
+    assert f"*({vector}*)" in source
+    assert "for (" not in source
+
+
+def test_sums_with_a_bias_of_channels(tmp_path):
+    """A tensor that a map reads along other axes only has one value for a whole vector."""
+    rng = np.random.default_rng(0)
+    inputs = {
+        "x0": rng.normal(size=(2, 6, 4, 10)).astype(np.float32),
+        "x1": rng.normal(size=(6, 1, 1)).astype(np.float32),
+    }
+    (func,) = scheduled(lambda x, bias: relax.op.nn.relu(relax.op.add(x, bias)), (2, 6, 4, 10), (6, 1, 1))
+    found, source = run(func, inputs, (2, 6, 4, 10), np.float32, tmp_path)
+    np.testing.assert_array_equal(found, np.maximum(inputs["x0"] + inputs["x1"], 0))
+    assert "*(float4*)" in source
+
+
+def test_choices_of_half_precision(tmp_path):
+    """TVM has no CUDA for more than four truth values."""
+    rng = np.random.default_rng(0)
+    inputs = {"x0": rng.normal(size=(3, 16)).astype(np.float16)}
+
+    def relu(x):
+        zero = relax.const(0, "float16")
+        return relax.op.where(relax.op.less(x, zero), zero, x)
+
+    (func,) = scheduled(relu, (3, 16), dtype="float16")
+    found, source = run(func, inputs, (3, 16), np.float16, tmp_path)
+    np.testing.assert_array_equal(found, np.maximum(inputs["x0"], 0))
+    assert "uint4" not in source
+
+
+@pytest.mark.parametrize(
+    ("compute", "shape"),
+    [
+        (lambda x: relax.op.permute_dims(x, [0, 2, 1]), (2, 8, 8)),
+        (relax.op.exp, (2, 8, 8)),
+        (lambda x: relax.op.sum(x, [2]), (2, 8, 8)),
+        (lambda x: relax.op.add(x, x), (5, 7, 3)),
+    ],
+    ids=["transpose", "function", "sum", "odd"],
+)
+def test_others_are_left_to_tvm(compute, shape):
+    assert scheduled(compute, shape) == []
