@@ -25,7 +25,7 @@ COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_maps")
 def schedule_maps(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with every unscheduled map scheduled for a GPU that has vectors lying side by side in all its tensors."""
+    """`module` with every unscheduled map scheduled for a GPU whose vectors lie side by side in all its tensors."""
     return schedule_each(module, _schedule)
 
 
@@ -58,7 +58,7 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _split_last(sch: s_tir.Schedule, block: SBlockRV, length: int) -> tuple[s_tir.Schedule, list[LoopRV], LoopRV]:
-    """A schedule of the same map with vectors of the last axis as an axis of their own; its loops, that of lanes last."""
+    """A schedule of the same map with vectors of the last axis as an axis of their own; its loops, lanes last."""
     count = len(sch.get_loops(block))
     apart = IndexMap.from_func(lambda *at: (*at[:-1], at[-1] // length, at[-1] % length), count)
     sch.transform_block_layout(block, apart)
