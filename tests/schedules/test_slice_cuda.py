@@ -7,14 +7,18 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm_ffi
 from random_convolutions import Case, random_slice_case, vector_weight
 from tensor_emulator import run
+from tvm.ir import Call, StringImm
 from tvm.s_tir import Schedule
 from tvm.target import Target
+from tvm.tirx import IntImm
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
@@ -67,7 +71,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
             if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
                 continue
             check(case, space, tiling, folder)
-            met |= {tiling.kernel, f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
+            met |= {tiling.kernel.format(0), f"{stages} stages", f"{tiling.k_warps} for positions", case.spec.dtype}
             met |= {"images"} if tiling.images > 1 else set()
     every = {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
     others = {
@@ -230,3 +234,24 @@ def test_the_libraries_have_every_kernel_and_none_spills(tmp_path: Path) -> None
         kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
         assert kernels == {kernel_name(m, n) for m, some in N_TILES.items() for n in some}
         assert not [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]
+
+
+def test_a_kernel_always_asks_for_the_same_shared_memory() -> None:
+    """TVM tells CUDA once how much a kernel may ask for, so each size has a copy; all of them are in the library."""
+    found: dict[str, set[int]] = {}
+    for channels, density in product((16, 64, 256), (0.1, 1.0)):
+        spec = replace(LAYER, c=channels)
+        weight = vector_weight(spec, 16, density, 0, True)
+        space = find_space("slice_cuda", spec, SparsityPattern.of(weight), TARGET)
+        for decisions in space.starts():
+            called: list[Call] = []
+            tvm_ffi.structural_walk(
+                make_kernel("slice_cuda", spec, weight, TARGET, decisions).func.body, (Call, called.append)
+            )
+            for call in called:
+                if isinstance(call.args[0], StringImm) and isinstance(call.args[-1], IntImm):
+                    found.setdefault(call.args[0].value, set()).add(int(call.args[-1]))
+    assert {len(each) for each in found.values()} == {1}
+    sizes = sorted({size for each in found.values() for size in each})
+    assert sizes == [76800, 115712, 232448]
+    assert {name.split("_")[2] for name in found} == {"tensor1", "tensor2", "tensor3"}

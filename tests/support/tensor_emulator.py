@@ -33,7 +33,6 @@ static void meet(int* times, int first, int last) {{
 #define TVM_SPARSE_TENSOR_PRIMITIVES
 #undef KERNEL
 #define KERNEL(M, NW) static void
-struct uint4 {{ unsigned x, y, z, w; }};
 #define __align__(n) alignas(n)
 static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
 static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}

@@ -135,7 +135,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     finds that, so that nothing wrong is run.
     """
     register()
-    libraries = [each for name in library_names(module) if (each := library(name, target)) is not None]
+    libraries = [each for name in library_names(module) for each in library(name, target)]
     if libraries and relax_pipeline is not None:
         others = module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else []
         module = module.with_attr("external_mods", [*others, *libraries])

@@ -17,8 +17,11 @@ from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, position_geometry, position_tiling
+from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 
 _CREATE = "ffi.Module.create.cuda"
+# In the names of kernels that there are copies of.
+_FIRST_COPY = b"tvm_sparse_tensor0_"
 # In the order in which a launch passes their values.
 _LAUNCH = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "clusterCtaIdx.x"]
 
@@ -30,12 +33,16 @@ def library_names(module: tvm.IRModule) -> list[str]:
 
 
 class _Library(NamedTuple):
-    """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors."""
+    """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors.
+
+    Of `copies` that differ by a digit of their kernels' names the code is compiled once.
+    """
 
     file: str
     defined: tuple[str, ...]
     kernels: list[str]
     integers: int
+    copies: int = 1
 
 
 def _libraries() -> dict[str, _Library]:
@@ -55,7 +62,9 @@ def _libraries() -> dict[str, _Library]:
     for dtype, names in types.items():
         kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
         integers = 2 + len(position_geometry.Geometry._fields)
-        found[position_tiling.LIBRARIES[dtype]] = _Library("sparse_tensor.cu", names, kernels, integers)
+        found[position_tiling.LIBRARIES[dtype]] = _Library(
+            "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
+        )
     return found
 
 
@@ -71,22 +80,30 @@ def source(name: str) -> str:
 
 
 @cache
-def library(name: str, target: Target) -> tvm.runtime.Module | None:
+def library(name: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
     """The machine code of a library for `target`, to be imported by who calls its kernels; it can be exported with it.
 
-    None where TVM has no CUDA runtime, so that what it compiles is source alone.
+    None at all where TVM has no CUDA runtime, so that what it compiles is source alone.
     """
     create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
     if create is None:
-        return None
-    code = _code(name, target)
-    parameters = ["handle"] * 5 + ["int32"] * LIBRARIES[name].integers
+        return ()
+    found, code = LIBRARIES[name], _code(name, target)
+    parameters = ["handle"] * 5 + ["int32"] * found.integers
     tags = [*_LAUNCH, LAUNCHED_EARLY, LAUNCHED_WITH_SHARED]
-    kernels = LIBRARIES[name].kernels
-    facts = {each: {"name": each, "arg_types": parameters, "launch_param_tags": tags} for each in kernels}
-    metadata = {"tvm_version": tvm.__version__, "func_info": facts}
-    facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))
-    return create(code, "cubin", facts_of, {})
+    modules = []
+    for copy in range(found.copies):
+        kernels = [_copied(each.encode(), copy).decode() for each in found.kernels]
+        facts = {each: {"name": each, "arg_types": parameters, "launch_param_tags": tags} for each in kernels}
+        metadata = {"tvm_version": tvm.__version__, "func_info": facts}
+        facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))
+        modules.append(create(_copied(code, copy), "cubin", facts_of, {}))
+    return tuple(modules)
+
+
+def _copied(code: bytes, copy: int) -> bytes:
+    """Machine code, or a name, with a copy's kernels: names in an ELF file may change if they stay as long."""
+    return code.replace(_FIRST_COPY, _FIRST_COPY.replace(b"0", str(copy).encode()))
 
 
 def _code(name: str, target: Target) -> bytes:

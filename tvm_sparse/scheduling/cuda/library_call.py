@@ -1,7 +1,7 @@
 """Functions that launch a kernel of a library (codegen/cuda/kernel_library.py) and have no code of their own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -9,6 +9,45 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
+from tvm_sparse.target.gpu import GpuInfo
+
+# Bytes from which on CUDA has to be told how much shared memory a kernel may ask for.
+LEAST_TOLD_BYTES = 48 << 10
+# Copies of a kernel: the first for what CUDA need not be told, then so that 3, 2 and 1 blocks share a multiprocessor.
+RESIDENT = (3, 2, 1)
+NUMBER_OF_COPIES = 1 + len(RESIDENT)
+
+
+class Copies(NamedTuple):
+    """The shared memory that each copy of a kernel asks for, in ascending order; the first for less than CUDA is told.
+
+    TVM tells CUDA when it first launches a kernel, and never again, so one that asked for more later would not run: a
+    copy always asks for the same. That is as much as lets as many blocks share a multiprocessor as before.
+    """
+
+    sizes_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, gpu: GpuInfo) -> "Copies":
+        """Those for a GPU."""
+        return cls(tuple(gpu.shared_bytes // each - gpu.reserved_bytes for each in RESIDENT))
+
+    def call(self, kernel: str, arguments: Sequence[Any], needed_bytes: Any) -> None:
+        """Launch the first copy of `kernel` that has `needed_bytes`, or the last one."""
+        self._call(kernel, arguments, needed_bytes, 0)
+
+    def _call(self, kernel: str, arguments: Sequence[Any], needed_bytes: Any, copy: int) -> None:
+        asked = tirx.const(self.sizes_bytes[copy - 1], "int32") if copy else needed_bytes
+        call = T.call_packed(kernel.format(copy), *arguments, asked)
+        if copy == len(self.sizes_bytes):
+            T.evaluate(call)
+            return
+        fits = needed_bytes < LEAST_TOLD_BYTES if copy == 0 else needed_bytes <= asked
+        with T.If(fits):
+            with T.Then():
+                T.evaluate(call)
+            with T.Else():
+                self._call(kernel, arguments, needed_bytes, copy + 1)
 
 
 def library_call(
@@ -17,12 +56,13 @@ def library_call(
     kernel: str,
     rows: tirx.Var | int,
     numbers: Callable[[tirx.Var], Sequence[Any]],
+    copies: Copies | None = None,
 ) -> tirx.PrimFunc:
     """A function of x, weights int32 (`rows`, stride, 4), [bias], [residual] and y that launches a kernel.
 
     Any number of rows is taken where `rows` is a variable, and any stride. `numbers` of the stride are the integers
     that the kernel takes behind its tensors, then the launch: grid x, y, z, threads, blocks of a cluster, bytes of
-    shared memory.
+    shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -38,5 +78,8 @@ def library_call(
         # What the convolution lacks the kernel does not read.
         tensors = [data.get(name, data["x"]) for name in ("x", "weights", "bias", "residual", "y")]
         values = [tirx.const(each, "int32") if isinstance(each, int) else each for each in numbers(stride)]
-        T.evaluate(T.call_packed(kernel, *tensors, *values))
+        if copies is None:
+            T.evaluate(T.call_packed(kernel, *tensors, *values))
+        else:
+            copies.call(kernel, [*tensors, *values[:-1]], values[-1])
     return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library})

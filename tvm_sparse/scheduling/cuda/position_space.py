@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.library_call import Copies, library_call
 from tvm_sparse.scheduling.cuda.position_geometry import geometry
 from tvm_sparse.scheduling.cuda.position_packing import packed
 from tvm_sparse.scheduling.cuda.position_tiling import (
@@ -106,5 +106,5 @@ class PositionSpace(TilingSpace[PositionTiling]):
             grid = (tiling.blocks, 1, 1)
             return [chunks, stride, *geometry(tiling), *grid, WARP * tiling.warps, 1, shared_bytes]
 
-        library = LIBRARIES[self.spec.dtype]
-        return library_call(self.spec, library, tiling.kernel, rows, numbers)
+        library, copies = LIBRARIES[self.spec.dtype], Copies.of(self.gpu)
+        return library_call(self.spec, library, tiling.kernel, rows, numbers, copies)

@@ -242,10 +242,10 @@ class PositionTiling(MapSizes):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
-        return kernel_name(self.m_tiles, self.n_tiles)
+        """The kernel's name, with the place of a copy's number in it."""
+        return kernel_name(self.m_tiles, self.n_tiles, "{}")
 
 
-def kernel_name(m_tiles: int, n_tiles: int) -> str:
-    """The kernel for so many tiles of filters and of pixels a warp."""
-    return f"tvm_sparse_tensor_{m_tiles}_{n_tiles}"
+def kernel_name(m_tiles: int, n_tiles: int, copy: int | str = 0) -> str:
+    """The kernel, or a copy of it, for so many tiles of filters and of pixels a warp."""
+    return f"tvm_sparse_tensor{copy}_{m_tiles}_{n_tiles}"
