@@ -43,7 +43,7 @@ def test_several_threads(model):
 
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_100_000_calls_leave_no_memory_behind(model, kind):
-    """A few bytes a call would show as megabytes."""
+    """A few bytes a call would show as megabytes, each time; what an allocator keeps to itself shows once."""
     x = torch.zeros(zoo.X) if kind == "torch" else np.zeros(zoo.X, np.float32)
     process = psutil.Process()
 
@@ -54,4 +54,4 @@ def test_100_000_calls_leave_no_memory_behind(model, kind):
         return process.memory_info().rss - before
 
     grown_by(5_000)
-    assert grown_by(100_000) < 2 * 2**20
+    assert min(grown_by(50_000) for _ in range(2)) < 2**20
