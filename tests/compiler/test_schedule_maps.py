@@ -2,39 +2,11 @@
 
 import numpy as np
 import pytest
-import tvm
-from cuda_emulator import build_source, emulate, kernels
+from cuda_emulator import kernels
+from gpu_functions import computing, emulated, scheduled
 from tvm import relax
-from tvm.relax.backend.cuda import pipeline
-from tvm.target import Target
 
 from tvm_sparse.compiler.schedule_maps import schedule_maps
-
-TARGET = Target({"kind": "cuda", "arch": "sm_90"})
-
-
-def scheduled(compute, *shapes, dtype="float32"):
-    """The functions of a module that computes one map of tensors that the pass has scheduled."""
-    builder = relax.BlockBuilder()
-    taken = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
-    with builder.function("main", taken):
-        with builder.dataflow():
-            output = builder.emit_output(builder.emit(compute(*taken)))
-        builder.emit_func_output(output)
-    with TARGET:
-        module = tvm.transform.Sequential([*pipeline.legalize_passes(TARGET)[:-1], schedule_maps])(builder.get())
-    return [func for _, func in module.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
-
-
-def run(func, inputs, shape, dtype, folder):
-    """What `func` makes of `inputs`, and its source."""
-    taken = {each.name: None for each in func.params}
-    *_, output = func.params
-    y = np.full(shape, np.nan, dtype)
-    source, launches = build_source(func.with_attr("global_symbol", "main"), TARGET)
-    given = {name: inputs[name] for name in taken if name in inputs}
-    emulate(source, launches, {**given, output.name: y}, folder)
-    return y, kernels(source)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +23,12 @@ def test_concatenations(shapes, axis, dtype, vector, tmp_path):
     rng = np.random.default_rng(0)
     inputs = {f"x{i}": rng.normal(size=shape).astype(dtype) for i, shape in enumerate(shapes)}
     expected = np.concatenate(list(inputs.values()), axis)
-    (func,) = scheduled(lambda *taken: relax.op.concat(list(taken), axis), *shapes, dtype=dtype)
-    found, source = run(func, inputs, expected.shape, dtype, tmp_path)
+    module = computing(lambda *taken: relax.op.concat(list(taken), axis), *shapes, dtype=dtype)
+    (func,) = scheduled(module, schedule_maps)
+    found, source = emulated(func, inputs, expected.shape, tmp_path)
     np.testing.assert_array_equal(found, expected)
-    assert f"*({vector}*)" in source
-    assert "for (" not in source
+    assert f"*({vector}*)" in kernels(source)
+    assert "for (" not in kernels(source)
 
 
 def test_sums_with_a_bias_of_channels(tmp_path):
@@ -65,25 +38,27 @@ def test_sums_with_a_bias_of_channels(tmp_path):
         "x0": rng.normal(size=(2, 6, 4, 10)).astype(np.float32),
         "x1": rng.normal(size=(6, 1, 1)).astype(np.float32),
     }
-    (func,) = scheduled(lambda x, bias: relax.op.nn.relu(relax.op.add(x, bias)), (2, 6, 4, 10), (6, 1, 1))
-    found, source = run(func, inputs, (2, 6, 4, 10), np.float32, tmp_path)
+    module = computing(lambda x, bias: relax.op.nn.relu(relax.op.add(x, bias)), (2, 6, 4, 10), (6, 1, 1))
+    (func,) = scheduled(module, schedule_maps)
+    found, source = emulated(func, inputs, (2, 6, 4, 10), tmp_path)
     np.testing.assert_array_equal(found, np.maximum(inputs["x0"] + inputs["x1"], 0))
-    assert "*(float4*)" in source
+    assert "*(float4*)" in kernels(source)
 
 
 def test_choices_of_half_precision(tmp_path):
     """TVM has no CUDA for more than four truth values."""
     rng = np.random.default_rng(0)
-    inputs = {"x0": rng.normal(size=(3, 16)).astype(np.float16)}
+    # The constant is an argument as well.
+    inputs = {"x0": rng.normal(size=(3, 16)).astype(np.float16), "param_0": np.zeros((), np.float16)}
 
     def relu(x):
         zero = relax.const(0, "float16")
         return relax.op.where(relax.op.less(x, zero), zero, x)
 
-    (func,) = scheduled(relu, (3, 16), dtype="float16")
-    found, source = run(func, inputs, (3, 16), np.float16, tmp_path)
+    (func,) = scheduled(computing(relu, (3, 16), dtype="float16"), schedule_maps)
+    found, source = emulated(func, inputs, (3, 16), tmp_path)
     np.testing.assert_array_equal(found, np.maximum(inputs["x0"], 0))
-    assert "uint4" not in source
+    assert "uint4" not in kernels(source)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +72,4 @@ def test_choices_of_half_precision(tmp_path):
     ids=["transpose", "function", "sum", "odd"],
 )
 def test_others_are_left_to_tvm(compute, shape):
-    assert scheduled(compute, shape) == []
+    assert scheduled(computing(compute, shape), schedule_maps) == []

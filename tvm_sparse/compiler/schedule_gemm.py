@@ -11,7 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_sparse.compiler.unscheduled import schedule_each
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, largest_divisor, schedule_each
 
 # Rows of the product at most: beyond, a GPU is busy with blocks of whole sums.
 MOST_ROWS = 128
@@ -49,11 +49,11 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     if not blocks or sch.get(blocks[0]).name_hint != "matmul":
         return None
     product, *steps = blocks
-    extents = [sch.get(loop).extent for loop in sch.get_loops(product)]
-    if len(extents) != 3 or not all(isinstance(each, tirx.IntImm) for each in extents) or int(extents[0]) > MOST_ROWS:
+    sizes = extents(sch, sch.get_loops(product))
+    if len(sizes) != 3 or UNKNOWN in sizes or sizes[0] > MOST_ROWS:
         return None
-    rows, columns, _ = map(int, extents)
-    if any([int(sch.get(loop).extent) for loop in sch.get_loops(step)] != [rows, columns] for step in steps):
+    rows, columns, _ = sizes
+    if any(extents(sch, sch.get_loops(step)) != [rows, columns] for step in steps):
         return None
     for step in steps[:-1]:
         sch.compute_inline(step)
@@ -63,11 +63,11 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 def _apply(sch: s_tir.Schedule, product: SBlockRV, epilogue: list[SBlockRV], tile: Tile) -> None:
     *_, c = sch.get_loops(product)
-    _, part = sch.split(c, [None, _divisor(_extent(sch, c), tile.parts)])
+    _, part = sch.split(c, [None, largest_divisor(_extent(sch, c), tile.parts)])
     partial = sch.rfactor(part, 0)
     row, column, part = sch.get_loops(product)
-    row_outer, row = sch.split(row, [None, _divisor(_extent(sch, row), tile.rows)])
-    own = _divisor(_extent(sch, column), tile.columns)
+    row_outer, row = sch.split(row, [None, largest_divisor(_extent(sch, row), tile.rows)])
+    own = largest_divisor(_extent(sch, column), tile.columns)
     column_outer, lane, column = sch.split(column, [None, _lanes(_extent(sch, column) // own, tile.lanes), own])
     sch.reorder(row_outer, column_outer, row, column, lane, part)
     sch.bind(row_outer, "blockIdx.y")
@@ -75,7 +75,7 @@ def _apply(sch: s_tir.Schedule, product: SBlockRV, epilogue: list[SBlockRV], til
     sch.compute_at(partial, column_outer, preserve_unit_loops=True)
     *_, part_partial, row_partial, column_partial, c = sch.get_loops(partial)
     lane_partial, column_partial = sch.split(column_partial, [None, own])
-    c_outer, c_inner = sch.split(c, [None, _divisor(_extent(sch, c), tile.unrolled)])
+    c_outer, c_inner = sch.split(c, [None, largest_divisor(_extent(sch, c), tile.unrolled)])
     sch.reorder(lane_partial, part_partial, c_outer, c_inner, row_partial, column_partial)
     for loop in (c_inner, row_partial, column_partial):
         sch.unroll(loop)
@@ -101,13 +101,9 @@ def _apply(sch: s_tir.Schedule, product: SBlockRV, epilogue: list[SBlockRV], til
 
 
 def _extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
-    return int(sch.get(loop).extent)
-
-
-def _divisor(extent: int, most: int) -> int:
-    return max(d for d in range(1, most + 1) if extent % d == 0)
+    return extents(sch, [loop])[0]
 
 
 def _lanes(extent: int, most: int) -> int:
     """Whole sectors of a row, if the size allows."""
-    return next(each for each in (most, 8, _divisor(extent, most)) if extent % each == 0)
+    return next(each for each in (most, 8, largest_divisor(extent, most)) if extent % each == 0)

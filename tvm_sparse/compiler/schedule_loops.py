@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.unscheduled import is_padding, schedule_each
+from tvm_sparse.compiler.unscheduled import extents, is_padding, schedule_each
 
 # Elements that a block of loops visits from which on threads gain more than the 5 us that they take to begin.
 LEAST_WORK = 1 << 15
@@ -41,15 +41,16 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 def _run_in_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Whether a block's outer loops are parallel now; its padding, if it has some, is made within them."""
-    loops, extents, spatial = sch.get_loops(block), _extents(sch, block), _spatial(sch, block)
+    loops, spatial = sch.get_loops(block), _spatial(sch, block)
+    sizes = extents(sch, loops)
     padding = [each for each in sch.get_producers(block) if is_padding(sch, each)]
     is_map = spatial == len(loops)
-    if math.prod(extents) < LEAST_WORK or (is_map and padding):
+    if math.prod(sizes) < LEAST_WORK or (is_map and padding):
         return False
     # The last loop is for vectors, unless a sum is.
     counts = range(1, spatial + (not is_map))
-    outer = next((count for count in counts if math.prod(extents[:count]) >= ENOUGH), max(counts, default=0))
-    if math.prod(extents[:outer]) == 1:
+    outer = next((count for count in counts if math.prod(sizes[:count]) >= ENOUGH), max(counts, default=0))
+    if math.prod(sizes[:outer]) == 1:
         return False
     fused = sch.fuse(*loops[:outer])
     for each in padding:
@@ -70,7 +71,3 @@ def _is_plain(sch: s_tir.Schedule, block: SBlockRV) -> bool:
 
 def _spatial(sch: s_tir.Schedule, block: SBlockRV) -> int:
     return [each.iter_type for each in sch.get(block).iter_vars].count(_SPATIAL)
-
-
-def _extents(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:
-    return [int(sch.get(loop).extent) for loop in sch.get_loops(block)]

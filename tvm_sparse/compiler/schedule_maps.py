@@ -16,9 +16,8 @@ from tvm.tirx import IndexMap, IntImm, Var
 from tvm.tirx.analysis import undefined_vars
 
 from tvm_sparse.codegen.tir.tir_builder import substituted
-from tvm_sparse.compiler.unscheduled import schedule_each, vector_length
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each, spread, vector_length
 
-THREADS = 256
 CHOICE = Op.get("prim.if_then_else")
 COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -48,9 +47,7 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
             loops = sch.get_loops(last)
             outer, lane = sch.split(sch.fuse(*loops[len(loops) - axes :]), [None, length])
             loops = [*loops[: len(loops) - axes], outer]
-        block, thread = sch.split(sch.fuse(*loops), [None, THREADS])
-        sch.bind(block, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
+        spread(sch, loops)
         sch.vectorize(lane)
     except ScheduleError:
         return None
@@ -73,17 +70,17 @@ def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
 
     Along several, all tensors have them in common. Along one, they may begin anywhere, as in a concatenation.
     """
-    computed, extents = sch.get(block), [sch.get(loop).extent for loop in sch.get_loops(block)]
+    computed, lengths = sch.get(block), extents(sch, sch.get_loops(block))
     variables = [each.var for each in computed.iter_vars]
     is_map = all(each.iter_type == tirx.IterVar.DataPar for each in computed.iter_vars)
-    if not is_map or not extents or not all(isinstance(each, IntImm) for each in extents):
+    if not is_map or not lengths or UNKNOWN in lengths:
         return 1, 1
     tensors = [*computed.reads, *computed.writes]
     indices = [[each.min for each in tensor.region] for tensor in tensors]
     axes = 0
     while axes < len(variables) and all(_shares(each, variables, axes + 1) for each in indices):
         axes += 1
-    sizes = [math.prod(map(int, extents[len(extents) - max(axes, 1) :]))]
+    sizes = [math.prod(lengths[len(lengths) - max(axes, 1) :])]
     if axes <= 1:
         axes, sizes = 1, [*sizes, *(_offset(each, variables) for each in indices)]
     types = [tvm.DataType(each.source.dtype) for each in tensors]

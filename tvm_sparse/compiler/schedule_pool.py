@@ -11,14 +11,20 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
-from tvm_sparse.compiler.unscheduled import is_padding, schedule_each, vector_length
+from tvm_sparse.compiler.unscheduled import (
+    UNKNOWN,
+    extents,
+    is_padding,
+    largest_divisor,
+    schedule_each,
+    spread,
+    vector_length,
+)
 
-THREADS = 256
 # Rows of outputs that a thread computes in NCHW at most: their windows overlap, what they share is read once.
 MOST_ROWS = 4
 # Values of a window at most: all of them are unrolled.
 LARGEST_WINDOW = 25
-UNKNOWN = -1
 SPATIAL = tirx.IterVar.DataPar
 
 
@@ -38,13 +44,12 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         if not others:
             return None
         pool, *steps = others
-        loops = sch.get_loops(pool)
-        extents = [_extent(sch, loop) for loop in loops]
-        if len(loops) != 6 or UNKNOWN in extents or math.prod(extents[4:]) > LARGEST_WINDOW:
+        sizes = extents(sch, sch.get_loops(pool))
+        if len(sizes) != 6 or UNKNOWN in sizes or math.prod(sizes[4:]) > LARGEST_WINDOW:
             return None
         if [each.iter_type for each in sch.get(pool).iter_vars].count(SPATIAL) != 4:
             return None
-        if any([_extent(sch, loop) for loop in sch.get_loops(step)] != extents[:4] for step in steps):
+        if any(extents(sch, sch.get_loops(step)) != sizes[:4] for step in steps):
             return None
         is_nhwc = _reads_whole_channels(sch, pool)
         for each in (*padding, *steps[:-1]):
@@ -64,8 +69,8 @@ def _reads_whole_channels(sch: s_tir.Schedule, pool: SBlockRV) -> bool:
 
 def _apply(sch: s_tir.Schedule, pool: SBlockRV, epilogue: list[SBlockRV], is_nhwc: bool) -> None:
     axis = 3 if is_nhwc else 2
-    extent, bits = _extent(sch, sch.get_loops(pool)[axis]), tvm.DataType(sch.get(pool).writes[0].source.dtype).bits
-    own = vector_length(bits, extent) if is_nhwc else _divisor(extent, MOST_ROWS)
+    size, bits = extents(sch, sch.get_loops(pool))[axis], tvm.DataType(sch.get(pool).writes[0].source.dtype).bits
+    own = vector_length(bits, size) if is_nhwc else largest_divisor(size, MOST_ROWS)
     last = epilogue[0] if epilogue else sch.cache_write(pool, 0, "local")
     if epilogue:
         sch.set_scope(pool, 0, "local")
@@ -84,16 +89,4 @@ def _bind(sch: s_tir.Schedule, pool: SBlockRV, axis: int, own: int) -> LoopRV:
     loops = sch.get_loops(pool)
     outer, inner = sch.split(loops[axis], [None, own])
     sch.reorder(*loops[:axis], outer, *loops[axis + 1 : 4], *loops[4:], inner)
-    block, thread = sch.split(sch.fuse(*sch.get_loops(pool)[:4]), [None, THREADS])
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    return thread
-
-
-def _divisor(extent: int, most: int) -> int:
-    return max(each for each in range(1, most + 1) if extent % each == 0)
-
-
-def _extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
-    """`UNKNOWN`: no constant."""
-    return int(getattr(sch.get(loop).extent, "value", UNKNOWN))
+    return spread(sch, sch.get_loops(pool)[:4])

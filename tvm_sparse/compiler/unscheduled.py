@@ -1,25 +1,57 @@
 """The functions of a module that no pass has scheduled yet, and what schedules of them have in common."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvm_sparse.scheduling.space import divisors
+
+# Threads of a block of a GPU where nothing asks for another number.
+THREADS = 256
+# The extent of a loop that is no constant.
+UNKNOWN = -1
 # Bytes that a thread of a GPU reads or writes at a time: the most that there is.
 VECTOR_BYTES = 16
 
 
 def schedule_each(module: tvm.IRModule, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc | None]) -> tvm.IRModule:
-    """`module` with each function that was not scheduled as `schedule` makes it, or as it was for None."""
+    """`module` with each function that was not scheduled as `schedule` makes it, or as it was for None.
+
+    Functions of shapes stay as they are: they run on the CPU whatever the target.
+    """
     result = module.clone()
     for name, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in (func.attrs or {}):
+        if isinstance(func, tirx.PrimFunc) and not is_served(func):
             scheduled = schedule(func)
             if scheduled is not None:
                 result[name] = scheduled
     return result
+
+
+def is_served(func: tirx.PrimFunc) -> bool:
+    """Whether a function needs no schedule: it has one, or belongs to the CPU."""
+    return any(each in (func.attrs or {}) for each in ("tirx.is_scheduled", "tirx.is_host_func"))
+
+
+def extents(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> list[int]:
+    """How long loops are, each `UNKNOWN` where that is no constant."""
+    return [int(getattr(sch.get(loop).extent, "value", UNKNOWN)) for loop in loops]
+
+
+def largest_divisor(extent: int, most: int) -> int:
+    """The largest divisor of `extent` up to `most`."""
+    return divisors(extent, most)[-1]
+
+
+def spread(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
+    """The loop over threads of a GPU of all turns of `loops`, which are nested, one turn a thread."""
+    block, thread = sch.split(sch.fuse(*loops), [None, THREADS])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread
 
 
 def is_padding(sch: s_tir.Schedule, block: SBlockRV) -> bool:

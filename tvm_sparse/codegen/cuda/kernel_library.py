@@ -20,8 +20,6 @@ from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, position_geom
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 
 _CREATE = "ffi.Module.create.cuda"
-# In the names of kernels that there are copies of.
-_FIRST_COPY = b"tvm_sparse_tensor0_"
 # In the order in which a launch passes their values.
 _LAUNCH = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "clusterCtaIdx.x"]
 
@@ -83,7 +81,7 @@ def source(name: str) -> str:
 def library(name: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
     """The machine code of a library for `target`, to be imported by who calls its kernels; it can be exported with it.
 
-    None at all where TVM has no CUDA runtime, so that what it compiles is source alone.
+    A module for each copy; none where TVM has no CUDA runtime, so that what it compiles is source alone.
     """
     create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
     if create is None:
@@ -103,7 +101,8 @@ def library(name: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
 
 def _copied(code: bytes, copy: int) -> bytes:
     """Machine code, or a name, with a copy's kernels: names in an ELF file may change if they stay as long."""
-    return code.replace(_FIRST_COPY, _FIRST_COPY.replace(b"0", str(copy).encode()))
+    first, other = (position_tiling.COPY.format(each).encode() for each in (0, copy))
+    return code.replace(first, other)
 
 
 def _code(name: str, target: Target) -> bytes:

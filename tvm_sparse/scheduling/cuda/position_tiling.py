@@ -19,6 +19,8 @@ QUADS = {FLOAT32: 2, FLOAT16: 4, BFLOAT16: 4}
 N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
 MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
+# How kernels' names begin, with the place of a copy's number.
+COPY = "tvm_sparse_tensor{}_"
 # The library of kernels for each type of tensors.
 LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half", BFLOAT16: "sparse_tensor_bfloat16"}
 
@@ -248,4 +250,4 @@ class PositionTiling(MapSizes):
 
 def kernel_name(m_tiles: int, n_tiles: int, copy: int | str = 0) -> str:
     """The kernel, or a copy of it, for so many tiles of filters and of pixels a warp."""
-    return f"tvm_sparse_tensor{copy}_{m_tiles}_{n_tiles}"
+    return f"{COPY.format(copy)}{m_tiles}_{n_tiles}"
