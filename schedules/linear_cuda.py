@@ -1,8 +1,9 @@
 """Linear layers and other convolutions to one pixel on CUDA: a sparse matrix, weights as data, times the input's rows.
 
-`csr_cuda` gives neighbouring pixels to neighbouring threads, and here a map has one. So the threads of a warp share a
-filter (`lane_sums`). The images lie in shared memory, where reading at random costs least, and behind each a zero that
-the non-zeros which fill a row up to whole reads are multiplied by.
+`csr_cuda` gives neighbouring pixels to neighbouring threads, and here a map has one. On few images the threads of a
+warp share a filter (`lane_sums`): reading weights is the bound. The images lie in shared memory, where reading at
+random costs least, and behind each a zero that the non-zeros which fill a row up to whole reads are multiplied by. Of
+many images each thread has one or a few (`linear_space`): reading inputs is the bound.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel, require_one_pixel, stretch, whole
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
+from tvm_sparse.scheduling.cuda.linear_space import ManyImagesSpace
+from tvm_sparse.scheduling.cuda.linear_tiling import LANE_IMAGES
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -26,10 +29,14 @@ NAME = "linear_cuda"
 TARGET = "cuda"
 # Of a kernel without work, and the share of the memory's rate at which weights arrive (assumed).
 START_US, READ_SHARE = 2.0, 0.6
+# Accesses to shared memory that 32 inputs at random places of an image take, on average.
+RANDOM_ACCESSES = 3.5
+# Inputs of all images together at most, where their places are signed 32-bit numbers.
+MAX_INPUTS = 2**31 - 1
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
-    """The only space of `spec`.
+    """The spaces of `spec`, most promising first.
 
     Raises
     ------
@@ -38,10 +45,37 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     require_one_pixel(spec)
     gpu = gpu_info(target)
+    found: list[HandMadeSpace] = [each for each in _many_images(spec, pattern, gpu) if each.ranked]
     needed, limit = 4 * _stride(spec), gpu.block_shared_bytes
-    if needed > limit:
+    if needed <= limit:
+        found.append(_few_images(spec, pattern, gpu))
+    if not found:
         raise NotApplicable(f"an image needs {needed} bytes of shared memory and there are {limit}")
-    return [LinearSpace(spec, pattern.nnz, images_of(spec, min(IMAGES, limit // needed)), gpu)]
+    return sorted(found, key=lambda each: each.estimate_us or 0.0)
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space called `variant`, also where `spaces` offers a search others; None where it cannot be made."""
+    require_one_pixel(spec)
+    gpu = gpu_info(target)
+    if not variant:
+        return _few_images(spec, pattern, gpu) if 4 * _stride(spec) <= gpu.block_shared_bytes else None
+    many = (ManyImagesSpace(NAME, spec, pattern, gpu, shared) for shared in LANE_IMAGES if gpu.has_clusters)
+    return next((each for each in many if each.variant == variant), None)
+
+
+def _many_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> list[ManyImagesSpace]:
+    """Those worth a search: filters are taken together where they share their zeros, or have none."""
+    if spec.n <= IMAGES or not gpu.has_clusters or spec.n * spec.c * spec.h * spec.w > MAX_INPUTS:
+        return []
+    vector = spec.k // spec.groups if pattern.structure == "dense" else pattern.vector
+    together = [shared for shared in LANE_IMAGES if vector % shared == 0]
+    return [ManyImagesSpace(NAME, spec, pattern, gpu, shared) for shared in together]
+
+
+def _few_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> "LinearSpace":
+    held = gpu.block_shared_bytes // (4 * _stride(spec))
+    return LinearSpace(spec, pattern.nnz, images_of(spec, min(IMAGES, held)), gpu)
 
 
 def _stride(spec: ConvSpec) -> int:
@@ -50,7 +84,7 @@ def _stride(spec: ConvSpec) -> int:
 
 
 class LinearSpace(HandMadeSpace):
-    """The only space of `linear_cuda`."""
+    """The space of few images."""
 
     def __init__(self, spec: ConvSpec, nnz: int, images: int, gpu: GpuInfo):
         self.spec, self.images, self.gpu = spec, images, gpu
@@ -61,9 +95,10 @@ class LinearSpace(HandMadeSpace):
 
     @property
     def estimate_us(self) -> float:
-        """Estimated time: to read the weights once for each group of images, and to start."""
-        reads = -(-self.spec.n // self.images) * 6 * self.length
-        return START_US + reads / (READ_SHARE * self.gpu.dram_bytes_s) * 1e6
+        """Estimated time: to read the weights once for each group of images, inputs at random places, and to start."""
+        gpu, reads = self.gpu, -(-self.spec.n // self.images) * 6 * self.length
+        accesses = self.length * self.spec.n / WARP * RANDOM_ACCESSES / gpu.multiprocessors
+        return START_US + (reads / (READ_SHARE * gpu.dram_bytes_s) + accesses / gpu.clock_hz) * 1e6
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """Row pointers count reads."""

@@ -143,6 +143,20 @@ def random_linear_case(choose: Choose) -> Case:
     return Case(spec, random_weight(spec, density, structure, seed, integers), seed, integers)
 
 
+def random_images_case(choose: Choose) -> Case:
+    """A case of a linear layer on many images, unstructured, dense, or with vectors of filters; in all types."""
+    case = random_linear_case(choose)
+    spec = replace(case.spec, n=choose((9, 17, 33, 70, 130)), dtype=choose((FLOAT32, FLOAT16, BFLOAT16)))
+    if choose((True, False)) or spec.groups > 1:
+        return Case(spec, case.weight, case.seed, case.integers)
+    spec = replace(spec, k=choose((8, 40)))
+    density = choose((0.1, 0.4, 1.0))
+    weight = random_weight(spec, 1.0, "unstructured", case.seed, case.integers)
+    if density < 1:
+        weight = vector_weight(spec, choose((4, 8)), density, case.seed, case.integers)
+    return Case(spec, weight, case.seed, case.integers)
+
+
 def random_vector_case(choose: Choose) -> Case:
     """A case whose weight has vectors of filters that share their zeros."""
     spec, length = random_spec(choose), choose((8, 4, 16, 32))

@@ -23,7 +23,8 @@ from tvm_sparse.scheduling.space import HandMadeSpace
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+# Whatever this machine is: how many choices a search has depends on its vectors.
+TARGET = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
 SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
 WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
 # All default decisions and a few rounds of search.

@@ -15,6 +15,15 @@ from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, WARP, Tiling
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""
 #include <math.h>
+#ifdef TVM_SPARSE_BFLOAT16
+typedef nv_bfloat16 Element;
+#elif defined(TVM_SPARSE_HALF)
+typedef half Element;
+#else
+typedef float Element;
+#endif
+static float widened(Element value) {{ return value; }}
+static Element narrowed(float value) {{ return Element(value); }}
 #define TVM_SPARSE_DATA_PRIMITIVES
 static struct {{ int x; }} blockDim;
 struct Blocks {{ int x, y, z; }};
@@ -37,10 +46,34 @@ static void remote_store(unsigned address, float value) {{
   if (address + 4 > sizeof shared_memory) abort();
   *(float*)((unsigned char*)shared_memory + address) = value;
 }}
+static int computed_anew(int value) {{ return value; }}
 #define SHARED_MEMORY float* shared = (float*)shared_memory[rank]
 #define KERNEL static void
+#define __align__(n) alignas(n)
 static Blocks blocks() {{ return {{blockIdx.z, blockIdx.x, blockIdx.y}}; }}
 #define blockIdx blocks()
+"""
+# Where warps take different numbers of steps: a barrier counts who has arrived, not trusting that all stop as often.
+MEETING = f"""
+static void yield() {{ swapcontext(&fibres[current], &scheduler); }}
+#undef __syncthreads
+static int met[{MAX_THREADS} * {MAX_CLUSTER}], agreed[{MAX_THREADS} * {MAX_CLUSTER}];
+static void meet(int* times, int first, int last) {{
+  const int mine = ++times[current];
+  for (bool waits = true; waits;) {{
+    waits = false;
+    for (int i = first; i < last; i++) waits = waits || (times[i] < mine && !finished[i]);
+    if (waits) yield();
+  }}
+}}
+#define __syncthreads() meet(met, rank * blockDim.x, (rank + 1) * blockDim.x)
+#define __syncwarp() meet(agreed, current / 32 * 32, current / 32 * 32 + 32)
+// At a kernel's end, before any thread of the next block comes to a barrier.
+static void part_ways() {{
+  met[current] = agreed[current] = 0;
+  finished[current] = true;
+  yield();
+}}
 """
 LAUNCH = """
 #undef blockIdx

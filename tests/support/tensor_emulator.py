@@ -1,7 +1,4 @@
-"""Run the kernels of codegen/cuda/sparse_tensor.cu on the CPU: `mma` as plain code, between the threads of a warp.
-
-Warps take different numbers of steps, so a barrier counts who has arrived instead of trusting that all stop as often.
-"""
+"""Run the kernels of codegen/cuda/sparse_tensor.cu on the CPU: `mma` as plain code, between the threads of a warp."""
 
 import ctypes
 import subprocess
@@ -9,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
-from data_emulator import PRIMITIVES
+from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
+from data_emulator import MEETING, PRIMITIVES
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
@@ -18,33 +15,13 @@ from tvm_sparse.scheduling.cuda.position_geometry import geometry
 from tvm_sparse.scheduling.cuda.position_tiling import LIBRARIES, N_TILES, PositionTiling
 
 MULTIPLY = f"""
-static void yield() {{ swapcontext(&fibres[current], &scheduler); }}
-#undef __syncthreads
-static int met[{MAX_THREADS} * {MAX_CLUSTER}], agreed[{MAX_THREADS} * {MAX_CLUSTER}];
-static void meet(int* times, int first, int last) {{
-  const int mine = ++times[current];
-  for (bool waits = true; waits;) {{
-    waits = false;
-    for (int i = first; i < last; i++) waits = waits || (times[i] < mine && !finished[i]);
-    if (waits) yield();
-  }}
-}}
-#define __syncthreads() meet(met, 0, blockDim.x)
 #define TVM_SPARSE_TENSOR_PRIMITIVES
 #undef KERNEL
 #define KERNEL(M, NW) static void
-#define __align__(n) alignas(n)
 static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
 static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
 static unsigned held[{MAX_THREADS}][6];
 #ifdef TVM_SPARSE_HALF
-#ifdef TVM_SPARSE_BFLOAT16
-typedef nv_bfloat16 Element;
-#else
-typedef half Element;
-#endif
-static float widened(Element value) {{ return value; }}
-static Element narrowed(float value) {{ return Element(value); }}
 static float part(unsigned bits, int which) {{
   unsigned short own = bits >> (16 * which);
   Element value;
@@ -60,9 +37,6 @@ static float b_at(int lanes, int k, int column) {{
   return part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2);
 }}
 #else
-typedef float Element;
-static float widened(Element value) {{ return value; }}
-static Element narrowed(float value) {{ return value; }}
 constexpr int DEPTH = 8;
 static float a_at(int lanes, int row, int k) {{ return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]); }}
 static float b_at(int lanes, int k, int column) {{ return cut(held[lanes + column * 4 + k % 4][4 + k / 4]); }}
@@ -94,10 +68,7 @@ typedef void (*Kernel)();
 template <int M, int NW> static void body() {{
   Geometry g; memcpy(&g, g_, sizeof g);
   convolution<M, NW>(g, chunks_, stride_, x_, weights_, bias_, residual_, y_);
-  // Before any thread of the next block comes to a barrier.
-  met[current] = agreed[current] = 0;
-  finished[current] = true;
-  yield();
+  part_ways();
 }}
 static Kernel kernels[] = {{{kernels}}};
 extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
@@ -118,7 +89,7 @@ def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     path = folder / f"{name}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
-    path.write_text(PRELUDE + PRIMITIVES + defined + MULTIPLY + kernel_library.source(name) + launch)
+    path.write_text(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
     library = path.with_suffix(".so")
     flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)

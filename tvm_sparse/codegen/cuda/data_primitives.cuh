@@ -3,6 +3,22 @@
 // The other files of a build may define the first of these in their own way (tests run the kernels on a CPU).
 
 #ifndef TVM_SPARSE_DATA_PRIMITIVES
+// What tensors are made of.
+#ifdef TVM_SPARSE_BFLOAT16
+#include <cuda_bf16.h>
+typedef __nv_bfloat16 Element;
+__device__ __forceinline__ float widened(Element value) { return __bfloat162float(value); }
+__device__ __forceinline__ Element narrowed(float value) { return __float2bfloat16_rn(value); }
+#elif defined(TVM_SPARSE_HALF)
+#include <cuda_fp16.h>
+typedef __half Element;
+__device__ __forceinline__ float widened(Element value) { return __half2float(value); }
+__device__ __forceinline__ Element narrowed(float value) { return __float2half_rn(value); }
+#else
+typedef float Element;
+__device__ __forceinline__ float widened(Element value) { return value; }
+__device__ __forceinline__ Element narrowed(float value) { return value; }
+#endif
 __device__ __forceinline__ unsigned shared_address(const void* pointer) { return __cvta_generic_to_shared(pointer); }
 // An asynchronous copy of BYTES to shared memory; zeros where not `inside`.
 template <int BYTES>
@@ -35,6 +51,11 @@ __device__ __forceinline__ unsigned remote_address(const void* pointer, int rank
 }
 __device__ __forceinline__ void remote_store(unsigned address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+// The same value, though the compiler cannot know: what follows from it is computed again instead of kept in registers.
+__device__ __forceinline__ int computed_anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 #define SHARED_MEMORY extern __shared__ __align__(16) float shared[]
 #define BITS_AS_FLOAT __int_as_float

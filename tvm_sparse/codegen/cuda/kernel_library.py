@@ -16,7 +16,7 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, position_geometry, position_tiling
+from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, linear_tiling, position_geometry, position_tiling
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 
 _CREATE = "ffi.Module.create.cuda"
@@ -63,6 +63,9 @@ def _libraries() -> dict[str, _Library]:
         found[position_tiling.LIBRARIES[dtype]] = _Library(
             "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
         )
+        of_linear = [linear_tiling.kernel_name(p, v) for v, some in linear_tiling.LANE_IMAGES.items() for p in some]
+        integers = 1 + len(linear_tiling.Geometry._fields)
+        found[linear_tiling.LIBRARIES[dtype]] = _Library("sparse_linear.cu", names, of_linear, integers)
     return found
 
 

@@ -54,30 +54,18 @@ struct __align__(4 * QUADS) Offsets {
 
 #ifndef TVM_SPARSE_TENSOR_PRIMITIVES
 // 16 rows of A times 8 columns of B.
-#define MULTIPLY_ADD(KIND)                                                                                           \
-  __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {  \
-    asm("mma.sync.aligned." KIND " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                  \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                     \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                             \
-  }
 #ifdef TVM_SPARSE_BFLOAT16
-#include <cuda_bf16.h>
-typedef __nv_bfloat16 Element;
-__device__ __forceinline__ float widened(Element value) { return __bfloat162float(value); }
-__device__ __forceinline__ Element narrowed(float value) { return __float2bfloat16_rn(value); }
-MULTIPLY_ADD("m16n8k16.row.col.f32.bf16.bf16.f32")
+#define KIND "m16n8k16.row.col.f32.bf16.bf16.f32"
 #elif defined(TVM_SPARSE_HALF)
-#include <cuda_fp16.h>
-typedef __half Element;
-__device__ __forceinline__ float widened(Element value) { return __half2float(value); }
-__device__ __forceinline__ Element narrowed(float value) { return __float2half_rn(value); }
-MULTIPLY_ADD("m16n8k16.row.col.f32.f16.f16.f32")
+#define KIND "m16n8k16.row.col.f32.f16.f16.f32"
 #else
-typedef float Element;
-__device__ __forceinline__ float widened(Element value) { return value; }
-__device__ __forceinline__ Element narrowed(float value) { return value; }
-MULTIPLY_ADD("m16n8k8.row.col.f32.tf32.tf32.f32")
+#define KIND "m16n8k8.row.col.f32.tf32.tf32.f32"
 #endif
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned." KIND " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 #define FLOAT_AS_BITS __float_as_uint
 // What the neighbouring lane has.
 __device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }

@@ -1,0 +1,140 @@
+"""Linear layers on many images on a GPU, emulated, against the float64 reference."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from linear_emulator import KERNELS, run
+from random_convolutions import random_images_case, random_weight
+from tvm.target import Target
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.schedules import find_space, linear_cuda, make_kernel
+from tvm_sparse.scheduling.cuda.linear_packing import packed
+from tvm_sparse.scheduling.cuda.linear_space import ManyImagesSpace
+from tvm_sparse.scheduling.cuda.linear_tiling import LIBRARIES, WARPS, Geometry, LinearTiling
+
+TARGET = Target({"kind": "cuda", "arch": "sm_90"})
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where emulated kernels are compiled."""
+    return tmp_path_factory.mktemp("emulated")
+
+
+def layer(n: int, c: int, k: int, **others: object) -> ConvSpec:
+    """The spec of a linear layer."""
+    return ConvSpec(n, c, 1, 1, k, 1, 1, **others)
+
+
+@needs_compiler
+def test_random_layers_match_the_reference(folder: Path) -> None:
+    """Tilings at random: several chunks, clusters, filters and images that fill no block, all kernels and types."""
+    met: set[object] = set()
+    for seed in range(60):
+        choose = random.Random(f"{seed} many images").choice
+        case = random_images_case(choose)
+        spaces = linear_cuda.spaces(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET)
+        space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
+        tiling = choose([each for _, each in space.ranked])
+        (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
+        arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+        error = case.error(arguments, run(tiling, weights, arguments, folder))
+        assert error <= 1, f"{error}: {tiling}, {case!r}"
+        met |= {(tiling.lane_images, tiling.shared), case.spec.dtype, f"{tiling.parts} parts"}
+        met |= {"chunks"} if tiling.chunks > 1 else set()
+    assert met >= {*KERNELS, FLOAT32, FLOAT16, BFLOAT16, "1 parts", "2 parts", "4 parts", "8 parts", "chunks"}
+
+
+@needs_compiler
+def test_infinity_passes_zeros_by(folder: Path) -> None:
+    """What fills a step up is not multiplied with an input."""
+    spec = layer(40, 300, 20)
+    weight = random_weight(spec, 0.1, "unstructured", 3, integers=False)
+    x = reference.random_arguments(spec, 0)["x"]
+    x[0, 0] = np.inf
+    tiling = LinearTiling(spec, 32, 1, 2)
+    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    np.testing.assert_array_equal(np.isfinite(y[0, :, 0, 0]), weight[:, 0, 0, 0] == 0)
+    assert np.isfinite(y[1:]).all()
+
+
+def test_warps_have_about_as_many_steps() -> None:
+    """In each chunk, though some filters have many more non-zeros than others."""
+    spec = layer(64, 768, 128)
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(spec.weight_shape, np.float32)
+    weight[rng.random(spec.weight_shape) >= np.linspace(0.02, 0.3, spec.k)[:, None, None, None]] = 0
+    tiling = LinearTiling(spec, 128, 2, 1)
+    streams = packed(weight, tiling).reshape(WARPS, -1, 2, 4)
+    for chunk in range(tiling.chunks):
+        counts = np.zeros(WARPS, int)
+        for warp, steps in enumerate(streams):
+            at = 0
+            for row in range((chunk + 1) * tiling.rows):
+                counts[warp] += int(steps[at, 0, 0]) * (row >= chunk * tiling.rows)
+                at += 1 + int(steps[at, 0, 0])
+        assert counts.max() < 1.15 * counts.mean()
+
+
+def test_filters_go_together_where_they_share_zeros_or_have_none() -> None:
+    """Few images, filters that do not divide, or unstructured zeros: one at a time."""
+    spec = layer(64, 4096, 1000)
+    for density, expected in ((1.0, ["images-filters8", "images-filters4", "images", ""]), (0.1, ["images", ""])):
+        pattern = SparsityPattern.of(normal_weight(spec, density, 0))
+        assert [each.variant for each in linear_cuda.spaces(spec, pattern, TARGET)] == expected
+    pattern = SparsityPattern.of(normal_weight(layer(8, 512, 1000), 0.1, 0))
+    assert [each.variant for each in linear_cuda.spaces(layer(8, 512, 1000), pattern, TARGET)] == [""]
+    older = Target({"kind": "cuda", "arch": "sm_80"})
+    assert [each.variant for each in linear_cuda.spaces(spec, pattern, older)] == [""]
+
+
+def test_decisions_that_do_not_fit_are_a_sentence() -> None:
+    """A log may hold decisions of another layer."""
+    spec = layer(64, 16, 256)
+    for decisions, sentence in (
+        ({"filters": 16, "lane_images": 2, "parts": 8}, "8 parts of 16 inputs"),
+        ({"filters": 256, "lane_images": 4, "parts": 1}, "exceed shared memory"),
+    ):
+        with pytest.raises(BuildError, match=sentence):
+            make_kernel("linear_cuda:images", spec, np.ones(spec.weight_shape, np.float32), TARGET, decisions)
+
+
+def test_a_name_finds_its_space() -> None:
+    """Also where a search is not offered it."""
+    spec = layer(4, 64, 64)
+    pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32))
+    for name in ("linear_cuda", "linear_cuda:images", "linear_cuda:images-filters4", "linear_cuda:images-filters8"):
+        assert find_space(name, spec, pattern, TARGET).name == name
+
+
+def test_the_kernels_parameters_are_those_of_the_geometry() -> None:
+    """In the same order, behind the stride."""
+    source = kernel_library.source("sparse_linear")
+    fields = re.search(r"#define FIELDS\(X\)(.*?)\n\n", source, re.DOTALL).group(1)
+    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+@pytest.mark.parametrize("name", sorted(LIBRARIES.values()))
+def test_nothing_is_kept_in_local_memory(name: str, tmp_path: Path) -> None:
+    """Inputs of the next chunk and sums are registers."""
+    (tmp_path / "kernel.cu").write_text(kernel_library.source(name))
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-O3", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes (?:stack frame|spill)", done.stderr)) == {"0"}

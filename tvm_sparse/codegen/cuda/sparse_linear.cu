@@ -1,0 +1,243 @@
+// Linear layers on many images, weights as data: one kernel for every shape, weight and tile of `linear_cuda`'s second
+// space.
+//
+// A block of 16 warps computes `filters` outputs of 32 P images. The lanes of a warp have P images each, and a warp takes
+// one filter after the other: all lanes read four (value, offset) by two 16-byte loads, and for each the P inputs of
+// their images side by side. So shared memory is the bound: P accesses a non-zero and half of one for what is read of the
+// weight. Where V filters share their non-zeros, or where nothing is zero, their V weights share the read.
+//
+// Inputs come chunk by chunk. They lie in memory image after image, so they are turned on their way: a thread reads four
+// inputs of an image into registers while the chunk before is computed, then writes them to four rows of shared memory.
+// A row's images are exchanged by an exclusive or with bits of the row's number, which is part of the offset, so that
+// neither way has bank conflicts. Behind a chunk there is a row of zeros, which is what a step is filled up with.
+//
+// A warp's weights are one stream of steps, through a ring in shared memory that the warp fills itself. A filter's steps
+// begin with one that holds how many there are and which of the block's sums they belong to. Sums stay in shared memory.
+// So any warp may take any filter of a chunk, and they are dealt out so that all warps come to a chunk's end together.
+//
+// Blocks that share the inputs (`parts`) are a cluster: at the end each sends its sums to the block that adds them up.
+//
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear_tiling.py, in that order.
+
+#define FIELDS(X)                                                                                                     \
+  /* Images; of one of them inputs and outputs; a part's inputs and chunks; inputs of a read: 4, or 1. */             \
+  X(batch) X(inputs) X(outputs) X(parts) X(part_inputs) X(chunks) X(vector)                                           \
+  /* Filters of a block, and of those that it adds up; V filters a warp takes in a chunk; what follows the sum. */    \
+  X(filters) X(own_filters) X(own_filters_m) X(rows) X(has_bias) X(has_residual) X(relu) X(relu_max)
+
+struct Geometry {
+  FIELDS(DECLARED)
+};
+
+#ifndef KERNEL
+#define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
+#endif
+
+// Warps of a block, and buffers of a warp's ring.
+constexpr int WARPS = 16, SLOTS = 3;
+
+// P images of a lane, as they lie side by side.
+template <int P>
+struct __align__(4 * P) Inputs {
+  float of[P];
+};
+
+// Units of a step of four positions: two (value, offset) each, or four offsets, then V values of each position. Steps of
+// a ring's buffer, one unit a lane.
+template <int V>
+constexpr int UNITS = V == 1 ? 2 : V + 1;
+template <int V>
+constexpr int STEPS = 32 / UNITS<V>;
+
+// A warp's stream of steps.
+template <int V>
+struct Stream {
+  static constexpr int SLOT = UNITS<V> * STEPS<V>;
+  int4* ring;
+  const int4* from;
+  int lane, left_slots, slot, left;
+  const int4* step;
+
+  __device__ __forceinline__ void fetch(int to) {
+    if (left_slots > 0 && lane < SLOT) copy<16>(ring + to * SLOT + lane, from + lane, true);
+    from += SLOT, left_slots--;
+    commit_copies();
+  }
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) fetch(i);
+    slot = 0, left = STEPS<V>, step = ring;
+    wait_for_copies<SLOTS - 1>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void advance() {
+    step += UNITS<V>;
+    if (--left) return;
+    __syncwarp();
+    fetch(slot);
+    slot = slot == SLOTS - 1 ? 0 : slot + 1;
+    step = ring + slot * SLOT;
+    left = STEPS<V>;
+    wait_for_copies<SLOTS - 1>();
+    __syncwarp();
+  }
+};
+
+// Adds the products of a step's four positions to the sums of V filters.
+template <int P, int V>
+__device__ __forceinline__ void add_step(float (&acc)[V][P], const int4* step, const char* input, int own) {
+  int at[4];
+  int4 first = step[0];
+  if constexpr (V == 1) {
+    const int4 second = step[1];
+    at[0] = first.y, at[1] = first.w, at[2] = second.y, at[3] = second.w;
+    const float values[4] = {BITS_AS_FLOAT(first.x), BITS_AS_FLOAT(first.z), BITS_AS_FLOAT(second.x),
+                             BITS_AS_FLOAT(second.z)};
+    Inputs<P> in[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) in[j] = *(const Inputs<P>*)(input + (at[j] ^ own));
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+      for (int p = 0; p < P; p++) acc[0][p] = fmaf(values[j], in[j].of[p], acc[0][p]);
+  } else {
+    at[0] = first.x, at[1] = first.y, at[2] = first.z, at[3] = first.w;
+    Inputs<P> in[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) in[j] = *(const Inputs<P>*)(input + (at[j] ^ own));
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+      for (int q = 0; q < V / 4; q++) {
+        const float4 values = ((const float4*)(step + 1))[j * (V / 4) + q];
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+          acc[4 * q][p] = fmaf(values.x, in[j].of[p], acc[4 * q][p]);
+          acc[4 * q + 1][p] = fmaf(values.y, in[j].of[p], acc[4 * q + 1][p]);
+          acc[4 * q + 2][p] = fmaf(values.z, in[j].of[p], acc[4 * q + 2][p]);
+          acc[4 * q + 3][p] = fmaf(values.w, in[j].of[p], acc[4 * q + 3][p]);
+        }
+      }
+  }
+}
+
+// Four inputs of an image from `x` on, of which `count` are there.
+__device__ __forceinline__ void read_four(Element (&to)[4], const Element* x, int count, bool aligned) {
+  struct __align__(4 * sizeof(Element)) Four {
+    Element of[4];
+  };
+  if (aligned && count >= 4)
+    *(Four*)to = *(const Four*)x;
+  else
+#pragma unroll
+    for (int j = 0; j < 4; j++) to[j] = j < count ? x[j] : narrowed(0.f);
+}
+
+template <int P, int V>
+__device__ __forceinline__ void linear(const Geometry& g, int stride, const Element* __restrict__ x,
+                                       const int4* __restrict__ weights, const Element* __restrict__ bias,
+                                       const Element* __restrict__ residual, Element* __restrict__ y) {
+  SHARED_MEMORY;
+  constexpr int IMAGES = 32 * P, CHUNK = 768 / P, PITCH = IMAGES + P, READS = CHUNK * IMAGES / 4 / (32 * WARPS);
+  const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
+  const int filter0 = blockIdx.y * g.filters, image0 = blockIdx.z * IMAGES;
+  float* input = shared;
+  int4* rings = (int4*)(input + (CHUNK + 1) * IMAGES);
+  float* sums = (float*)(rings + WARPS * SLOTS * Stream<V>::SLOT);
+  const size_t number = (size_t)(blockIdx.y * g.parts + part) * WARPS + warp;
+  Stream<V> stream = {rings + warp * SLOTS * Stream<V>::SLOT, weights + number * stride, lane,
+                      stride / Stream<V>::SLOT};
+  stream.start();
+  if (thread < IMAGES) input[CHUNK * IMAGES + thread] = 0.f;
+  wait_for_kernel();
+  launch_next();
+  const int first = part * g.part_inputs, end = min(first + g.part_inputs, g.inputs);
+  // A warp reads 32 inputs of 4 images at a time: its lanes have four each.
+  alignas(16) Element held[READS][4];
+  auto read = [&](int chunk) {
+    const int lane = computed_anew(threadIdx.x & 31);
+#pragma unroll
+    for (int i = 0; i < READS; i++) {
+      const int tile = i * WARPS + warp, image = image0 + tile / (CHUNK / 32) * 4 + lane / 8;
+      const int at = first + chunk * CHUNK + tile % (CHUNK / 32) * 32 + lane % 8 * 4;
+      // Beyond the last image the last one's: what comes of it is not stored.
+      read_four(held[i], x + (unsigned)(min(image, g.batch - 1) * g.inputs + at), end - at, g.vector == 4);
+    }
+  };
+  read(0);
+  const int own = lane * P * 4;
+  for (int chunk = 0; chunk < g.chunks; chunk++) {
+#pragma unroll
+    for (int i = 0; i < READS; i++) {
+      const int tile = i * WARPS + warp, row = tile % (CHUNK / 32) * 32 + lane % 8 * 4;
+      const int column = (tile / (CHUNK / 32) * 4 + lane / 8) ^ (lane % 8 * 4);
+#pragma unroll
+      for (int j = 0; j < 4; j++) input[(row + j) * IMAGES + column] = widened(held[i][j]);
+    }
+    __syncthreads();
+    if (chunk + 1 < g.chunks) read(chunk + 1);
+    for (int r = 0; r < g.rows; r++) {
+      const int4 head = *stream.step;
+      stream.advance();
+      float acc[V][P];
+#pragma unroll
+      for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int p = 0; p < P; p++) acc[v][p] = 0.f;
+      for (int i = 0; i < head.x; i++) {
+        add_step<P, V>(acc, stream.step, (const char*)input, own);
+        stream.advance();
+      }
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        Inputs<P>* to = (Inputs<P>*)(sums + (head.y * V + v) * PITCH + lane * P);
+        Inputs<P> sum;
+#pragma unroll
+        for (int p = 0; p < P; p++) sum.of[p] = chunk ? to->of[p] + acc[v][p] : acc[v][p];
+        *to = sum;
+      }
+    }
+    __syncthreads();
+  }
+  if (g.parts > 1) {
+    // All blocks are done with their inputs, whose place the others' sums take.
+    cluster_arrive();
+    cluster_wait();
+    for (int i = thread; i < g.filters * IMAGES; i += 32 * WARPS) {
+      const int filter = i / IMAGES, image = i % IMAGES, rank = divide(filter, g.own_filters, g.own_filters_m);
+      const int slot = part * g.own_filters + filter - rank * g.own_filters;
+      remote_store(remote_address(input + slot * PITCH + image, rank), sums[filter * PITCH + image]);
+    }
+    cluster_arrive();
+    cluster_wait();
+    sums = input;
+  }
+  for (int i = thread; i < g.own_filters * IMAGES; i += 32 * WARPS) {
+    const int image = divide(i, g.own_filters, g.own_filters_m), filter = i - image * g.own_filters;
+    const int n = image0 + image, k = filter0 + part * g.own_filters + filter;
+    if (n >= g.batch || k >= g.outputs) continue;
+    float sum = 0.f;
+    for (int p = 0; p < g.parts; p++) sum += sums[(p * g.own_filters + filter) * PITCH + image];
+    const size_t to = (size_t)n * g.outputs + k;
+    if (g.has_bias) sum += widened(bias[k]);
+    if (g.has_residual) sum += widened(residual[to]);
+    if (g.relu) sum = fminf(fmaxf(sum, 0.f), BITS_AS_FLOAT(g.relu_max));
+    y[to] = narrowed(sum);
+  }
+}
+
+// A kernel for each number of images a lane and of filters that share their non-zeros.
+#define LINEAR(P, V)                                                                                             \
+  KERNEL tvm_sparse_linear_##P##_##V(const Element* x, const int4* weights, const Element* bias,                 \
+                                     const Element* residual, Element* y, int stride FIELDS(PARAMETER)) {        \
+    const Geometry g = {FIELDS(PASSED)};                                                                         \
+    linear<P, V>(g, stride, x, weights, bias, residual, y);                                                      \
+  }
+LINEAR(1, 1)
+LINEAR(2, 1)
+LINEAR(4, 1)
+LINEAR(1, 4)
+LINEAR(2, 4)
+LINEAR(4, 4)
+LINEAR(1, 8)
+LINEAR(2, 8)
