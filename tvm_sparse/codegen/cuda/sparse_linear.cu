@@ -49,14 +49,22 @@ constexpr int UNITS = V == 1 ? 2 : V + 1;
 template <int V>
 constexpr int STEPS = 32 / UNITS<V>;
 
-// A warp's stream of steps.
+// What a step begins with: two (value, offset) and another two, or four offsets.
+template <int V>
+struct Head {
+  int4 units[V == 1 ? 2 : 1];
+};
+
+// A warp's stream of steps, of which one is read ahead. Of a ring's buffers one is being read, one is there or on its
+// way, and the one that was read before is filled again.
 template <int V>
 struct Stream {
   static constexpr int SLOT = UNITS<V> * STEPS<V>;
   int4* ring;
   const int4* from;
   int lane, left_slots, slot, left;
-  const int4* step;
+  const int4* next;
+  Head<V> ahead;
 
   __device__ __forceinline__ void fetch(int to) {
     if (left_slots > 0 && lane < SLOT) copy<16>(ring + to * SLOT + lane, from + lane, true);
@@ -64,45 +72,48 @@ struct Stream {
     commit_copies();
   }
   __device__ __forceinline__ void start() {
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) fetch(i);
-    slot = 0, left = STEPS<V>, step = ring;
-    wait_for_copies<SLOTS - 1>();
+    fetch(0), fetch(1);
+    slot = 0, left = STEPS<V>, next = ring;
+    wait_for_copies<1>();
     __syncwarp();
+    ahead = *(const Head<V>*)next;
   }
-  __device__ __forceinline__ void advance() {
-    step += UNITS<V>;
-    if (--left) return;
-    __syncwarp();
-    fetch(slot);
-    slot = slot == SLOTS - 1 ? 0 : slot + 1;
-    step = ring + slot * SLOT;
-    left = STEPS<V>;
-    wait_for_copies<SLOTS - 1>();
-    __syncwarp();
+  // The step that was read ahead, and where all of it is; the one behind it is read.
+  __device__ __forceinline__ Head<V> take(const int4*& step) {
+    const Head<V> found = ahead;
+    step = next;
+    next += UNITS<V>;
+    if (--left == 0) {
+      // All lanes are done with the buffer before this one.
+      __syncwarp();
+      fetch(slot == 0 ? SLOTS - 1 : slot - 1);
+      slot = slot == SLOTS - 1 ? 0 : slot + 1;
+      left = STEPS<V>, next = ring + slot * SLOT;
+      wait_for_copies<1>();
+      __syncwarp();
+    }
+    ahead = *(const Head<V>*)next;
+    return found;
   }
 };
 
 // Adds the products of a step's four positions to the sums of V filters.
 template <int P, int V>
-__device__ __forceinline__ void add_step(float (&acc)[V][P], const int4* step, const char* input, int own) {
-  int at[4];
-  int4 first = step[0];
+__device__ __forceinline__ void add_step(float (&acc)[V][P], const Head<V>& head, const int4* step, const char* input,
+                                         int own) {
+  Inputs<P> in[4];
   if constexpr (V == 1) {
-    const int4 second = step[1];
-    at[0] = first.y, at[1] = first.w, at[2] = second.y, at[3] = second.w;
-    const float values[4] = {BITS_AS_FLOAT(first.x), BITS_AS_FLOAT(first.z), BITS_AS_FLOAT(second.x),
-                             BITS_AS_FLOAT(second.z)};
-    Inputs<P> in[4];
+    const int4 &one = head.units[0], &two = head.units[1];
+    const int at[4] = {one.y, one.w, two.y, two.w}, values[4] = {one.x, one.z, two.x, two.z};
 #pragma unroll
     for (int j = 0; j < 4; j++) in[j] = *(const Inputs<P>*)(input + (at[j] ^ own));
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
-      for (int p = 0; p < P; p++) acc[0][p] = fmaf(values[j], in[j].of[p], acc[0][p]);
+      for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(values[j]), in[j].of[p], acc[0][p]);
   } else {
-    at[0] = first.x, at[1] = first.y, at[2] = first.z, at[3] = first.w;
-    Inputs<P> in[4];
+    const int4& offsets = head.units[0];
+    const int at[4] = {offsets.x, offsets.y, offsets.z, offsets.w};
 #pragma unroll
     for (int j = 0; j < 4; j++) in[j] = *(const Inputs<P>*)(input + (at[j] ^ own));
 #pragma unroll
@@ -177,16 +188,16 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
     __syncthreads();
     if (chunk + 1 < g.chunks) read(chunk + 1);
     for (int r = 0; r < g.rows; r++) {
-      const int4 head = *stream.step;
-      stream.advance();
+      const int4* step;
+      const int4 head = stream.take(step).units[0];
       float acc[V][P];
 #pragma unroll
       for (int v = 0; v < V; v++)
 #pragma unroll
         for (int p = 0; p < P; p++) acc[v][p] = 0.f;
       for (int i = 0; i < head.x; i++) {
-        add_step<P, V>(acc, stream.step, (const char*)input, own);
-        stream.advance();
+        const Head<V> found = stream.take(step);
+        add_step<P, V>(acc, found, step, (const char*)input, own);
       }
 #pragma unroll
       for (int v = 0; v < V; v++) {
