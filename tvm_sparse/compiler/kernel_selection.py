@@ -13,7 +13,8 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.predict import Prediction, predicted
+from tvm_sparse.compiler.predict import Prediction
+from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -94,7 +95,7 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(_base(schedule))
 
-    guess = cache(lambda spec, pattern: predicted(spec, pattern, target, allow_tf32))
+    guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
         found = _decide(layer, target, fingerprint, log, is_allowed)

@@ -38,6 +38,15 @@ def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float
     return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early
 
 
+def least_us(counts: KernelCounts, gpu: GpuInfo) -> float:
+    """What no kernel of such a tile is estimated below, whatever its pipeline, if the next starts at its exit."""
+    each = _Estimate(counts, gpu, FITS[fitted_on(gpu)])
+    issue = math.ceil(each.share) * counts.warps * max(counts.instructions / 4, counts.loads * counts.floats)
+    return (
+        math.hypot(issue / gpu.clock_hz * 1e6, _floor_us(counts.flops, counts.traffic_bytes, gpu)) + each.fit.launch_us
+    )
+
+
 def first_code_us(counts: KernelCounts, gpu: GpuInfo) -> float:
     """What is added in a model, whose other layers displace a kernel's code between two calls.
 
@@ -82,8 +91,8 @@ def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:
         each.resident_blocks,
         counts.pixels,
         counts.rotated,
-        counts.dependent_launch == DependentLaunch.LAST_K_TILE,
-        counts.dependent_launch == DependentLaunch.AT_ONCE,
+        counts.pipeline.dependent_launch == DependentLaunch.LAST_K_TILE,
+        counts.pipeline.dependent_launch == DependentLaunch.AT_ONCE,
     ]
 
 
@@ -130,7 +139,7 @@ class _Estimate:
     @cached_property
     def available_registers(self) -> int:
         """That a thread may have, with as many blocks on a multiprocessor as it should hold."""
-        return self.gpu.launch_registers(self.counts.threads, self.counts.resident)
+        return self.gpu.launch_registers(self.counts.threads, self.counts.pipeline.resident)
 
     @cached_property
     def resident_blocks(self) -> int:
@@ -167,9 +176,9 @@ class _Estimate:
     def starting_early(self) -> float:
         """How many times as long it takes as one that lets the next start at its exit."""
         counts, fit = self.counts, self.fit
-        if counts.dependent_launch == DependentLaunch.LAST_K_TILE:
+        if counts.pipeline.dependent_launch == DependentLaunch.LAST_K_TILE:
             return fit.apart if counts.splits == 1 and self.share <= 0.5 else fit.mixed
-        if counts.dependent_launch == DependentLaunch.AT_ONCE:
+        if counts.pipeline.dependent_launch == DependentLaunch.AT_ONCE:
             little = self.all_code_bytes <= self.gpu.instruction_cache_bytes[0]
             return fit.alike if counts.tiles * counts.splits == 1 or little else fit.mixed
         return 1.0
@@ -202,7 +211,7 @@ class _Estimate:
         """Of all active blocks: their start until the first k-tile is there, barriers, and their partial sums."""
         counts, fit = self.counts, self.fit
         # Behind each barrier warps wait for copies, less where these run further ahead.
-        barriers = counts.k_tiles * fit.barrier_cycles / counts.stages
+        barriers = counts.k_tiles * fit.barrier_cycles / counts.pipeline.stages
         sums = 4 * counts.filters * counts.pixels * counts.threads * (counts.splits - 1) / counts.splits
         start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles)
         return start + barriers + self.active_blocks * sums / fit.joined_bytes

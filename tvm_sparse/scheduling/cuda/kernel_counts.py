@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -71,12 +72,10 @@ class KernelCounts:
         Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
     widened
         Of a thread: half-precision inputs that become float32.
-    copied_bytes, shared_bytes
-        Copied by a block in all, and its shared memory.
+    copied_bytes, k_tile_bytes, sums_bytes
+        Copied by a block in all, and shared memory: of one of its k-tiles, and of partial sums.
     copies, addresses
         Of a thread in one k-tile, and how many of them are not just another channel or image further on.
-    stages, resident, order, dependent_launch
-        Of its `Pipeline`.
     flops, traffic_bytes
         Of the convolution: two for a multiply-add of a non-zero; input once and output as often as it is written.
     """
@@ -93,28 +92,37 @@ class KernelCounts:
     copied_bytes: float
     copies: int
     addresses: int
-    shared_bytes: float
-    stages: int
-    resident: int
+    k_tile_bytes: float
+    sums_bytes: int
     flops: int
     traffic_bytes: int
-    order: int
-    dependent_launch: int
     splits: int
+    pipeline: Pipeline
     floats: float
     widened: float = 0.0
+
+    def with_pipeline(self, pipeline: Pipeline) -> "KernelCounts":
+        """The counts of the same tile with another pipeline: several times faster than to count all again."""
+        other = object.__new__(KernelCounts)
+        vars(other).update(vars(self), pipeline=pipeline)
+        return other
+
+    @property
+    def shared_bytes(self) -> float:
+        """Shared memory of a block."""
+        return self.k_tile_bytes * min(self.pipeline.stages, self.k_tiles) + self.sums_bytes
 
     @property
     def rotated(self) -> bool:
         """Whether blocks start at different k-tiles."""
-        return self.order == Order.ROTATED
+        return self.pipeline.order == Order.ROTATED
 
     @property
     def non_zeros(self) -> int:
         """Of the weight."""
         return round(self.multiply_adds * self.tiles * self.splits / self.pixels)
 
-    @property
+    @cached_property
     def instructions(self) -> float:
         """Of a thread, about."""
         # Partial sums are stored, read and added up.
@@ -170,9 +178,10 @@ def kernel_counts(
         copied_bytes=float(element_bytes * math.prod(k_tile.nest) * k_tile.lanes * k_tiles),
         copies=copies.copies,
         addresses=copies.rounds,
-        shared_bytes=float(k_tile.shared_bytes * min(pipeline.stages, k_tiles) + sums),
+        k_tile_bytes=float(k_tile.shared_bytes),
+        sums_bytes=sums,
         flops=spec.sparse_flops(pattern.nnz),
         traffic_bytes=spec.traffic_bytes + element_bytes * math.prod(spec.output_shape) * torn,
         splits=splits,
-        **pipeline._asdict(),
+        pipeline=pipeline,
     )

@@ -88,14 +88,14 @@ class NpqSpace(FoldedCudaSpace):
         }
         super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding)
 
-    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
-        filters, channels, *pipeline = decisions
-        return npq_counts(self.tiles, self.folding, filters, channels, Pipeline(*pipeline))
+    def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
+        filters, channels = tile
+        return npq_counts(self.tiles, self.folding, filters, channels, pipeline)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
         conv, pack, out = sch.get_sblock("conv"), sch.get_sblock("pack"), sch.get_sblock("out")
         sch.set_scope(conv, 0, "local")
-        filters, channels, *pipeline = decisions
+        (filters, channels), pipeline = self.parted(decisions)
         tile, k, pixel, c, r, s = sch.get_loops(conv)
         k_outer, k_inner = sch.split(k, [None, filters])
         c_outer, c_inner = sch.split(c, [None, channels])
@@ -104,7 +104,7 @@ class NpqSpace(FoldedCudaSpace):
             sch.bind(loop, axis)
         sch.reverse_compute_at(out, pixel, preserve_unit_loops=True)
         stage_input(sch, pack, c_outer, row_stride(self.tiles))
-        annotated(sch, c_outer, c_inner, Pipeline(*pipeline).marks)
+        annotated(sch, c_outer, c_inner, pipeline.marks)
         # Last: once a reduction is split in two, loops around it can no longer be bound.
         init = sch.decompose_reduction(conv, c_outer)
         for loop in [sch.get_loops(init)[-1], *sch.get_loops(out)[-2:]]:

@@ -15,8 +15,8 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.cost_model import features, first_code_us, time_us
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.cost_model import features, first_code_us, least_us, time_us
+from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -32,6 +32,8 @@ MIN_REGISTERS = 48
 # Pipeline stages. Small k-tiles need six: with five on their way, 10 input channels, three blocks of 16x16 pixels took
 # 334 us where three on their way took 341 (operator 10 at batch 64).
 DEPTHS = [3, 4, 6]
+# The decisions that a `Pipeline` is made of, in its order.
+PIPELINE = ("pipeline_stages", "order", "blocks_per_sm", "dependent_launch")
 # Thread blocks that a multiprocessor should hold at once.
 BLOCKS = [1, 2, 3, 4]
 # Decisions of a space that a search begins with.
@@ -53,14 +55,14 @@ def blocks_default(threads: int, accumulators: int) -> int:
 
 def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """Why a kernel is not worth building, or ""."""
-    tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.stages + 1)
+    tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.pipeline.stages + 1)
     copies = tiles * (kernel.k_tiles + later * kernel.copies)
     most = max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE)
     if copies > most:
         return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
     if kernel.addresses > MAX_ADDRESSES:
         return f"{kernel.addresses} addresses of a thread's copies in one k-tile, at most {MAX_ADDRESSES}"
-    threads, blocks, shared_bytes = kernel.threads, kernel.resident, int(kernel.shared_bytes)
+    threads, blocks, shared_bytes = kernel.threads, kernel.pipeline.resident, int(kernel.shared_bytes)
     available = gpu.launch_registers(threads, blocks)
     needed = max(kernel.filters * kernel.pixels + OTHER_REGISTERS, MIN_REGISTERS)
     if needed > available:
@@ -86,12 +88,7 @@ class Fold:
     def pipelines(self) -> dict[str, Sequence[int]]:
         """Candidates of each decision of a `Pipeline`."""
         launches = list(DependentLaunch) if self.gpu.has_dependent_launch else [DependentLaunch.AT_EXIT]
-        return {
-            "pipeline_stages": DEPTHS,
-            "order": list(Order),
-            "blocks_per_sm": BLOCKS,
-            "dependent_launch": launches,
-        }
+        return dict(zip(PIPELINE, (DEPTHS, list(Order), BLOCKS, launches), strict=True))
 
 
 class FoldedCudaSpace(HandMadeSpace):
@@ -110,10 +107,21 @@ class FoldedCudaSpace(HandMadeSpace):
     ):
         super().__init__(name, variant, func)
         self.candidates, self.folding, self.gpu = candidates, folding, folding.gpu
+        self._tile_decisions = len([each for each in candidates if each not in PIPELINE])
 
     @abstractmethod
+    def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
+        """Those of the kernel that the decisions of a `tile`, one of each of the first `candidates`, make."""
+
     def counts(self, decisions: Sequence[Any]) -> KernelCounts:
         """Those of the kernel that `decisions`, one of each of the `candidates`, make."""
+        return self.tile_counts(*self.parted(decisions))
+
+    def parted(self, decisions: Sequence[Any]) -> tuple[tuple[Any, ...], Pipeline]:
+        """Decisions about the tile, and the pipeline that the others are; straight where `order` is not among them."""
+        by_name = dict(zip(self.candidates, decisions, strict=True))
+        pipeline = Pipeline(*(by_name.get(name, Order.STRAIGHT) for name in PIPELINE))
+        return tuple(decisions[: self._tile_decisions]), pipeline
 
     @abstractmethod
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
@@ -145,12 +153,23 @@ class FoldedCudaSpace(HandMadeSpace):
         may start hardly depends on the rest, so it is chosen last.
         """
         *others, launches = self.candidates.values()
+        cut = self._tile_decisions
+        pipelines = [
+            (values, self.parted((*(0,) * cut, *values))[1])
+            for values in itertools.product(*others[cut:], launches[:1])
+        ]
+        counted = [(self.tile_counts(tile, pipelines[0][1]), tile) for tile in itertools.product(*others[:cut])]
+        least = [(least_us(each, self.gpu), tile, each) for each, tile in counted if each.threads <= MAX_THREADS]
         best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
-        for values in itertools.product(*others, launches[:1]):
-            each = self.counts(values)
-            if each.threads <= MAX_THREADS and not refused(each, self.gpu):
-                kind, estimate = (values[0], each.rotated), (time_us(each, self.gpu), values)
-                best[kind] = min(best.get(kind, estimate), estimate)
+        for least_time_us, tile, counts in sorted(least, key=lambda each: each[:2]):
+            # No tile from here on can be among those that are kept.
+            if len(best) >= STARTS and least_time_us > sorted(best.values())[STARTS - 1][0]:
+                break
+            for values, pipeline in pipelines:
+                each = counts.with_pipeline(pipeline)
+                if not refused(each, self.gpu):
+                    kind, estimate = (tile[0], each.rotated), (time_us(each, self.gpu), (*tile, *values))
+                    best[kind] = min(best.get(kind, estimate), estimate)
 
         def estimate_us(values: tuple[Any, ...]) -> float:
             each = self.counts(values)

@@ -62,12 +62,12 @@ class FoldedTileSpace(FoldedCudaSpace):
         super().__init__(name, self.structure.variant, func, candidates, folding)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
-        tile, pipeline = decisions[: len(TILE)], decisions[len(TILE) :]
-        _schedule(sch, self.structure, tile, Pipeline(*pipeline).marks)
+        tile, pipeline = self.parted(decisions)
+        _schedule(sch, self.structure, tile, pipeline.marks)
 
-    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
+    def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
         structure = self.structure
-        filters, rows, images, channels, *pipeline = decisions
+        filters, rows, images, channels = tile
         output = OutputTile(
             threads=rows * images * structure.columns,
             filters=filters,
@@ -82,7 +82,7 @@ class FoldedTileSpace(FoldedCudaSpace):
             nest=structure.nest(rows, images, channels),
             lanes=structure.tiles.lanes,
         )
-        return kernel_counts(structure.tiles.spec, self.folding.pattern, output, k_tile, Pipeline(*pipeline))
+        return kernel_counts(structure.tiles.spec, self.folding.pattern, output, k_tile, pipeline)
 
 
 def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch, Order
+from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
 from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
 from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.npq_tiles import channel_bytes, npq_counts, npq_tilings
@@ -81,9 +81,8 @@ class SplitKSpace(FoldedCudaSpace):
         func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
         super().__init__(name, variant, func, candidates, folding)
 
-    def counts(self, decisions: Sequence[Any]) -> KernelCounts:
-        filters, channels, stages, blocks, launch = decisions
-        pipeline = Pipeline(stages, Order.STRAIGHT, blocks, launch)
+    def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
+        filters, channels = tile
         return npq_counts(self.tiles, self.folding, filters, channels, pipeline, self.parts)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
