@@ -55,7 +55,9 @@ def _versions() -> dict[str, str]:
 def code_digest(packages: tuple[str, ...]) -> str:
     """SHA-256 of the source of some of tvm-sparse's packages."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    files = (path for package in packages for path in (root / package).rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
+    files = (
+        path for package in packages for path in (root / package).rglob("*") if path.suffix in (".py", ".cu", ".cuh")
+    )
     for path in sorted(files):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Sizes of functions in a cubin, which is an ELF file: the code of each is a section ``.text.<name>``."""
+"""What is in a cubin, an ELF file: the code of each function is a section ``.text.<name>``."""
 
 import struct
 
@@ -10,13 +10,18 @@ _SECTION = struct.Struct("<I20xQQ24x")
 
 def function_bytes(cubin: bytes) -> dict[str, int]:
     """Bytes of machine code by the name of the function."""
+    found = sections(cubin).items()
+    return {name.removeprefix(_TEXT): len(content) for name, content in found if name.startswith(_TEXT)}
+
+
+def sections(cubin: bytes) -> dict[str, bytes]:
+    """The sections by their names."""
     offset, size, count, names = _HEADER.unpack_from(cubin)
-    sections = [_SECTION.unpack_from(cubin, offset + size * index) for index in range(count)]
-    text = sections[names][1]
+    found = [_SECTION.unpack_from(cubin, offset + size * index) for index in range(count)]
+    text = found[names][1]
 
     def name_of(start: int) -> str:
         begin = text + start
         return cubin[begin : cubin.index(b"\0", begin)].decode()
 
-    named = [(name_of(start), length) for start, _, length in sections]
-    return {name.removeprefix(_TEXT): length for name, length in named if name.startswith(_TEXT)}
+    return {name_of(start): cubin[begin : begin + length] for start, begin, length in found}

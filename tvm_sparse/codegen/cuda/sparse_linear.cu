@@ -178,6 +178,7 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
   read(0);
   const int own = lane * P * 4;
   for (int chunk = 0; chunk < g.chunks; chunk++) {
+    const int lane = computed_anew(threadIdx.x & 31);
 #pragma unroll
     for (int i = 0; i < READS; i++) {
       const int tile = i * WARPS + warp, row = tile % (CHUNK / 32) * 32 + lane % 8 * 4;
