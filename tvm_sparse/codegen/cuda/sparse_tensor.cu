@@ -164,12 +164,14 @@ struct __align__(N * sizeof(Element)) Pixels {
 };
 
 template <int N>
-__device__ __forceinline__ void store(const Geometry& g, float (&values)[N], const Element* residual, Element* y) {
-  if (g.has_residual) {
-    const Pixels<N> added = *(const Pixels<N>*)residual;
+__device__ __forceinline__ void add(float* values, const Element* residual) {
+  const Pixels<N> added = *(const Pixels<N>*)residual;
 #pragma unroll
-    for (int i = 0; i < N; i++) values[i] += widened(added.at[i]);
-  }
+  for (int i = 0; i < N; i++) values[i] += widened(added.at[i]);
+}
+
+template <int N>
+__device__ __forceinline__ void store(const Geometry& g, float (&values)[N], Element* y) {
   Pixels<N> stored;
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -256,15 +258,22 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
     commit_copies();
   }
 
-  int pixels[NW];
-  Place place(g, pixel_warp * NW);
-#pragma unroll
-  for (int i = 0; i < NW; i++, place.next(g)) {
-    const int column = place.group * 8 + (lane >> 2);
-    const int at = place.image * g.image_pitch + place.row * g.pixel_row + column * g.stride_w;
-    pixels[i] = pixel_warp * NW + i < g.tiles_8 ? at * (int)sizeof(Element) : 0;
-  }
+  const int out_w = min(g.columns, g.out_w - x0), first_8 = pixel_warp * NW;
+  auto is_pixel = [&](const Place& where, int number, int column) {
+    return number < g.tiles_8 && where.image < images && y0 + where.row < g.out_h && column < out_w;
+  };
+  auto map_at = [&](const Place& where, int column) {
+    return where.image * g.out_image + (y0 + where.row) * g.out_w + x0 + column;
+  };
   const int* filters = (const int*)own_weights + g.filters_at + filter_warp * 16 * M + (lane >> 2);
+  int maps[M][2];
+  auto find_maps = [&] {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
+  };
+  // Sums begin with what is added to them, so that its reads are waited for together with the input's.
   float sums[M][NW][4];
 #pragma unroll
   for (int m = 0; m < M; m++)
@@ -274,6 +283,30 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
 #pragma unroll
       for (int i = 0; i < NW; i++) sums[m][i][2 * j] = sums[m][i][2 * j + 1] = first;
     }
+  int pixels[NW];
+  Place place(g, first_8);
+  const bool adds = g.has_residual && k_warp == 0;
+  residual += (size_t)n0 * g.out_image;
+  if (adds) find_maps();
+#pragma unroll
+  for (int i = 0; i < NW; i++, place.next(g)) {
+    const int read = place.group * 8 + (lane >> 2), written = place.group * 8 + (lane & 3) * 2;
+    const int at = place.image * g.image_pitch + place.row * g.pixel_row + read * g.stride_w;
+    pixels[i] = first_8 + i < g.tiles_8 ? at * (int)sizeof(Element) : 0;
+    if (!adds || !is_pixel(place, first_8 + i, written)) continue;
+    const Element* added = residual + map_at(place, written);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        if (g.aligned > 1)
+          add<2>(&sums[m][i][2 * j], added + maps[m][j]);
+        else
+#pragma unroll
+          for (int k = 0; k < 2; k++)
+            if (written + k < out_w) add<1>(&sums[m][i][2 * j + k], added + maps[m][j] + k);
+      }
+  }
 
   int buffer = 0;
   for (int chunk = 0; chunk < chunks; chunk++) {
@@ -338,21 +371,9 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
         }
   }
 
-  int maps[M][2];
-#pragma unroll
-  for (int m = 0; m < M; m++)
-#pragma unroll
-    for (int j = 0; j < 2; j++) maps[m][j] = filters[m * 16 + j * 8] * g.out_map;
+  find_maps();
   y += (size_t)n0 * g.out_image;
-  residual += (size_t)n0 * g.out_image;
-  const int out_w = min(g.columns, g.out_w - x0), first_8 = pixel_warp * NW;
   place = Place(g, first_8);
-  auto is_pixel = [&](const Place& where, int number, int column) {
-    return number < g.tiles_8 && where.image < images && y0 + where.row < g.out_h && column < out_w;
-  };
-  auto map_at = [&](const Place& where, int column) {
-    return where.image * g.out_image + (y0 + where.row) * g.out_w + x0 + column;
-  };
   // Two groups of 8 pixels at once where four pixels are aligned: a lane takes two pixels of one from its neighbour,
   // which takes two of the other, so that 64 bytes of a filter are written together instead of 32.
   constexpr int TWICE = NW / 2 * 2;
@@ -374,7 +395,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
           const float *one = &sums[m][i][2 * j], *two = &sums[m][i + 1][2 * j];
           const float third = of_neighbour(odd ? one[0] : two[0]), fourth = of_neighbour(odd ? one[1] : two[1]);
           float four[4] = {odd ? third : one[0], odd ? fourth : one[1], odd ? two[0] : third, odd ? two[1] : fourth};
-          if (inside) store<4>(g, four, residual + at + maps[m][j], y + at + maps[m][j]);
+          if (inside) store<4>(g, four, y + at + maps[m][j]);
         }
     }
   }
@@ -389,12 +410,12 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
         for (int j = 0; j < 2; j++) {
           float(&two)[2] = *(float(*)[2]) & sums[m][i][2 * j];
           if (g.aligned > 1)
-            store<2>(g, two, residual + at + maps[m][j], y + at + maps[m][j]);
+            store<2>(g, two, y + at + maps[m][j]);
           else
 #pragma unroll
             for (int k = 0; k < 2; k++) {
               float one[1] = {two[k]};
-              if (column + k < out_w) store<1>(g, one, residual + at + maps[m][j] + k, y + at + maps[m][j] + k);
+              if (column + k < out_w) store<1>(g, one, y + at + maps[m][j] + k);
             }
         }
     place.next(g);
