@@ -33,6 +33,10 @@ template <int BYTES> static void copy(void* to, const void* from, bool inside) {
   if (((long)to | (inside ? (long)from : 0)) % BYTES) abort();
   if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
 }}
+template <int BYTES> static void read_line(void* to, const void* from) {{
+  if ((long)from % BYTES) abort();
+  memcpy(to, from, BYTES);
+}}
 static void commit_copies() {{}}
 template <int LEFT = 0> static void wait_for_copies() {{}}
 static void wait_for_kernel() {{}}

@@ -32,6 +32,16 @@ __device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
                  "n"(BYTES)
                  : "memory");
 }
+// A read of 4 or 8 bytes of what nobody writes meanwhile, whose 128 bytes come to the level-2 cache at once: memory
+// delivers 64 at a time, and where neighbours ask for theirs a little later it would deliver them again.
+template <int BYTES>
+__device__ __forceinline__ void read_line(void* to, const void* from) {
+  unsigned* words = (unsigned*)to;
+  if constexpr (BYTES == 8)
+    asm("ld.global.nc.L2::128B.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
+  else
+    asm("ld.global.nc.L2::128B.b32 %0, [%1];" : "=r"(words[0]) : "l"(from));
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all groups of copies but the last LEFT are complete.
 template <int LEFT = 0>

@@ -165,7 +165,11 @@ struct __align__(N * sizeof(Element)) Pixels {
 
 template <int N>
 __device__ __forceinline__ void add(float* values, const Element* residual) {
-  const Pixels<N> added = *(const Pixels<N>*)residual;
+  Pixels<N> added;
+  if constexpr (sizeof added >= 4)
+    read_line<sizeof added>(&added, residual);
+  else
+    added = *(const Pixels<N>*)residual;
 #pragma unroll
   for (int i = 0; i < N; i++) values[i] += widened(added.at[i]);
 }
