@@ -69,14 +69,14 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """The most promising sparse kernel of a layer; None where dense should be as fast, or nothing is known.
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
-    does. No half-precision convolutions of a GPU were measured, so nothing is known of these.
+    does. In half precision it computes on tensor cores, so a sparse one has to as well.
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
-    if is_gpu and is_half(spec.dtype) and not is_linear(spec):
-        return None
     names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
+    if is_gpu and is_half(spec.dtype) and not is_linear(spec):
+        names, allow_tf32 = [slice_cuda.NAME], True
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec))

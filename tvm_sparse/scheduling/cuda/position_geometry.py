@@ -107,7 +107,7 @@ def geometry(tiling: PositionTiling) -> Geometry:
         out_map=out_h * out_w,
         out_image=spec.k * out_h * out_w,
         # Where each row begins at a multiple of so many elements, as many are written at once.
-        aligned=next(each for each in (4, 2, 1) if out_w % each == 0),
+        aligned=tiling.aligned,
         in_h=in_h,
         in_w=in_w,
         channel=in_h * in_w,

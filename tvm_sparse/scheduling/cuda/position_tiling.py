@@ -116,6 +116,11 @@ class PositionTiling(MapSizes):
         return max(1, min(self._groups // (self.rows * self.row_8), self.spec.n)) if is_whole else 1
 
     @property
+    def aligned(self) -> int:
+        """Pixels of an output row that are read and written together."""
+        return next(each for each in (4, 2, 1) if self.out_size[1] % each == 0)
+
+    @property
     def tiles_8(self) -> int:
         """Groups of 8 pixels of a tile."""
         return self.images * self.rows * self.row_8
