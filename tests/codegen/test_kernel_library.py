@@ -24,3 +24,9 @@ def test_sums_are_registers(name: str) -> None:
     assert function_bytes(code).keys() == set(kernel_library.LIBRARIES[name].kernels)
     frames = [int.from_bytes(each, "little") for each in FRAME.findall(sections(code)[".nv.info"])]
     assert len(frames) == len(kernel_library.LIBRARIES[name].kernels) and not any(frames)
+
+
+def test_a_model_may_have_tensors_of_several_types() -> None:
+    """No two libraries have a kernel of the same name."""
+    names = [name for each in kernel_library.LIBRARIES.values() for name in each.kernels]
+    assert len(names) == len(set(names))

@@ -23,7 +23,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, linear_cuda, make_kernel
 from tvm_sparse.scheduling.cuda.linear_packing import packed
 from tvm_sparse.scheduling.cuda.linear_space import ManyImagesSpace
-from tvm_sparse.scheduling.cuda.linear_tiling import WARPS, Geometry, LinearTiling
+from tvm_sparse.scheduling.cuda.linear_tiling import LIBRARIES, WARPS, Geometry, LinearTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
@@ -51,6 +51,7 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
         space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
         tiling = choose([each for _, each in space.ranked])
         (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
+        assert tiling.kernel in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
         arguments = reference.random_arguments(case.spec, case.seed, case.integers)
         error = case.error(arguments, run(tiling, weights, arguments, folder))
         assert error <= 1, f"{error}: {tiling}, {case!r}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +12,11 @@ from data_emulator import run
 from random_convolutions import Case, random_spec, random_weight, vector_weight
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of, vector_cuda
 from tvm_sparse.scheduling.cuda.data_space import DataSpace
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, MAX_VECTOR_WARPS, VECTOR_LIBRARY, kernel_name
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
@@ -114,20 +110,3 @@ def test_what_it_is_not_for_is_said() -> None:
     pattern = SparsityPattern.of(vector_weight(LAYER, 8, 0.1, 0, True))
     with pytest.raises(NotApplicable, match="has no clusters"):
         vector_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": "sm_86"}))
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
-def test_the_library_has_every_kernel_and_none_spills(tmp_path: Path) -> None:
-    """Of all numbers of filters and pixels; registers of 512 threads hold all sums."""
-    import subprocess
-
-    path = tmp_path / "vectors.cu"
-    path.write_text(kernel_library.source(VECTOR_LIBRARY))
-    command = ["nvcc", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "vectors.cubin"), str(path)]
-    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    kernels = set(re.findall(r"Compiling entry function '(\w+)'", log))
-    names = {kernel_name(v, p + 1, step) for v, most in MAX_LANE_PIXELS.items() for p in range(most) for step in (1, 2)}
-    assert kernels == {each for each in names if "vector" in each}
-    spilled = [line for line in log.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]
-    assert not spilled
-    assert max(map(int, re.findall(r"Used (\d+) registers", log))) * 32 * MAX_VECTOR_WARPS <= 65536

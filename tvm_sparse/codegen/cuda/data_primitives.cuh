@@ -74,6 +74,15 @@ __device__ __forceinline__ int computed_anew(int value) {
 // A divisor d comes with m = 2^32 / d + 1.
 __device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
 
+// Kernels of each type have names of their own (scheduling/cuda/data_tiling.py, OF_TYPE).
+#ifdef TVM_SPARSE_BFLOAT16
+#define OF_TYPE(name) name##_bfloat16
+#elif defined(TVM_SPARSE_HALF)
+#define OF_TYPE(name) name##_half
+#else
+#define OF_TYPE(name) name
+#endif
+
 #define DECLARED(name) int name;
 #define PARAMETER(name) , int name
 #define PASSED(name) name,

@@ -58,12 +58,14 @@ def _libraries() -> dict[str, _Library]:
     half = ("TVM_SPARSE_HALF",)
     types: dict[str, tuple[str, ...]] = {FLOAT32: (), FLOAT16: half, BFLOAT16: (*half, "TVM_SPARSE_BFLOAT16")}
     for dtype, names in types.items():
-        kernels = [position_tiling.kernel_name(m, n) for m, some in position_tiling.N_TILES.items() for n in some]
+        tiles = position_tiling.N_TILES.items()
+        kernels = [position_tiling.kernel_name(m, n, dtype) for m, some in tiles for n in some]
         integers = 2 + len(position_geometry.Geometry._fields)
         found[position_tiling.LIBRARIES[dtype]] = _Library(
             "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
         )
-        of_linear = [linear_tiling.kernel_name(p, v) for v, some in linear_tiling.LANE_IMAGES.items() for p in some]
+        images = linear_tiling.LANE_IMAGES.items()
+        of_linear = [linear_tiling.kernel_name(p, v, dtype) for v, some in images for p in some]
         integers = 1 + len(linear_tiling.Geometry._fields)
         found[linear_tiling.LIBRARIES[dtype]] = _Library("sparse_linear.cu", names, of_linear, integers)
     return found

@@ -240,8 +240,9 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
 
 // A kernel for each number of images a lane and of filters that share their non-zeros.
 #define LINEAR(P, V)                                                                                             \
-  KERNEL tvm_sparse_linear_##P##_##V(const Element* x, const int4* weights, const Element* bias,                 \
-                                     const Element* residual, Element* y, int stride FIELDS(PARAMETER)) {        \
+  KERNEL OF_TYPE(tvm_sparse_linear_##P##_##V)(const Element* x, const int4* weights, const Element* bias,        \
+                                              const Element* residual, Element* y,                               \
+                                              int stride FIELDS(PARAMETER)) {                                    \
     const Geometry g = {FIELDS(PASSED)};                                                                         \
     linear<P, V>(g, stride, x, weights, bias, residual, y);                                                      \
   }

@@ -428,9 +428,9 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
 
 // A kernel for each number of 16 filters and of 8 pixels a warp; their copies are 1, 2, 3 in the place of the 0.
 #define CONVOLUTION(M, NW)                                                                                      \
-  KERNEL(M, NW) tvm_sparse_tensor0_##M##_##NW(const Element* x, const int4* weights, const Element* bias,        \
-                                             const Element* residual, Element* y, int chunks,                  \
-                                             int stride FIELDS(PARAMETER)) {                                   \
+  KERNEL(M, NW) OF_TYPE(tvm_sparse_tensor0_##M##_##NW)(const Element* x, const int4* weights,                   \
+                                                      const Element* bias, const Element* residual,            \
+                                                      Element* y, int chunks, int stride FIELDS(PARAMETER)) {  \
     const Geometry g = {FIELDS(PASSED)};                                                                        \
     convolution<M, NW>(g, chunks, stride, x, weights, bias, residual, y);                                       \
   }

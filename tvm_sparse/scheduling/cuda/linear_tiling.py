@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data_geometry import divisor
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.data_tiling import OF_TYPE, WARP
 
 # Filters that a warp takes at a time -> images of a lane: there are kernels for these.
 LANE_IMAGES = {1: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2)}
@@ -18,7 +17,7 @@ WARPS, CHUNK, SLOTS = 16, 768, 3
 # Positions of a step; by filters at a time: 16-byte units of a step, and steps of a ring's buffer, one unit a lane.
 POSITIONS, UNITS, STEPS = 4, {1: 2, 4: 5, 8: 9}, {1: 16, 4: 6, 8: 3}
 # The library of kernels for each type of tensors.
-LIBRARIES = {FLOAT32: "sparse_linear", FLOAT16: "sparse_linear_half", BFLOAT16: "sparse_linear_bfloat16"}
+LIBRARIES = {dtype: f"sparse_linear{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,12 @@ class LinearTiling:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return kernel_name(self.lane_images, self.shared)
+        return kernel_name(self.lane_images, self.shared, self.spec.dtype)
 
 
-def kernel_name(lane_images: int, shared: int) -> str:
+def kernel_name(lane_images: int, shared: int, dtype: str) -> str:
     """The kernel for so many images a lane and filters at a time."""
-    return f"tvm_sparse_linear_{lane_images}_{shared}"
+    return f"tvm_sparse_linear_{lane_images}_{shared}{OF_TYPE[dtype]}"
 
 
 class Geometry(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.data_tiling import OF_TYPE, WARP
 from tvm_sparse.scheduling.cuda.map_size import MapSizes
 
 # Filters and pixels of a tensor core's product.
@@ -22,7 +22,7 @@ COPY_BYTES = 16
 # How kernels' names begin, with the place of a copy's number.
 COPY = "tvm_sparse_tensor{}_"
 # The library of kernels for each type of tensors.
-LIBRARIES = {FLOAT32: "sparse_tensor", FLOAT16: "sparse_tensor_half", BFLOAT16: "sparse_tensor_bfloat16"}
+LIBRARIES = {dtype: f"sparse_tensor{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,9 @@ class PositionTiling(MapSizes):
     @property
     def kernel(self) -> str:
         """The kernel's name, with the place of a copy's number in it."""
-        return kernel_name(self.m_tiles, self.n_tiles, "{}")
+        return kernel_name(self.m_tiles, self.n_tiles, self.spec.dtype, "{}")
 
 
-def kernel_name(m_tiles: int, n_tiles: int, copy: int | str = 0) -> str:
+def kernel_name(m_tiles: int, n_tiles: int, dtype: str, copy: int | str = 0) -> str:
     """The kernel, or a copy of it, for so many tiles of filters and of pixels a warp."""
-    return f"{COPY.format(copy)}{m_tiles}_{n_tiles}"
+    return f"{COPY.format(copy)}{m_tiles}_{n_tiles}{OF_TYPE[dtype]}"
