@@ -48,7 +48,7 @@ def make_arrays():
 @pytest.fixture
 def nothing_predicted(monkeypatch):
     """Whether a small layer is worth a sparse kernel depends on the machine's vectors."""
-    monkeypatch.setattr(kernel_selection, "predicted", lambda *_, **__: None)
+    monkeypatch.setattr(kernel_selection, "remembered", lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)

@@ -316,7 +316,7 @@ def test_every_combination_of_decisions_keeps_to_the_limits(seed: int) -> None:
         space = FoldedTileSpace("test", decisions, occupancy.Fold(pattern, GPU))
         for kernel in map(space.counts, space.defaults):
             assert kernel.threads <= occupancy.MAX_THREADS
-            assert kernel.shared_bytes * kernel.resident <= GPU.shared_bytes
+            assert kernel.shared_bytes * kernel.pipeline.resident <= GPU.shared_bytes
         return
     rows, images, channels = (max(c.candidates) for c in (decisions.rows, decisions.images, decisions.channels))
     assert structure.tiles.columns * rows * images <= MAX_THREADS
