@@ -32,6 +32,8 @@ from tvm_sparse.schedules import (
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda import cost_model
+from tvm_sparse.scheduling.cuda.position_tiling import FILTERS
+from tvm_sparse.scheduling.cuda.position_time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
@@ -69,13 +71,16 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """The most promising sparse kernel of a layer; None where dense should be as fast, or nothing is known.
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
-    does. In half precision it computes on tensor cores, so a sparse one has to as well.
+    does. In half precision it computes on tensor cores, and so does the sparse one, where
+    filters share their zeros; of others nothing was measured.
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None
     is_gpu = target.kind.name == "cuda"
     names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
     if is_gpu and is_half(spec.dtype) and not is_linear(spec):
+        if Positions.of(spec, pattern).alike < FILTERS:
+            return None
         names, allow_tf32 = [slice_cuda.NAME], True
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
