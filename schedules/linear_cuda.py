@@ -31,8 +31,6 @@ TARGET = "cuda"
 START_US, READ_SHARE = 2.0, 0.6
 # Accesses to shared memory that 32 inputs at random places of an image take, on average.
 RANDOM_ACCESSES = 3.5
-# Inputs of all images together at most, where their places are signed 32-bit numbers.
-MAX_INPUTS = 2**31 - 1
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -46,11 +44,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     require_one_pixel(spec)
     gpu = gpu_info(target)
     found: list[HandMadeSpace] = [each for each in _many_images(spec, pattern, gpu) if each.ranked]
-    needed, limit = 4 * _stride(spec), gpu.block_shared_bytes
-    if needed <= limit:
-        found.append(_few_images(spec, pattern, gpu))
+    if (few := _few_images(spec, pattern, gpu)) is not None:
+        found.append(few)
     if not found:
-        raise NotApplicable(f"an image needs {needed} bytes of shared memory and there are {limit}")
+        needed = 4 * _stride(spec)
+        raise NotApplicable(f"an image needs {needed} bytes of shared memory and there are {gpu.block_shared_bytes}")
     return sorted(found, key=lambda each: each.estimate_us or 0.0)
 
 
@@ -59,23 +57,24 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     require_one_pixel(spec)
     gpu = gpu_info(target)
     if not variant:
-        return _few_images(spec, pattern, gpu) if 4 * _stride(spec) <= gpu.block_shared_bytes else None
+        return _few_images(spec, pattern, gpu)
     many = (ManyImagesSpace(NAME, spec, pattern, gpu, shared) for shared in LANE_IMAGES if gpu.has_clusters)
     return next((each for each in many if each.variant == variant), None)
 
 
 def _many_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> list[ManyImagesSpace]:
     """Those worth a search: filters are taken together where they share their zeros, or have none."""
-    if spec.n <= IMAGES or not gpu.has_clusters or spec.n * spec.c * spec.h * spec.w > MAX_INPUTS:
+    if spec.n <= IMAGES or not gpu.has_clusters:
         return []
     vector = spec.k // spec.groups if pattern.structure == "dense" else pattern.vector
     together = [shared for shared in LANE_IMAGES if vector % shared == 0]
     return [ManyImagesSpace(NAME, spec, pattern, gpu, shared) for shared in together]
 
 
-def _few_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> "LinearSpace":
+def _few_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> "LinearSpace | None":
+    """None where no image fits shared memory."""
     held = gpu.block_shared_bytes // (4 * _stride(spec))
-    return LinearSpace(spec, pattern.nnz, images_of(spec, min(IMAGES, held)), gpu)
+    return LinearSpace(spec, pattern.nnz, images_of(spec, min(IMAGES, held)), gpu) if held else None
 
 
 def _stride(spec: ConvSpec) -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.data_geometry import Geometry, geometry
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.data_geometry import geometry
 from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, WARP, Tiling, library_of
 
 # The emulator's clusters lie along z, the kernels' along x.
@@ -99,6 +101,25 @@ extern "C" void launch(const float* x, const int4* weights, const float* bias, c
 """
 
 
+def compiled(path: Path) -> ctypes.CDLL:
+    """The library of a C++ file, compiled beside it."""
+    library = path.with_suffix(".so")
+    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def passed(
+    spec: ConvSpec, weights: np.ndarray, arguments: dict[str, np.ndarray], fields: Sequence[int]
+) -> tuple[np.ndarray, list[ctypes.c_void_p]]:
+    """An output of NaN, and pointers to a kernel's tensors, of which that is the last, and to its geometry."""
+    y = np.full(spec.output_shape, np.nan, spec.dtype)
+    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
+    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
+    # The pointers keep the arrays.
+    return y, [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, np.array(fields, np.int32))]
+
+
 @cache
 def _library(folder: Path, shared: int) -> ctypes.CDLL:
     """The kernels for so many filters at a time."""
@@ -107,10 +128,7 @@ def _library(folder: Path, shared: int) -> ctypes.CDLL:
     kernels = [f"body<{p + 1}, {step}, {shared}>" for p in range(MAX_LANE_PIXELS[shared]) for step in (1, 2)]
     launch = LAUNCH.format(kernels=", ".join(kernels))
     path.write_text(PRELUDE + PRIMITIVES + kernel_library.source(name) + launch)
-    library = path.with_suffix(".so")
-    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
-    return ctypes.CDLL(str(library))
+    return compiled(path)
 
 
 def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
@@ -118,12 +136,9 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], f
     spec, (parts, k, tiles) = tiling.spec, tiling.grid
     threads = WARP * tiling.warps
     assert threads <= MAX_THREADS and parts <= MAX_CLUSTER and tiling.shared_bytes(weights.shape[1]) <= SHARED
-    y = np.full(spec.output_shape, np.nan, np.float32)
-    fields = np.array(geometry(tiling), np.int32)
-    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
-    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
-    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
+    fields = geometry(tiling)
+    y, pointers = passed(spec, weights, arguments, fields)
     kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
-    numbers = (weights.shape[1], len(Geometry._fields), kernel, k, tiles, parts, threads)
+    numbers = (weights.shape[1], len(fields), kernel, k, tiles, parts, threads)
     _library(folder, tiling.shared).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
     return y

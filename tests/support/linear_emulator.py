@@ -1,13 +1,12 @@
 """Run the kernels of codegen/cuda/sparse_linear.cu on the CPU: compiled as C++, with their primitives as plain code."""
 
 import ctypes
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES
+from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
@@ -43,22 +42,16 @@ def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     launch = LAUNCH.format(kernels=", ".join(f"body<{p}, {v}>" for p, v in KERNELS))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
     path.write_text(defined + PRELUDE + PRIMITIVES + MEETING + kernel_library.source(name) + launch)
-    library = path.with_suffix(".so")
-    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
-    return ctypes.CDLL(str(library))
+    return compiled(path)
 
 
 def run(tiling: LinearTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, (parts, k, images) = tiling.spec, tiling.grid
     assert parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
-    y = np.full(spec.output_shape, np.nan, spec.dtype)
-    fields = np.array(geometry(tiling), np.int32)
-    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
-    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
-    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
+    fields = geometry(tiling)
+    y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.lane_images, tiling.shared))
-    numbers = (fields.size, kernel, k, images, parts, WARP * WARPS)
+    numbers = (len(fields), kernel, k, images, parts, WARP * WARPS)
     _library(folder, spec.dtype).launch(*pointers[:5], weights.shape[1], pointers[5], *numbers)
     return y

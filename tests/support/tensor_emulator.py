@@ -1,13 +1,12 @@
 """Run the kernels of codegen/cuda/sparse_tensor.cu on the CPU: `mma` as plain code, between the threads of a warp."""
 
 import ctypes
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES
+from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
@@ -90,22 +89,16 @@ def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
     path.write_text(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
-    library = path.with_suffix(".so")
-    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
-    return ctypes.CDLL(str(library))
+    return compiled(path)
 
 
 def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, chunks = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes(chunks, weights.shape[1]) <= SHARED
-    y = np.full(spec.output_shape, np.nan, spec.dtype)
-    fields = np.array(geometry(tiling), np.int32)
-    tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
-    assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
-    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, fields)]
+    fields = geometry(tiling)
+    y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
-    numbers = (fields.size, kernel, tiling.blocks, WARP * tiling.warps)
+    numbers = (len(fields), kernel, tiling.blocks, WARP * tiling.warps)
     _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
     return y

@@ -71,8 +71,8 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """The most promising sparse kernel of a layer; None where dense should be as fast, or nothing is known.
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
-    does. In half precision it computes on tensor cores, and so does the sparse one, where
-    filters share their zeros; of others nothing was measured.
+    does. In half precision it computes on tensor cores, and so does the sparse one, where filters share their zeros; of
+    others nothing was measured.
     """
     if pattern.structure == "dense" or not pattern.nnz:
         return None

@@ -74,6 +74,11 @@ __device__ __forceinline__ int computed_anew(int value) {
 // A divisor d comes with m = 2^32 / d + 1.
 __device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
 
+template <typename Geometry>
+__device__ __forceinline__ float with_relu(const Geometry& g, float value) {
+  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
+}
+
 // Kernels of each type have names of their own (scheduling/cuda/data_tiling.py, OF_TYPE).
 #ifdef TVM_SPARSE_BFLOAT16
 #define OF_TYPE(name) name##_bfloat16

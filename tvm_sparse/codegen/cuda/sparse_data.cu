@@ -50,10 +50,6 @@ enum { PLANES, ROWS, RUN };
 #endif
 #endif
 
-__device__ __forceinline__ float with_relu(const Geometry& g, float value) {
-  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
-}
-
 // Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
 // before. With a row stride, rows whose outputs follow each other lie together, as planes.
 template <int V>

@@ -233,8 +233,7 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
     const size_t to = (size_t)n * g.outputs + k;
     if (g.has_bias) sum += widened(bias[k]);
     if (g.has_residual) sum += widened(residual[to]);
-    if (g.relu) sum = fminf(fmaxf(sum, 0.f), BITS_AS_FLOAT(g.relu_max));
-    y[to] = narrowed(sum);
+    y[to] = narrowed(with_relu(g, sum));
   }
 }
 

@@ -178,10 +178,7 @@ template <int N>
 __device__ __forceinline__ void store(const Geometry& g, float (&values)[N], Element* y) {
   Pixels<N> stored;
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    if (g.relu) values[i] = fminf(fmaxf(values[i], 0.f), BITS_AS_FLOAT(g.relu_max));
-    stored.at[i] = narrowed(values[i]);
-  }
+  for (int i = 0; i < N; i++) stored.at[i] = narrowed(with_relu(g, values[i]));
   *(Pixels<N>*)y = stored;
 }
 

@@ -42,9 +42,8 @@ def least_us(counts: KernelCounts, gpu: GpuInfo) -> float:
     """What no kernel of such a tile is estimated below, whatever its pipeline, if the next starts at its exit."""
     each = _Estimate(counts, gpu, FITS[fitted_on(gpu)])
     issue = math.ceil(each.share) * counts.warps * max(counts.instructions / 4, counts.loads * counts.floats)
-    return (
-        math.hypot(issue / gpu.clock_hz * 1e6, _floor_us(counts.flops, counts.traffic_bytes, gpu)) + each.fit.launch_us
-    )
+    floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
+    return math.hypot(issue / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us
 
 
 def first_code_us(counts: KernelCounts, gpu: GpuInfo) -> float:

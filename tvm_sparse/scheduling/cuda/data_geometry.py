@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data_tiling import Staging, Tiling
 
 
@@ -126,12 +127,16 @@ def geometry(tiling: Tiling) -> Geometry:
         input_floats=tiling.input_floats,
         zero_rows=zero_rows,
         first_pair=tiling.first_pair,
-        has_bias=int(spec.bias),
-        has_residual=int(spec.residual),
-        relu=int(spec.relu),
-        # The bits of a float.
-        relu_max=int(np.float32(spec.relu_max).view(np.int32)),
+        **epilogue(spec),
     )
+
+
+def epilogue(spec: ConvSpec) -> dict[str, int]:
+    """What follows the sum."""
+    # Of a float the bits.
+    relu_max = int(np.float32(spec.relu_max).view(np.int32))
+    has_bias, has_residual, relu = (int(each) for each in (spec.bias, spec.residual, spec.relu))
+    return {"has_bias": has_bias, "has_residual": has_residual, "relu": relu, "relu_max": relu_max}
 
 
 def divisor(name: str, value: int) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_geometry import divisor
+from tvm_sparse.scheduling.cuda.data_geometry import divisor, epilogue
 from tvm_sparse.scheduling.cuda.data_tiling import OF_TYPE, WARP
 
 # Filters that a warp takes at a time -> images of a lane: there are kernels for these.
@@ -149,9 +149,5 @@ def geometry(tiling: LinearTiling) -> Geometry:
         filters=tiling.filters,
         **divisor("own_filters", tiling.filters // tiling.parts),
         rows=tiling.rows,
-        has_bias=int(spec.bias),
-        has_residual=int(spec.residual),
-        relu=int(spec.relu),
-        # The bits of a float.
-        relu_max=int(np.float32(spec.relu_max).view(np.int32)),
+        **epilogue(spec),
     )

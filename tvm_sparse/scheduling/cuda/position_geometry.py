@@ -2,9 +2,7 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
-from tvm_sparse.scheduling.cuda.data_geometry import divisor
+from tvm_sparse.scheduling.cuda.data_geometry import divisor, epilogue
 from tvm_sparse.scheduling.cuda.data_tiling import WARP
 from tvm_sparse.scheduling.cuda.position_tiling import PositionTiling
 
@@ -133,9 +131,5 @@ def geometry(tiling: PositionTiling) -> Geometry:
         first_channel=tiling.first_channel,
         filters_at=tiling.filters_at,
         first_step=tiling.first_step,
-        has_bias=int(spec.bias),
-        has_residual=int(spec.residual),
-        relu=int(spec.relu),
-        # The bits of a float.
-        relu_max=int(np.float32(spec.relu_max).view(np.int32)),
+        **epilogue(spec),
     )
