@@ -20,7 +20,7 @@ FRAME = re.compile(rb"\x04\x11\x08\x00.{4}(.{4})", re.DOTALL)
 def test_sums_are_registers(name: str) -> None:
     """With the options that users' kernels are compiled with; a stack frame makes a kernel several times slower."""
     with cuda_compiler(TARGET):
-        code = kernel_library._compiled(kernel_library.source(name))
+        code = kernel_library._compiled(kernel_library.source(name), kernel_library._arch(name, TARGET))
     assert function_bytes(code).keys() == set(kernel_library.LIBRARIES[name].kernels)
     frames = [int.from_bytes(each, "little") for each in FRAME.findall(sections(code)[".nv.info"])]
     assert len(frames) == len(kernel_library.LIBRARIES[name].kernels) and not any(frames)

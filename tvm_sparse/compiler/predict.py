@@ -23,6 +23,7 @@ from tvm_sparse.schedules import (
     folded_cuda,
     linear_cpu,
     linear_cuda,
+    pair_cuda,
     slice_cuda,
     spaces_of,
     tensor_cuda,
@@ -49,7 +50,8 @@ LINEAR_RATIO = 4.0
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 DENSE = "dense"
-GPU_SCHEDULES = [each.NAME for each in (data_cuda, folded_cuda, linear_cuda, slice_cuda, tensor_cuda, vector_cuda)]
+_ON_GPU = (data_cuda, folded_cuda, linear_cuda, pair_cuda, slice_cuda, tensor_cuda, vector_cuda)
+GPU_SCHEDULES = [each.NAME for each in _ON_GPU]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 

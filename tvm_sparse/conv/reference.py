@@ -12,9 +12,10 @@ from tvm_sparse.conv.storage import STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
-# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers, rounded to nearest or cut off.
+# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers, rounded to nearest or cut off; inputs
+# cut to TF32, and what that misses added in bfloat16.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-THREE_TF32, THREE_TF32_CUT = "3xtf32", "3xtf32_cut"
+THREE_TF32, THREE_TF32_CUT, CORRECTED_TF32 = "3xtf32", "3xtf32_cut", "corrected_tf32"
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
@@ -85,10 +86,12 @@ class Reference:
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
         """The same with the bound of a kernel that computes in one of the ways above; TF32's need the `weight`."""
-        if arithmetic in (TF32, THREE_TF32, THREE_TF32_CUT):
+        if arithmetic in (TF32, THREE_TF32, THREE_TF32_CUT, CORRECTED_TF32):
             assert weight is not None
             if arithmetic == TF32:
                 return self.in_tf32(weight)
+            if arithmetic == CORRECTED_TF32:
+                return self.in_corrected_tf32(weight)
             return self.in_3xtf32(weight, TF32_ROUNDOFF if arithmetic == THREE_TF32 else TF32_CUT)
         return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
 
@@ -127,6 +130,20 @@ class Reference:
         exact = (nnz + 2) * FLOAT32_ROUNDOFF
         sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + t) ** 2 * (1 + 2 * t)
         return replace(self, bound=self.bound * ((3 * t**2 * (1 + t) + sums) / exact))
+
+    def in_corrected_tf32(self, weight: np.ndarray) -> "Reference":
+        """The same with the bound of a kernel that multiplies in TF32 and adds what that misses in bfloat16.
+
+        Input and `weight` are ``high + low``, with the low part that TF32 cuts off, at most t = `TF32_CUT` of a number.
+        A product is ``high * high + low * all + high * low`` without a rest; the factors of the last two are rounded to
+        bfloat16, each by up to its unit roundoff b: both miss ``t * ((1 + b)**2 - 1)`` of the whole. What is added up,
+        three times as many products, is at most ``1 + 2 * t * (1 + b)**2`` of the magnitude, and each addition may be
+        wrong by twice float32's rounding, as in `in_tf32`. Of numbers below 2**-115 the low part may be lost.
+        """
+        nnz, growth = nonzeros_of(weight), (1 + STORAGE[BFLOAT16].roundoff) ** 2
+        exact = (nnz + 2) * FLOAT32_ROUNDOFF
+        sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + 2 * TF32_CUT * growth)
+        return replace(self, bound=self.bound * ((2 * TF32_CUT * (growth - 1) + sums) / exact))
 
     def _worst_of_repeated(self, y: np.ndarray, images: np.ndarray) -> float:
         """An image has the same error as another that it repeats where it has the same result: found much sooner."""

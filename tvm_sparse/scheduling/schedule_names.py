@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import EXACT, TENSOR_CORES, THREE_TF32, THREE_TF32_CUT
+from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, TENSOR_CORES, THREE_TF32, THREE_TF32_CUT
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -16,9 +16,9 @@ CUDNN = "dense_cudnn"
 # A schedule whose kernels split their input into TF32 numbers and call cuDNN.
 TENSOR = "tensor_cuda"
 # Schedules whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = ("data_cuda", "vector_cuda", "slice_cuda")
-# The one of them that multiplies on tensor cores.
-SLICE = "slice_cuda"
+DATA = ("data_cuda", "vector_cuda", "slice_cuda", "pair_cuda")
+# Those of them that multiply on tensor cores: filters that share their zeros, and any.
+SLICE, PAIR = "slice_cuda", "pair_cuda"
 
 
 def is_tf32(name: str) -> bool:
@@ -30,15 +30,15 @@ def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):
         return IN_TF32
-    if is_3xtf32(name):
-        return THREE_TF32 if name == TENSOR else THREE_TF32_CUT
+    if in_parts := {TENSOR: THREE_TF32, SLICE: THREE_TF32_CUT, PAIR: CORRECTED_TF32}.get(name):
+        return in_parts
     schedule, _, variant = name.partition(":")
     return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
 
 
-def is_3xtf32(name: str) -> bool:
-    """Whether kernels multiply sums of two TF32 numbers."""
-    return name in (TENSOR, SLICE)
+def is_in_parts(name: str) -> bool:
+    """Whether kernels multiply float32 numbers in parts that tensor cores take."""
+    return name in (TENSOR, SLICE, PAIR)
 
 
 def is_exact(name: str) -> bool:
@@ -50,8 +50,8 @@ def precision_of(name: str, dtype: str) -> str:
     """What kernels compute in and how their tensors are stored, in words for a decision table."""
     if is_tf32(name):
         return "TF32"
-    if is_3xtf32(name):
-        return "3xTF32"
+    if is_in_parts(name):
+        return "TF32+BF16" if name == PAIR else "3xTF32"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 

@@ -16,7 +16,7 @@ from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import VerificationError
 from tvm_sparse.runtime.batched_model import AnyModel
-from tvm_sparse.scheduling.schedule_names import is_3xtf32
+from tvm_sparse.scheduling.schedule_names import is_in_parts
 
 ROUNDS, MIN_ROUND_MS = 12, 20.0
 # Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
@@ -116,7 +116,7 @@ def measure(
         kernels_in_model_us=sum(each["us"] for each in kernels),
         max_relative_error=error,
         ours_exact=dtype == FLOAT32 and not options.get("allow_tf32", False),
-        ours_3xtf32=sum(is_3xtf32(row["schedule"]) for row in compiled.report()),
+        ours_3xtf32=sum(is_in_parts(row["schedule"]) for row in compiled.report()),
         memory_bytes=before - torch.cuda.mem_get_info()[0],
         layers=[*_decisions(compiled), *kernels],
     )

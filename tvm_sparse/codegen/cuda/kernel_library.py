@@ -16,7 +16,14 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda import data_geometry, data_tiling, linear_tiling, position_geometry, position_tiling
+from tvm_sparse.scheduling.cuda import (
+    data_geometry,
+    data_tiling,
+    linear_tiling,
+    pair_tiling,
+    position_geometry,
+    position_tiling,
+)
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 
 _CREATE = "ffi.Module.create.cuda"
@@ -33,7 +40,8 @@ def library_names(module: tvm.IRModule) -> list[str]:
 class _Library(NamedTuple):
     """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors.
 
-    Of `copies` that differ by a digit of their kernels' names the code is compiled once.
+    Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `is_specific` it uses what
+    only GPUs of exactly the target's architecture have (``sm_90a``).
     """
 
     file: str
@@ -41,6 +49,7 @@ class _Library(NamedTuple):
     kernels: list[str]
     integers: int
     copies: int = 1
+    is_specific: bool = False
 
 
 def _libraries() -> dict[str, _Library]:
@@ -55,6 +64,9 @@ def _libraries() -> dict[str, _Library]:
             if data_tiling.library_of(shared) == name
         ]
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
+    of_pairs = [pair_tiling.kernel_name(m, n) for m in pair_tiling.M_TILES for n in pair_tiling.PIXELS]
+    integers = 2 + len(pair_tiling.Geometry._fields)
+    found[pair_tiling.LIBRARY] = _Library("sparse_pairs.cu", (), of_pairs, integers, is_specific=True)
     half = ("TVM_SPARSE_HALF",)
     types: dict[str, tuple[str, ...]] = {FLOAT32: (), FLOAT16: half, BFLOAT16: (*half, "TVM_SPARSE_BFLOAT16")}
     for dtype, names in types.items():
@@ -112,24 +124,27 @@ def _copied(code: bytes, copy: int) -> bytes:
 
 def _code(name: str, target: Target) -> bytes:
     """The library's machine code, compiled once for an architecture and compiler and kept on disk."""
-    text = source(name)
+    text, arch = source(name), _arch(name, target)
     with cuda_compiler(target):
         cache = None if leaves_files() else KernelCache.of_user()
-        arch = str(target.attrs["arch"])
         key = content_key({"library": name, "source": text, "arch": arch, "toolchain": toolchain()})
         if cache is None:
-            return _compiled(text)
+            return _compiled(text, arch)
         code = cache.read(key)
         if code is None:
             with cache.turn():
                 code = cache.read(key)
                 if code is None:
-                    code = _compiled(text)
+                    code = _compiled(text, arch)
                     cache.write(key, code)
     return code
 
 
-def _compiled(text: str) -> bytes:
+def _arch(name: str, target: Target) -> str:
+    return str(target.attrs["arch"]) + ("a" if LIBRARIES[name].is_specific else "")
+
+
+def _compiled(text: str, arch: str) -> bytes:
     # On one core, which takes ten seconds and more: with ``--split-compile`` nvcc 13.0 keeps sums in local memory, and
     # convolutions on tensor cores took up to three times as long.
-    return bytes(nvcc.compile_cuda(text, target_format="cubin", compiler=os.environ["TVM_CUDA_COMPILE_MODE"]))
+    return bytes(nvcc.compile_cuda(text, target_format="cubin", arch=arch, compiler=os.environ["TVM_CUDA_COMPILE_MODE"]))

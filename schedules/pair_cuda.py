@@ -1,0 +1,60 @@
+"""Unstructured convolutions on the sparse tensor cores of CUDA, which skip every second position of their filters.
+
+A sparse tensor core takes one of two columns, each row its own. So positions, (c, r, s), are put in pairs of which no
+filter of a tile uses both: where one weight in ten is not zero all of them find a partner, and up to one in five most.
+Nothing of a weight's structure is asked, nothing is compiled for it, and its zeros need not be in twos of four (Mishra
+et al., Accelerating Sparse Deep Neural Networks, 2021, prune for that; here the order of positions is what gives way).
+
+Numbers are multiplied in two parts, TF32 and what that cuts off in bfloat16: float32's accuracy within a bound of its
+own (`conv.reference.Reference.in_corrected_tf32`).
+"""
+
+from tvm.target import Target
+
+from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.pair_space import PairSpace
+from tvm_sparse.scheduling.cuda.pair_tiling import FILTERS, MAX_OFFSET, MAX_TAPS, MULTIPLIERS
+from tvm_sparse.scheduling.cuda.tiling_space import offered
+from tvm_sparse.scheduling.schedule_names import PAIR
+from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+
+NAME = PAIR
+TARGET = "cuda"
+# The only compute capability whose tensor cores have these instructions.
+COMPUTE_CAPABILITY = 90
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """The space for `spec`.
+
+    Raises
+    ------
+    NotApplicable
+        The filters of a group are no multiple of 128, tensors are not float32, the GPU is no Hopper, a single pixel has
+        to be computed, or filters have more than 32 taps or too many positions.
+    """
+    gpu = gpu_info(target)
+    if reason := why_not_served(spec, gpu):
+        raise NotApplicable(reason)
+    return list[Space](offered([PairSpace(NAME, spec, pattern, gpu)], gpu))
+
+
+def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
+    """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
+    filters = FILTERS * MULTIPLIERS
+    if gpu.compute_capability != COMPUTE_CAPABILITY:
+        return f"{gpu.name} has not the instructions of compute capability 9.0"
+    if spec.dtype != FLOAT32:
+        return f"its tensors are {spec.dtype}, and only {FLOAT32} is split"
+    if spec.k // spec.groups % filters:
+        return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {filters} are served"
+    if is_linear(spec):
+        return "of a single pixel tensor cores compute many"
+    if spec.r * spec.s > MAX_TAPS:
+        return f"filters have {spec.r * spec.s} taps, at most {MAX_TAPS}"
+    elements = spec.c // spec.groups * spec.h * spec.w
+    return f"a group's input has {elements} elements, at most {MAX_OFFSET}" if elements > MAX_OFFSET else ""

@@ -1,0 +1,125 @@
+"""Run the kernels of codegen/cuda/sparse_pairs.cu on the CPU: `wgmma` as plain code, between the threads of a warp.
+
+Products happen when they are asked for, so only what is written after a barrier shows that it was waited for.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
+from data_emulator import MEETING, PRIMITIVES, compiled, passed
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.scheduling.cuda.pair_tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
+
+MULTIPLY = f"""
+#define TVM_SPARSE_PAIR_PRIMITIVES
+static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
+static unsigned shared_address(const void* to) {{ return (const unsigned char*)to - shared_memory[rank]; }}
+static uint4 read_once(const int4* from) {{ return *(const uint4*)from; }}
+static unsigned rounded(float value) {{
+  const unsigned bits = FLOAT_AS_BITS(value);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}}
+static unsigned as_bfloat16(float first, float second) {{ return rounded(first) | rounded(second) << 16; }}
+template <typename T> static void computed(T&) {{}}
+template <int COUNT> static void give_registers() {{}}
+template <int COUNT> static void take_registers() {{}}
+static void show_tensor_cores() {{}}
+static int arrivals[16], rounds[16];
+static void pass(int barrier, int threads) {{
+  if (++arrivals[barrier] == threads) arrivals[barrier] = 0, rounds[barrier]++;
+}}
+static void meet(int barrier, int threads) {{
+  const int round = rounds[barrier];
+  pass(barrier, threads);
+  while (rounds[barrier] == round) yield();
+}}
+static void begin_products() {{}}
+static void commit_products() {{}}
+template <int LEFT> static void wait_for_products() {{}}
+static unsigned held[{MAX_THREADS}][5];
+static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
+static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
+// A row of A has, of each pair of positions, `values` numbers; `of_b` is the byte of B's for a column of all.
+template <int N, typename Add>
+static void add(int selected, float (&sums)[N], const unsigned (&a)[4], unsigned choice, Add product) {{
+  const int lanes = current / 32 * 32, lane = current % 32;
+  memcpy(held[current], a, 16);
+  held[current][4] = choice;
+  meet(agreed, lanes, lanes + 32);
+  for (int i = 0; i < N; i++)
+    for (int pair = 0; pair < 8; pair++) {{
+      const int below = i / 2 % 2, quad = lanes + lane / 4 * 4;
+      const unsigned choices = held[quad + 2 * selected + pair / 4][4];
+      sums[i] += product(held[quad + pair % 4][below + pair / 4 * 2], choices >> (below * 16 + pair % 4 * 4) & 15, pair,
+                         i / 4 * 8 + lane % 4 * 2 + i % 2);
+    }}
+  meet(agreed, lanes, lanes + 32);
+}}
+static const unsigned char* at(unsigned long long b, int chunk, int column) {{
+  return shared_memory[rank] + ((b & 0x3fff) << 4) + chunk * ((b >> 16 & 0x3fff) << 4) +
+         column / 8 * ((b >> 32 & 0x3fff) << 4) + column % 8 * 16;
+}}
+template <int SELECTED, int N>
+static void add_product(float (&sums)[N], const unsigned (&a)[4], unsigned long long b, unsigned choice) {{
+  add(SELECTED, sums, a, choice, [&](unsigned bits, unsigned chosen, int pair, int column) {{
+    if (chosen != 4 && chosen != 14) abort();
+    const int k = 2 * pair + (chosen == 14);
+    const unsigned other = ((const unsigned*)at(b, k / 4, column))[k % 4];
+    return cut(bits) * cut(other);
+  }});
+}}
+template <int SELECTED, int N>
+static void add_corrections(float (&sums)[N], const unsigned (&a)[4], unsigned long long b, unsigned choice) {{
+  add(SELECTED, sums, a, choice, [&](unsigned bits, unsigned chosen, int pair, int column) {{
+    if ((chosen & 3) >= chosen >> 2) abort();
+    const int k = 4 * pair + (chosen & 3), l = 4 * pair + (chosen >> 2);
+    const float one = of_bfloat16(((const unsigned short*)at(b, k / 8, column))[k % 8]);
+    const float two = of_bfloat16(((const unsigned short*)at(b, l / 8, column))[l % 8]);
+    return of_bfloat16(bits & 0xffff) * one + of_bfloat16(bits >> 16) * two;
+  }});
+}}
+"""
+LAUNCH = """
+#undef blockIdx
+static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_;
+static int slabs_, stride_; static const int* g_;
+typedef void (*Kernel)();
+template <int MT, int N> static void body() {{
+  Geometry g; memcpy(&g, g_, sizeof g);
+  convolution<MT, N>(g, slabs_, stride_, x_, weights_, bias_, residual_, y_);
+  part_ways();
+}}
+static Kernel kernels[] = {{{kernels}}};
+extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
+                       int slabs, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
+  if (fields * sizeof(int) != sizeof(Geometry) || threads != 128 * (MULTIPLIERS + WRITERS)) abort();
+  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, slabs_ = slabs, stride_ = stride, g_ = g;
+  blockDim.x = threads;
+  int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
+  run_grid(kernels[kernel], grid, block, 1);
+}}
+"""
+KERNELS = [(m, n) for m in M_TILES for n in PIXELS]
+
+
+@cache
+def _library(folder: Path) -> ctypes.CDLL:
+    path = folder / f"{LIBRARY}.cc"
+    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
+    path.write_text(PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(LIBRARY) + launch)
+    return compiled(path)
+
+
+def run(tiling: PairTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    """The output of a tiling's kernel; elements that it does not write are NaN."""
+    spec, slabs = tiling.spec, len(weights) // tiling.k_tiles
+    assert tiling.shared_bytes <= SHARED
+    fields = geometry(tiling)
+    y, pointers = passed(spec, weights, arguments, fields)
+    numbers = (len(fields), KERNELS.index((tiling.m_tiles, tiling.pixels)), tiling.blocks, THREADS)
+    _library(folder).launch(*pointers[:5], slabs, weights.shape[1], pointers[5], *numbers)
+    return y

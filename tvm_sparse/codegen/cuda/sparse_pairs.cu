@@ -1,0 +1,362 @@
+// Unstructured convolutions on sparse tensor cores: one kernel for every shape, weight and tile of `pair_cuda`.
+//
+// A sparse tensor core multiplies with one of every two columns of a matrix, which one each row chooses. Here columns are
+// positions, (c, r, s), and rows filters: positions are put in pairs of which no filter of a block uses both
+// (scheduling/cuda/pair_packing.py). Where one weight in ten is not zero such pairs are found for all, so nothing is
+// lost, and half of the work of a dense product is done.
+//
+// In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
+// `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. A pair
+// of positions (p, q) is four columns of corrections: all of p, all of q, low of p, low of q. A row chooses two of four.
+//
+// A block has 64 * 2 * MT filters of N output pixels. Two warpgroups multiply (`wgmma`), 64 * MT filters each, their
+// weights in registers; two others write inputs where tensor cores read them: 32 positions (a slab) of all pixels, from
+// wherever they are in memory, through a ring of `STAGES` slabs. So reads of memory, and the splitting, happen beside the
+// products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters.
+//
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pair_tiling.py, in that order.
+
+#define FIELDS(X)                                                                                                  \
+  /* Tiles of filters, in all and of a group; output pixels in all, of a map, of a row; elements of an image. */   \
+  X(k_tiles) X(k_tiles_m) X(group_tiles) X(group_tiles_m) X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m)    \
+  X(out_image)                                                                                                     \
+  /* Input: its size, elements of an image and of a group's channels; the filter's size and steps. */              \
+  X(in_h) X(in_w) X(image) X(group_elements) X(r) X(s) X(stride_h) X(stride_w) X(pad_h) X(pad_w) X(dilation_h)     \
+  X(dilation_w) X(has_bias) X(has_residual) X(relu) X(relu_max)
+
+struct Geometry {
+  FIELDS(DECLARED)
+};
+
+// Positions of a slab; slabs of the ring; warpgroups that multiply and that write inputs.
+constexpr int SLAB = 32, STAGES = 4, MULTIPLIERS = 2, WRITERS = 2;
+// Threads that multiply, and those that hand over one slab.
+constexpr int MULTIPLYING = 128 * MULTIPLIERS, HANDING = MULTIPLYING + 128;
+// Barriers of a block: of a slab that is full, of one that is empty, and of those who multiply.
+constexpr int FULL = 1, EMPTY = FULL + STAGES, MULTIPLIED = EMPTY + STAGES;
+constexpr unsigned HIGH = 0xffffe000u;
+
+#ifndef TVM_SPARSE_PAIR_PRIMITIVES
+#define NUMBERS_32                                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_48 \
+  NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NUMBERS_64 \
+  NUMBERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SUMS_8(i)                                                                                             \
+  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
+      "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define SUMS_32 SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
+#define SUMS_48 SUMS_32, SUMS_8(32), SUMS_8(40)
+#define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
+// 64 rows of A, of which registers hold the chosen columns and CHOICE which they are, times N columns of B in shared
+// memory; lanes 2 * SELECTED and the next of each four say the choices.
+#define PRODUCT(NAME, KIND, LAST, N, SUMS, A0, A1, A2, A3, B, CHOICE, LANES)                                        \
+  template <int SELECTED>                                                                                           \
+  __device__ __forceinline__ void NAME(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b,           \
+                                       unsigned choice) {                                                           \
+    asm volatile("wgmma.mma_async.sp.sync.aligned.m64n" #N KIND " {" NUMBERS_##SUMS "}, {%" #A0 ", %" #A1 ", %" #A2 \
+                 ", %" #A3 "}, %" #B ", %" #CHOICE ", %" #LANES ", 1, 1, 1" LAST ";"                                \
+                 : SUMS_##SUMS                                                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(choice), "n"(SELECTED));                 \
+  }
+#define PRODUCTS(N, ...)                                                \
+  PRODUCT(add_product, "k16.f32.tf32.tf32", "", N, __VA_ARGS__)         \
+  PRODUCT(add_corrections, "k32.f32.bf16.bf16", ", 0", N, __VA_ARGS__)
+PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, 38)
+PRODUCTS(96, 48, 48, 49, 50, 51, 52, 53, 54)
+PRODUCTS(128, 64, 64, 65, 66, 67, 68, 69, 70)
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups of products but the last LEFT are complete.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// What is computed by here, so that it is not moved between products, which then would wait for each other.
+__device__ __forceinline__ void computed(unsigned& value) { asm volatile("" : "+r"(value)::"memory"); }
+__device__ __forceinline__ void computed(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+// What was written to shared memory is there for tensor cores.
+__device__ __forceinline__ void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// A barrier of some of a block's threads: `meet` waits for `threads` to come, `pass` does not wait itself.
+__device__ __forceinline__ void meet(int barrier, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void pass(int barrier, int threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// A warpgroup's registers a thread, fewer or more than it began with.
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+// Two numbers as bfloat16, the first in the lower half.
+__device__ __forceinline__ unsigned as_bfloat16(float first, float second) {
+  unsigned both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
+// A read of what this multiprocessor reads once, which displaces nothing from its cache.
+__device__ __forceinline__ uint4 read_once(const int4* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+#define FLOAT_AS_BITS __float_as_uint
+#define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
+#endif
+
+// Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
+// positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling).
+__device__ __forceinline__ unsigned long long descriptor(unsigned at, unsigned pitch) {
+  return (at & 0x3ffffu) >> 4 | (unsigned long long)(pitch >> 4) << 16 | 128ull >> 4 << 32;
+}
+
+__device__ __forceinline__ float low_part(float value) {
+  return value - BITS_AS_FLOAT(FLOAT_AS_BITS(value) & HIGH);
+}
+
+// What both sides of a block know. A slab's weights are 16-byte units: for each 64 filters two fragments of a thread and
+// four bytes of choices, then where its positions are, and at last how many slabs the tile has.
+template <int MT, int N>
+struct Block {
+  static constexpr int TILES = MULTIPLIERS * MT, FILTERS = 64 * TILES, PART = SLAB * N * 4, BUFFER = 2 * PART;
+  static constexpr int CHOICES_AT = 256 * TILES, POSITIONS_AT = CHOICES_AT + 32 * TILES;
+  static constexpr int COUNT_AT = POSITIONS_AT + SLAB / 4;
+  // 32 pixels; who multiplies has many registers where sums need them.
+  static constexpr int GROUPS = N / 32;
+  static constexpr bool IS_LARGE = N * MT > 96;
+
+  const int4* weights;
+  int stride, slabs, tile, k_tile;
+  char* ring;
+  int* positions;
+};
+
+// Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
+template <int MT, int N>
+__device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x, int writer) {
+  using B = Block<MT, N>;
+  // A warp's tasks of a slab; read before any is written; after so many its pixels are the same ones again.
+  constexpr int TASKS = SLAB / 4 * B::GROUPS / 4, KINDS = B::GROUPS == 3 ? 3 : 1;
+  constexpr int AT_ONCE = MT == 1 && TASKS <= 6 ? TASKS : KINDS == 3 ? 3 : 4;
+  const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
+  int base[KINDS];
+  unsigned inside[KINDS];
+#pragma unroll
+  for (int kind = 0; kind < KINDS; kind++) {
+    const int pixel = block.tile * N + (warp + 4 * kind) % B::GROUPS * 32 + lane;
+    const int image = divide(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
+    const int out_y = divide(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
+    const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
+    base[kind] = image * g.image + in_y * g.in_w + in_x;
+    inside[kind] = 0;
+    for (int r = 0; r < g.r; r++)
+      for (int s = 0; s < g.s; s++) {
+        const int y = in_y + r * g.dilation_h, x = in_x + s * g.dilation_w;
+        if (pixel < g.pixels && (unsigned)y < (unsigned)g.in_h && (unsigned)x < (unsigned)g.in_w)
+          inside[kind] |= 1u << (r * g.s + s);
+      }
+  }
+  wait_for_kernel();
+  for (int slab = writer; slab < block.slabs; slab += WRITERS) {
+    const int slot = slab % STAGES;
+#pragma unroll
+    for (int first = 0; first < TASKS; first += AT_ONCE) {
+      float values[AT_ONCE][4];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int task = warp + 4 * (first + i), kind = (first + i) % KINDS;
+        const int4 four = ((const int4*)block.positions)[slab * (SLAB / 4) + task / B::GROUPS];
+        const int each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          values[i][j] = 0.f;
+          if (inside[kind] >> (each[j] & 31) & 1) values[i][j] = x[base[kind] + (each[j] >> 5)];
+        }
+      }
+      if (first == 0 && slab >= STAGES) meet(EMPTY + slot, HANDING);
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int task = warp + 4 * (first + i);
+        const float* v = values[i];
+        char* to = block.ring + slot * B::BUFFER + (task / B::GROUPS * N + task % B::GROUPS * 32 + lane) * 16;
+        *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+        *(uint4*)(to + B::PART) =
+            make_uint4(as_bfloat16(v[0], v[1]), as_bfloat16(low_part(v[0]), low_part(v[1])), as_bfloat16(v[2], v[3]),
+                       as_bfloat16(low_part(v[2]), low_part(v[3])));
+      }
+    }
+    show_tensor_cores();
+    pass(FULL + slot, HANDING);
+  }
+}
+
+// The weights of 64 filters in a slab: as they come, and as two k-steps of high parts and corrections.
+struct Weights {
+  uint4 read[2];
+  unsigned read_choice, high[2][4], corrections[2][4], choice, choice_of_four;
+
+  __device__ __forceinline__ void fetch(const int4* fragments, const unsigned* choices) {
+    read[0] = read_once(fragments), read[1] = read_once(fragments + 128);
+    read_choice = *choices;
+  }
+  __device__ __forceinline__ void split() {
+    choice = read_choice;
+    // 4 bits each: of two the second is 14, the first 4; of four the second and fourth 13, the first and third 8.
+    choice_of_four = 0x88888888u + (read_choice >> 1 & 0x11111111u) * 5;
+#pragma unroll
+    for (int step = 0; step < 2; step++) {
+      const unsigned all[4] = {read[step].x, read[step].y, read[step].z, read[step].w};
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        // Tensor cores cut off themselves what is low.
+        high[step][j] = all[j];
+        const float value = BITS_AS_FLOAT(all[j]), low = low_part(value);
+        corrections[step][j] = as_bfloat16(low, value - low);
+        computed(high[step][j]), computed(corrections[step][j]);
+      }
+    }
+    computed(choice), computed(choice_of_four);
+  }
+};
+
+// Products come in the order of slabs, and of the MT times 64 filters in each: two in a row have different registers.
+template <int MT, int N>
+__device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
+  using B = Block<MT, N>;
+  const int group = threadIdx.x >> 7, thread = threadIdx.x & 127;
+  const unsigned ring = shared_address(block.ring);
+  Weights weights[2];
+  auto fetch = [&](int number, Weights& to) {
+    const int slab = number / MT, tile = MT * group + number % MT;
+    if (slab >= block.slabs) return;
+    const int4* from = block.weights + (size_t)slab * block.stride;
+    to.fetch(from + tile * 256 + thread, (const unsigned*)(from + B::CHOICES_AT) + tile * 128 + thread);
+  };
+  fetch(0, weights[0]);
+  fetch(1, weights[1]);
+  weights[0].split();
+  fetch(2, weights[0]);
+  wait_for_kernel();
+  auto step = [&](int number, Weights& own, Weights& next, float (&to)[N / 2]) {
+    const int slab = number / MT, slot = slab % STAGES;
+    if (number % MT == 0) meet(FULL + slot, HANDING);
+    const unsigned at = ring + slot * B::BUFFER;
+    begin_products();
+    add_corrections<0>(to, own.corrections[0], descriptor(at + B::PART, N * 16), own.choice_of_four);
+    add_product<0>(to, own.high[0], descriptor(at, N * 16), own.choice);
+    add_corrections<1>(to, own.corrections[1], descriptor(at + B::PART + B::PART / 2, N * 16), own.choice_of_four);
+    add_product<1>(to, own.high[1], descriptor(at + B::PART / 2, N * 16), own.choice);
+    commit_products();
+    wait_for_products<1>();
+    // The one before is complete. With it its slab, where it was the last of this.
+    if (number % MT == 0 && slab > 0 && slab - 1 + STAGES < block.slabs) pass(EMPTY + (slab - 1) % STAGES, HANDING);
+    if (number + 1 < MT * block.slabs) next.split();
+    fetch(number + 3, next);
+  };
+  for (int number = 0; number < MT * block.slabs; number += 2) {
+    step(number, weights[0], weights[1], sums[0]);
+    if (MT == 2 || number + 1 < block.slabs) step(number + 1, weights[1], weights[0], sums[MT - 1]);
+  }
+  wait_for_products<0>();
+}
+
+// Sums by way of shared memory, so that all lanes of a warp write pixels of one filter.
+template <int MT, int N>
+__device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>& block, float (&sums)[MT][N / 2],
+                                           const float* bias, const float* residual, float* y) {
+  using B = Block<MT, N>;
+  constexpr int PITCH = N + 8, ROWS = 4;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  float* const staged = (float*)block.ring;
+#pragma unroll
+  for (int m = 0; m < MT; m++)
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) computed(sums[m][i]);
+  meet(MULTIPLIED, MULTIPLYING);
+#pragma unroll
+  for (int m = 0; m < MT; m++) {
+    const int row = (MT * (warp >> 2) + m) * 64 + (warp & 3) * 16 + (lane >> 2);
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+      float* to = staged + (row + 8 * (i & 1)) * PITCH + (i >> 1) * 8 + (lane & 3) * 2;
+      *(float2*)to = make_float2(sums[m][2 * i], sums[m][2 * i + 1]);
+    }
+  }
+  meet(MULTIPLIED, MULTIPLYING);
+  int at[B::GROUPS];
+#pragma unroll
+  for (int i = 0; i < B::GROUPS; i++) {
+    const int pixel = block.tile * N + i * 32 + lane, image = divide(pixel, g.out_map, g.out_map_m);
+    at[i] = pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
+  }
+  for (int first = warp * ROWS; first < B::FILTERS; first += MULTIPLYING / 32 * ROWS) {
+    const int filter = block.k_tile * B::FILTERS + first;
+    float added[ROWS][B::GROUPS];
+#pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+      const float first_of = g.has_bias ? bias[filter + row] : 0.f;
+#pragma unroll
+      for (int i = 0; i < B::GROUPS; i++) {
+        added[row][i] = first_of;
+        if (g.has_residual && at[i] >= 0) added[row][i] += residual[at[i] + (filter + row) * g.out_map];
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < ROWS; row++)
+#pragma unroll
+      for (int i = 0; i < B::GROUPS; i++) {
+        const float sum = added[row][i] + staged[(first + row) * PITCH + i * 32 + lane];
+        if (at[i] >= 0) y[at[i] + (filter + row) * g.out_map] = with_relu(g, sum);
+      }
+  }
+}
+
+template <int MT, int N>
+__device__ __forceinline__ void convolution(const Geometry& g, int slabs, int stride, const float* __restrict__ x,
+                                            const int4* __restrict__ weights, const float* __restrict__ bias,
+                                            const float* __restrict__ residual, float* __restrict__ y) {
+  SHARED_MEMORY;
+  using B = Block<MT, N>;
+  B block;
+  block.tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
+  block.weights = weights + (size_t)block.k_tile * slabs * stride, block.stride = stride;
+  block.slabs = block.weights[B::COUNT_AT].x;
+  block.ring = (char*)shared, block.positions = (int*)(block.ring + STAGES * B::BUFFER);
+  for (int i = threadIdx.x; i < block.slabs * (SLAB / 4); i += blockDim.x)
+    ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 4)) * stride + B::POSITIONS_AT + i % (SLAB / 4)];
+  __syncthreads();
+  launch_next();
+  const int warpgroup = threadIdx.x >> 7;
+  if (warpgroup >= MULTIPLIERS) {
+    if constexpr (B::IS_LARGE) give_registers<56>();
+    const int group = divide(block.k_tile, g.group_tiles, g.group_tiles_m);
+    write_inputs(g, block, x + group * g.group_elements, warpgroup - MULTIPLIERS);
+    return;
+  }
+  if constexpr (B::IS_LARGE) take_registers<200>();
+  float sums[MT][N / 2];
+#pragma unroll
+  for (int m = 0; m < MT; m++)
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
+  multiply(block, sums);
+  write_sums(g, block, sums, bias, residual, y);
+}
+
+#define CONVOLUTION(MT, N)                                                                                        \
+  KERNEL tvm_sparse_pairs_##MT##_##N(const float* x, const int4* weights, const float* bias, const float* residual, \
+                                     float* y, int slabs, int stride FIELDS(PARAMETER)) {                         \
+    const Geometry g = {FIELDS(PASSED)};                                                                          \
+    convolution<MT, N>(g, slabs, stride, x, weights, bias, residual, y);                                          \
+  }
+CONVOLUTION(1, 64) CONVOLUTION(1, 96) CONVOLUTION(1, 128) CONVOLUTION(2, 64) CONVOLUTION(2, 96) CONVOLUTION(2, 128)

@@ -1,0 +1,112 @@
+"""The space of convolutions on sparse tensor cores (codegen/cuda/sparse_pairs.cu): how one may be cut."""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.pair_packing import WINDOW, packed, slabs_of
+from tvm_sparse.scheduling.cuda.pair_tiling import (
+    LIBRARY,
+    M_TILES,
+    MAX_POSITIONS,
+    PIXELS,
+    SLAB,
+    THREADS,
+    PairTiling,
+    geometry,
+)
+from tvm_sparse.scheduling.cuda.position_time import Positions
+from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
+from tvm_sparse.target.gpu import GpuInfo
+
+# Of accesses to shared memory and its cache, the share of all cycles that a block reaches (an H100).
+ACCESS_SHARE = 0.7
+# Cycles: of a slab however small, of a block before its first and behind its last, and of all to start.
+SLAB_CYCLES, BLOCK_CYCLES, START_US = 750.0, 4000.0, 3.0
+# Of the positions that fit a position in a window, how much each makes it likelier that one is left for it (fitted to
+# random weights).
+FITTING = 1.35
+# Blocks of a grid at most.
+MAX_GRID = 2**31 - 1
+
+
+class PairSpace(TilingSpace[PairTiling]):
+    """The space of all tilings of a convolution."""
+
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
+        super().__init__(name, "", spec, gpu)
+        self.positions = Positions.of(spec, pattern)
+
+    @cached_property
+    def candidates(self) -> dict[str, list[int]]:
+        """Decisions and their values."""
+        per_group = self.spec.k // self.spec.groups
+        m_tiles = [each for each in M_TILES if per_group % PairTiling(self.spec, each, PIXELS[0]).filters == 0]
+        return {"m_tiles": m_tiles, "pixels": list(PIXELS)}
+
+    def tilings(self) -> Iterator[PairTiling]:
+        for m_tiles, pixels in product(*self.candidates.values()):
+            yield PairTiling(self.spec, m_tiles, pixels)
+
+    def obstacle(self, tiling: PairTiling) -> str:
+        if tiling.obstacle:
+            return tiling.obstacle
+        if tiling.blocks > MAX_GRID:
+            return f"{tiling.blocks} thread blocks, at most {MAX_GRID}"
+        if (slabs := self.slabs(tiling)) * SLAB > MAX_POSITIONS:
+            return f"about {slabs * SLAB:.0f} positions, at most {MAX_POSITIONS}"
+        return self.lacks_shared_memory(tiling.shared_bytes)
+
+    def slabs(self, tiling: PairTiling) -> float:
+        """Slabs of a block, as far as the pattern tells."""
+        some = self.positions
+        share = some.of_filters(tiling.filters)
+        # Filters that differ, and how dense each is among positions that any of them uses.
+        filters, density = max(1.0, tiling.filters / some.alike), min(1.0, some.density / share)
+        count = some.channels * some.taps * share
+        fitting = (1 - density**2) ** filters * min(WINDOW, count)
+        return slabs_of(count, math.exp(-FITTING * fitting))
+
+    def estimated_us(self, tiling: PairTiling) -> float:
+        """Estimated time: what is read of shared memory, of inputs by their writers and by every 64 filters."""
+        spec, gpu, pixels = self.spec, self.gpu, tiling.pixels
+        read = 2 * tiling.tiles * pixels + 36 * tiling.tiles
+        written = (2 + 1.4 * spec.stride[1]) * pixels
+        slab = max(SLAB_CYCLES, (read + written) / ACCESS_SHARE)
+        moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1)
+        moved = moved_bytes / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
+        block = self.slabs(tiling) * slab + moved + BLOCK_CYCLES
+        waves = math.ceil(tiling.blocks / gpu.multiprocessors)
+        return START_US + waves * block / gpu.clock_hz * 1e6
+
+    def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
+        return PairTiling(self.spec, **decisions)
+
+    def counts(self, tiling: PairTiling) -> list[float]:
+        return [tiling.blocks, self.slabs(tiling)]
+
+    def packed_for(self, weight: np.ndarray, tiling: PairTiling) -> tuple[np.ndarray, int]:
+        found = packed(weight, tiling)
+        if (positions := len(found) // tiling.k_tiles * SLAB) > MAX_POSITIONS:
+            sentence = "filters of a block have too many positions"
+            raise BuildError(f"schedule {self.name}", sentence, positions, f"up to {MAX_POSITIONS}")
+        return found, tiling.shared_bytes
+
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        tiling = self.checked(decisions)
+        rows = tirx.Var("rows", "int32")
+        slabs = tirx.floordiv(rows, tiling.k_tiles)
+        launch = (tiling.blocks, 1, 1, THREADS, 1, tiling.shared_bytes)
+        return library_call(
+            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
+        )
+

@@ -1,0 +1,149 @@
+"""How an unstructured convolution is cut for sparse tensor cores (codegen/cuda/sparse_pairs.cu)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.data_geometry import divisor, epilogue
+
+# The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
+LIBRARY = "sparse_pairs"
+M_TILES, PIXELS = (1, 2), (64, 96, 128)
+# Positions of a slab; slabs of the ring; warpgroups that multiply; threads of a block.
+SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
+# Filters that a product of tensor cores has at a time.
+FILTERS = 64
+# Positions of a tile at most: where they are lies in shared memory behind the ring. The rest caches inputs.
+MAX_POSITIONS = 8192
+# A filter's taps are bits of a number, and offsets are kept with a tap's number in their lowest bits.
+MAX_TAPS, TAP_BITS = 32, 5
+MAX_OFFSET = 2 ** (31 - TAP_BITS)
+
+
+@dataclass(frozen=True)
+class PairTiling:
+    """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images."""
+
+    spec: ConvSpec
+    m_tiles: int
+    pixels: int
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why the kernel cannot do it, or ""."""
+        if self.m_tiles not in M_TILES or self.pixels not in PIXELS:
+            return f"no kernel has {self.m_tiles} tiles of filters and {self.pixels} pixels"
+        if self.spec.k // self.spec.groups % self.filters:
+            return f"filters do not divide into tiles of {self.filters}"
+        return ""
+
+    @property
+    def tiles(self) -> int:
+        """Of 64 filters of a block."""
+        return MULTIPLIERS * self.m_tiles
+
+    @property
+    def filters(self) -> int:
+        """Of a block."""
+        return FILTERS * self.tiles
+
+    @property
+    def k_tiles(self) -> int:
+        """Tiles of filters."""
+        return self.spec.k // self.filters
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks."""
+        spec = self.spec
+        return self.k_tiles * -(-spec.n * spec.out_h * spec.out_w // self.pixels)
+
+    @property
+    def choices_at(self) -> int:
+        """Where a slab's choices begin among its weights, in units of 16 bytes."""
+        return 256 * self.tiles
+
+    @property
+    def positions_at(self) -> int:
+        """Where a slab's positions begin."""
+        return self.choices_at + 32 * self.tiles
+
+    @property
+    def units(self) -> int:
+        """16-byte units of a slab: weights, choices, positions, and how many slabs the tile has."""
+        return self.positions_at + SLAB // 4 + 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the ring and positions, or sums on their way out."""
+        ring = STAGES * SLAB * self.pixels * 8 + 4 * MAX_POSITIONS
+        return max(ring, 4 * self.filters * (self.pixels + 8))
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return kernel_name(self.m_tiles, self.pixels)
+
+
+def kernel_name(m_tiles: int, pixels: int) -> str:
+    """The kernel for so many tiles of filters a warpgroup and pixels a block."""
+    return f"tvm_sparse_pairs_{m_tiles}_{pixels}"
+
+
+class Geometry(NamedTuple):
+    """The kernel's integer parameters, in its order; their meaning is said there."""
+
+    k_tiles: int
+    k_tiles_m: int
+    group_tiles: int
+    group_tiles_m: int
+    pixels: int
+    out_map: int
+    out_map_m: int
+    out_w: int
+    out_w_m: int
+    out_image: int
+    in_h: int
+    in_w: int
+    image: int
+    group_elements: int
+    r: int
+    s: int
+    stride_h: int
+    stride_w: int
+    pad_h: int
+    pad_w: int
+    dilation_h: int
+    dilation_w: int
+    has_bias: int
+    has_residual: int
+    relu: int
+    relu_max: int
+
+
+def geometry(tiling: PairTiling) -> Geometry:
+    """What the kernel is called with."""
+    spec = tiling.spec
+    out_map, image = spec.out_h * spec.out_w, spec.c * spec.h * spec.w
+    return Geometry(
+        **divisor("k_tiles", tiling.k_tiles),
+        **divisor("group_tiles", tiling.k_tiles // spec.groups),
+        pixels=spec.n * out_map,
+        **divisor("out_map", out_map),
+        **divisor("out_w", spec.out_w),
+        out_image=spec.k * out_map,
+        in_h=spec.h,
+        in_w=spec.w,
+        image=image,
+        group_elements=image // spec.groups,
+        r=spec.r,
+        s=spec.s,
+        stride_h=spec.stride[0],
+        stride_w=spec.stride[1],
+        pad_h=spec.padding[0],
+        pad_w=spec.padding[1],
+        dilation_h=spec.dilation[0],
+        dilation_w=spec.dilation[1],
+        **epilogue(spec),
+    )
