@@ -19,6 +19,7 @@ from random_convolutions import (
     random_case,
     random_kernel,
     random_linear_case,
+    random_pair_case,
     random_slice_case,
     random_vector_case,
 )
@@ -91,7 +92,8 @@ class Job:
         if self.spec is not None:
             return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
-        of = {"vector": random_vector_case, "slice": random_slice_case}.get(self.schedule.partition("_")[0], of)
+        own = {"vector": random_vector_case, "slice": random_slice_case, "pair": random_pair_case}
+        of = own.get(self.schedule.partition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 

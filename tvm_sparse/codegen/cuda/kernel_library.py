@@ -40,8 +40,8 @@ def library_names(module: tvm.IRModule) -> list[str]:
 class _Library(NamedTuple):
     """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors.
 
-    Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `is_specific` it uses what
-    only GPUs of exactly the target's architecture have (``sm_90a``).
+    Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `is_specific` it uses
+    what only GPUs of exactly the target's architecture have (``sm_90a``).
     """
 
     file: str
@@ -147,4 +147,6 @@ def _arch(name: str, target: Target) -> str:
 def _compiled(text: str, arch: str) -> bytes:
     # On one core, which takes ten seconds and more: with ``--split-compile`` nvcc 13.0 keeps sums in local memory, and
     # convolutions on tensor cores took up to three times as long.
-    return bytes(nvcc.compile_cuda(text, target_format="cubin", arch=arch, compiler=os.environ["TVM_CUDA_COMPILE_MODE"]))
+    return bytes(
+        nvcc.compile_cuda(text, target_format="cubin", arch=arch, compiler=os.environ["TVM_CUDA_COMPILE_MODE"])
+    )

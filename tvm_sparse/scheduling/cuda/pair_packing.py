@@ -32,7 +32,7 @@ def packed(weight: np.ndarray, tiling: PairTiling) -> np.ndarray:
 
 
 class _Tile(NamedTuple):
-    """The filters of a block: int32 fragments (slabs, filters, 16), choices (slabs, filters * 2), positions (slabs, 32)."""
+    """A block's filters: int32 fragments (slabs, filters, 16), choices (slabs, filters * 2), positions (slabs, 32)."""
 
     fragments: np.ndarray
     choices: np.ndarray
@@ -57,7 +57,9 @@ class _Tile(NamedTuple):
         is_second = columns[:, :, 1] != 0
         chosen = np.where(is_second, columns[:, :, 1], columns[:, :, 0]).astype(np.float32)
         split = (-1, 4, 2, 8, slabs, 2)
-        return cls(_fragments(chosen.reshape(*split, 2, 4)), _choices(is_second.reshape(*split, 8)), every.reshape(slabs, SLAB))
+        return cls(
+            _fragments(chosen.reshape(*split, 2, 4)), _choices(is_second.reshape(*split, 8)), every.reshape(slabs, SLAB)
+        )
 
 
 def _fragments(chosen: np.ndarray) -> np.ndarray:
@@ -130,4 +132,3 @@ def _paired(uses: np.ndarray) -> Iterator[tuple[int, int]]:
 def slabs_of(positions: float, alone: float) -> float:
     """Slabs of so many positions, of which the share `alone` has no partner."""
     return max(1.0, positions * (1 + alone) / SLAB)
-

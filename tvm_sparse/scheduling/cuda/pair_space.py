@@ -70,6 +70,8 @@ class PairSpace(TilingSpace[PairTiling]):
         """Slabs of a block, as far as the pattern tells."""
         some = self.positions
         share = some.of_filters(tiling.filters)
+        if not share:
+            return 1.0
         # Filters that differ, and how dense each is among positions that any of them uses.
         filters, density = max(1.0, tiling.filters / some.alike), min(1.0, some.density / share)
         count = some.channels * some.taps * share
@@ -109,4 +111,3 @@ class PairSpace(TilingSpace[PairTiling]):
         return library_call(
             self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
         )
-

@@ -1,0 +1,181 @@
+"""Unstructured convolutions on sparse tensor cores, emulated, against the float64 reference."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pair_emulator import KERNELS, run
+from random_convolutions import random_pair_case, random_weight
+from tvm.target import Target
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import FLOAT16
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.reference import CORRECTED_TF32, TF32, THREE_TF32_CUT
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import BuildError
+from tvm_sparse.schedules import find_space, make_kernel, pair_cuda
+from tvm_sparse.scheduling.cuda.pair_packing import WINDOW, packed, pairs
+from tvm_sparse.scheduling.cuda.pair_space import PairSpace
+from tvm_sparse.scheduling.cuda.pair_tiling import LIBRARY, SLAB, STAGES, Geometry, PairTiling
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, precision_of
+from tvm_sparse.scheduling.space import NotApplicable
+
+TARGET = Target({"kind": "cuda", "arch": "sm_90"})
+LAYER = ConvSpec(3, 24, 9, 7, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where emulated kernels are compiled."""
+    return tmp_path_factory.mktemp("emulated")
+
+
+def space_of(spec: ConvSpec, weight: np.ndarray) -> PairSpace:
+    """The space of a convolution."""
+    (space,) = pair_cuda.spaces(spec, SparsityPattern.of(weight, spec.groups), TARGET)
+    assert isinstance(space, PairSpace)
+    return space
+
+
+@needs_compiler
+def test_random_convolutions_match_the_reference(folder: Path) -> None:
+    """All kernels; rings that go round and that are never full, groups, filters without weights, whole numbers."""
+    met: set[object] = set()
+    for seed in range(70):
+        rng = random.Random(f"{seed} pairs")
+        case = random_pair_case(rng.choice)
+        space = space_of(case.spec, case.weight)
+        tiling = rng.choice(space.ranked)[1]
+        (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
+        arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+        error = case.error(arguments, run(tiling, weights, arguments, folder), arithmetic_of(space.name))
+        assert error <= 1, f"{error}: {tiling}, {case!r}"
+        slabs = len(weights) // tiling.k_tiles
+        met |= {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
+        met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
+    assert met >= {*KERNELS, True, False, "1 groups", "2 groups", "many tiles"}
+
+
+@needs_compiler
+def test_corrections_are_what_makes_it_float32(folder: Path) -> None:
+    """Hundreds of times as near as TF32, and as three products in TF32 are; not so with the corrections left out."""
+    spec = ConvSpec(1, 64, 8, 8, 128, 3, 3, padding=(1, 1, 1, 1))
+    weight = random_weight(spec, 0.1, "unstructured", 1, integers=False)
+    x = reference.random_arguments(spec, 1)["x"]
+    expected = reference.reference(spec, x, weight)
+    tiling = PairTiling(spec, 1, 64)
+    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    assert expected.within(CORRECTED_TF32, weight).worst(y) < 0.1
+    assert expected.within(THREE_TF32_CUT, weight).worst(y) < 0.3
+    assert expected.within(TF32, weight).worst(y) < 1 / 300
+    cut = reference.reference(spec, (x.view(np.int32) & -0x2000).view(np.float32), weight).value.astype(np.float32)
+    assert expected.within(CORRECTED_TF32, weight).worst(cut) > 1
+
+
+@needs_compiler
+def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it(folder: Path) -> None:
+    """Of a pair a row reads what it chose, and what fills a slab up is read anyway."""
+    spec = ConvSpec(1, 8, 8, 8, 128, 1, 1)
+    weight = np.zeros(spec.weight_shape, np.float32)
+    weight[:, 3] = 1
+    x = np.ones(spec.input_shape, np.float32)
+    x[0, 0] = np.inf
+    tiling = PairTiling(spec, 1, 64)
+    assert (run(tiling, packed(weight, tiling), {"x": x}, folder) == 1).all()
+
+
+@pytest.mark.parametrize(("density", "filters", "share"), [(0.1, 256, 0.005), (0.1, 128, 0.005), (0.2, 128, 0.3)])
+def test_positions_find_partners(density: float, filters: int, share: float) -> None:
+    """Each is in one pair, no filter uses both, and hardly one stays alone where a filter uses one in ten."""
+    uses = np.random.default_rng(0).random((filters, 4608)) < density
+    found = pairs(uses)
+    is_alone = found[:, 0] == found[:, 1]
+    assert is_alone.mean() <= share
+    assert sorted([*found[:, 0], *found[~is_alone, 1]]) == list(range(4608))
+    two = found[~is_alone]
+    assert not (uses[:, two[:, 0]] & uses[:, two[:, 1]]).any()
+    # Of neighbours, so that what they read is in the cache.
+    assert density > 0.1 or np.abs(two[:, 0] - two[:, 1]).max() < 2 * WINDOW
+
+
+def test_the_estimate_of_slabs_is_near() -> None:
+    """For unstructured weights of several densities, and for filters that share their zeros, which fit nothing."""
+    spec = replace(LAYER, c=256)
+    for density in (0.05, 0.1, 0.2, 0.4):
+        weight = normal_weight(spec, density, 0)
+        space = space_of(spec, weight)
+        for _, tiling in space.ranked:
+            slabs = len(packed(weight, tiling)) / tiling.k_tiles
+            assert slabs == pytest.approx(space.slabs(tiling), rel=0.15), (density, tiling)
+    mask = np.random.default_rng(0).random((1, 256, 3, 3)) < 0.1
+    weight = (normal_weight(spec, 1.0, 0) * mask).astype(np.float32)
+    (tiling,) = {replace(each, pixels=64) for _, each in space_of(spec, weight).ranked if each.m_tiles == 1}
+    slabs = len(packed(weight, tiling)) / tiling.k_tiles
+    assert slabs == pytest.approx(2 * mask.sum() / SLAB, rel=0.1)
+    assert slabs == pytest.approx(space_of(spec, weight).slabs(tiling), rel=0.15)
+
+
+def test_what_is_not_served_says_why() -> None:
+    """Filters that do not divide, other types and GPUs, a single pixel, large filters and too many positions."""
+    pattern = SparsityPattern.of(normal_weight(LAYER, 0.1, 0))
+    for spec, words in (
+        (replace(LAYER, k=192), "192 filters"),
+        (replace(LAYER, dtype=FLOAT16), "float16"),
+        (ConvSpec(1, 64, 1, 1, 128, 1, 1), "single pixel"),
+        (replace(LAYER, r=7, s=5, h=20, w=20), "35 taps"),
+        (ConvSpec(1, 64, 2048, 1024, 128, 1, 1), "elements, at most"),
+    ):
+        with pytest.raises(NotApplicable, match=words):
+            pair_cuda.spaces(spec, pattern, TARGET)
+    for arch in ("sm_80", "sm_100"):
+        with pytest.raises(NotApplicable, match=r"compute capability 9\.0"):
+            pair_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": arch}))
+    large = replace(LAYER, c=1024)
+    weight = normal_weight(large, 0.1, 0)
+    with pytest.raises(NotApplicable):
+        space_of(large, weight)
+    space = PairSpace("pair_cuda", large, SparsityPattern.of(weight), space_of(LAYER, normal_weight(LAYER, 0.1, 0)).gpu)
+    with pytest.raises(BuildError, match="too many positions"):
+        space.packed(weight, {"m_tiles": 1, "pixels": 64})
+
+
+def test_decisions_that_do_not_fit_are_refused() -> None:
+    """By what is wrong with them."""
+    spec = replace(LAYER, k=128)
+    weight = normal_weight(spec, 0.1, 0)
+    space = find_space("pair_cuda", spec, SparsityPattern.of(weight), TARGET)
+    with pytest.raises(BuildError, match="no kernel has 3 tiles"):
+        space.packed(weight, {"m_tiles": 3, "pixels": 64})
+    with pytest.raises(BuildError, match="do not divide into tiles of 256"):
+        space.packed(weight, {"m_tiles": 2, "pixels": 64})
+
+
+def test_it_is_named_in_the_decision_table() -> None:
+    """What it computes in is neither float32 nor TF32."""
+    assert precision_of("pair_cuda", "float32") == "TF32+BF16"
+    assert arithmetic_of("pair_cuda") == CORRECTED_TF32
+
+
+def test_one_function_takes_every_weight() -> None:
+    """The same kernel, called with other packed weights."""
+    weights = [normal_weight(LAYER, density, 0) for density in (0.1, 0.05)]
+    one, other = (make_kernel("pair_cuda", LAYER, each, TARGET, {"m_tiles": 1, "pixels": 96}) for each in weights)
+    assert one.func.script() == other.func.script()
+    assert not np.array_equal(one.constants[0], other.constants[0])
+
+
+def test_the_kernel_takes_the_fields_of_the_geometry_in_their_order() -> None:
+    """The list in the CUDA source is that of the host."""
+    text = kernel_library.source(LIBRARY)
+    fields = text[text.index("#define FIELDS(X)") : text.index("struct Geometry")]
+    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields
