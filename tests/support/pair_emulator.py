@@ -28,6 +28,7 @@ template <typename T> static void computed(T&) {{}}
 template <int COUNT> static void give_registers() {{}}
 template <int COUNT> static void take_registers() {{}}
 static void show_tensor_cores() {{}}
+static void prefetch(const float*) {{}}
 static int arrivals[16], rounds[16];
 static void pass(int barrier, int threads) {{
   if (++arrivals[barrier] == threads) arrivals[barrier] = 0, rounds[barrier]++;

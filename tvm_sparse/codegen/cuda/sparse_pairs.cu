@@ -102,6 +102,8 @@ __device__ __forceinline__ unsigned as_bfloat16(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
+// What will be read comes to the level-2 cache meanwhile, 32 bytes.
+__device__ __forceinline__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 // A read of what this multiprocessor reads once, which displaces nothing from its cache.
 __device__ __forceinline__ uint4 read_once(const int4* from) {
   uint4 value;
@@ -141,9 +143,29 @@ struct Block {
   int* positions;
 };
 
+// Where an output pixel is in an image's first map of all images, or -1.
+__device__ __forceinline__ int place_of(const Geometry& g, int pixel) {
+  const int image = divide(pixel, g.out_map, g.out_map_m);
+  return pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
+}
+
+// A block's residuals, which its end would wait for: each eighth pixel of a filter stands for 32 bytes.
+template <int MT, int N>
+__device__ __forceinline__ void prefetch_residual(const Geometry& g, const Block<MT, N>& block, const float* residual,
+                                                  int writer) {
+  using B = Block<MT, N>;
+  constexpr int LANES = N / 8, ROWS = 128 / LANES;
+  const int thread = threadIdx.x & 127, row = thread / LANES, at = place_of(g, block.tile * N + thread % LANES * 8);
+  if (at < 0 || row >= ROWS) return;
+  residual += block.k_tile * B::FILTERS * g.out_map + at;
+  for (int filter = writer * ROWS + row; filter < B::FILTERS; filter += WRITERS * ROWS)
+    prefetch(residual + filter * g.out_map);
+}
+
 // Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
 template <int MT, int N>
-__device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x, int writer) {
+__device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x,
+                                             const float* residual, int writer) {
   using B = Block<MT, N>;
   // A warp's tasks of a slab; read before any is written; after so many its pixels are the same ones again.
   constexpr int TASKS = SLAB / 4 * B::GROUPS / 4, KINDS = B::GROUPS == 3 ? 3 : 1;
@@ -167,6 +189,7 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
       }
   }
   wait_for_kernel();
+  if (g.has_residual) prefetch_residual(g, block, residual, writer);
   for (int slab = writer; slab < block.slabs; slab += WRITERS) {
     const int slot = slab % STAGES;
 #pragma unroll
@@ -275,7 +298,7 @@ template <int MT, int N>
 __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>& block, float (&sums)[MT][N / 2],
                                            const float* bias, const float* residual, float* y) {
   using B = Block<MT, N>;
-  constexpr int PITCH = N + 8, ROWS = 4;
+  constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   float* const staged = (float*)block.ring;
 #pragma unroll
@@ -295,10 +318,7 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
   meet(MULTIPLIED, MULTIPLYING);
   int at[B::GROUPS];
 #pragma unroll
-  for (int i = 0; i < B::GROUPS; i++) {
-    const int pixel = block.tile * N + i * 32 + lane, image = divide(pixel, g.out_map, g.out_map_m);
-    at[i] = pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
-  }
+  for (int i = 0; i < B::GROUPS; i++) at[i] = place_of(g, block.tile * N + i * 32 + lane);
   for (int first = warp * ROWS; first < B::FILTERS; first += MULTIPLYING / 32 * ROWS) {
     const int filter = block.k_tile * B::FILTERS + first;
     float added[ROWS][B::GROUPS];
@@ -340,7 +360,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   if (warpgroup >= MULTIPLIERS) {
     if constexpr (B::IS_LARGE) give_registers<56>();
     const int group = divide(block.k_tile, g.group_tiles, g.group_tiles_m);
-    write_inputs(g, block, x + group * g.group_elements, warpgroup - MULTIPLIERS);
+    write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS);
     return;
   }
   if constexpr (B::IS_LARGE) take_registers<200>();
