@@ -8,9 +8,9 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import TileSpace
+from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.cuda.lane_product import LaneProductSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import TileSpace
-from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.gpu import gpu_info
 

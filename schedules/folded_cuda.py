@@ -19,11 +19,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.warp_row_tiles import WarpRowTiles
 from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
-from tvm_sparse.scheduling.cuda.npq_tiles import MAX_PIXELS, NpqSpace, npq_tilings
-from tvm_sparse.scheduling.cuda.occupancy import Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import FoldedTileSpace, TileSpace
-from tvm_sparse.scheduling.cuda.split_k import SPLITS, split_space, split_spaces
-from tvm_sparse.scheduling.cuda.tile_plan import Structure, layouts, plan, serves, side_by_side
+from tvm_sparse.scheduling.cuda.folded.npq_tiles import MAX_PIXELS, NpqSpace, npq_tilings
+from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace, TileSpace
+from tvm_sparse.scheduling.cuda.folded.split_k import SPLITS, split_space, split_spaces
+from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan, serves, side_by_side
 from tvm_sparse.scheduling.space import NotApplicable, Space
 
 NAME = "folded_cuda"

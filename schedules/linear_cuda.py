@@ -20,8 +20,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel, require_one_pixel, stretch, whole
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
-from tvm_sparse.scheduling.cuda.linear_space import ManyImagesSpace
-from tvm_sparse.scheduling.cuda.linear_tiling import LANE_IMAGES
+from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
+from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 

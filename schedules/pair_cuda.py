@@ -15,8 +15,8 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.pair_space import PairSpace
-from tvm_sparse.scheduling.cuda.pair_tiling import FILTERS, MAX_OFFSET, MAX_TAPS, MULTIPLIERS
+from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
+from tvm_sparse.scheduling.cuda.pairs.tiling import FILTERS, MAX_OFFSET, MAX_TAPS, MULTIPLIERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import PAIR
 from tvm_sparse.scheduling.space import NotApplicable, Space

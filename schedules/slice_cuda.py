@@ -15,8 +15,8 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.position_space import PositionSpace
-from tvm_sparse.scheduling.cuda.position_tiling import FILTERS
+from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
+from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS, SLICE
 from tvm_sparse.scheduling.space import NotApplicable, Space

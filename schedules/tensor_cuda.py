@@ -23,7 +23,7 @@ from tvm_sparse.conv.staged_input import StagedInput, channel_group
 from tvm_sparse.conv.tf32_parts import PRODUCTS
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.schedules import dense_cudnn
-from tvm_sparse.scheduling.cuda import cost_model
+from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.staging import PIXELS, is_transposed
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.schedule_names import TENSOR

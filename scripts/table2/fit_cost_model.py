@@ -24,11 +24,11 @@ from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.cuda import cost_model_fit
-from tvm_sparse.scheduling.cuda.cost_model import time_us
-from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, FITTED, Fit, fitted_on
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
-from tvm_sparse.scheduling.cuda.occupancy import FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.folded import cost_model_fit
+from tvm_sparse.scheduling.cuda.folded.cost_model import time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model_fit import FITS, FITTED, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.folded.occupancy import FoldedCudaSpace
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 from tvm_sparse.target.resolve import resolve_target
 

@@ -16,9 +16,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of
-from tvm_sparse.scheduling.cuda.data_geometry import Geometry
-from tvm_sparse.scheduling.cuda.data_packing import dealt
-from tvm_sparse.scheduling.cuda.data_tiling import SINGLE_LIBRARY, Staging
+from tvm_sparse.scheduling.cuda.data.geometry import Geometry
+from tvm_sparse.scheduling.cuda.data.packing import dealt
+from tvm_sparse.scheduling.cuda.data.tiling import SINGLE_LIBRARY, Staging
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})

@@ -33,12 +33,12 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import DependentLaunch
-from tvm_sparse.scheduling.cuda import occupancy
-from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
-from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
-from tvm_sparse.scheduling.cuda.spatial_tiles import FoldedTileSpace, TileSpace
-from tvm_sparse.scheduling.cuda.thread_layout import spread
-from tvm_sparse.scheduling.cuda.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
+from tvm_sparse.scheduling.cuda.folded import occupancy
+from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_stride
+from tvm_sparse.scheduling.cuda.folded.npq_tiles import channel_floats, npq_tilings
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace, TileSpace
+from tvm_sparse.scheduling.cuda.folded.thread_layout import spread
+from tvm_sparse.scheduling.cuda.folded.tile_plan import MAX_SHARED, MAX_THREADS, Structure, layouts, plan, torn
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.gpu import gpu_info

@@ -21,9 +21,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, linear_cuda, make_kernel
-from tvm_sparse.scheduling.cuda.linear_packing import packed
-from tvm_sparse.scheduling.cuda.linear_space import ManyImagesSpace
-from tvm_sparse.scheduling.cuda.linear_tiling import LIBRARIES, WARPS, Geometry, LinearTiling
+from tvm_sparse.scheduling.cuda.linear.packing import packed
+from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
+from tvm_sparse.scheduling.cuda.linear.tiling import LIBRARIES, WARPS, Geometry, LinearTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")

@@ -23,9 +23,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, make_kernel, pair_cuda
-from tvm_sparse.scheduling.cuda.pair_packing import WINDOW, packed, pairs
-from tvm_sparse.scheduling.cuda.pair_space import PairSpace
-from tvm_sparse.scheduling.cuda.pair_tiling import LIBRARY, SLAB, STAGES, Geometry, PairTiling
+from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed, pairs
+from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
+from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, SLAB, STAGES, Geometry, PairTiling
 from tvm_sparse.scheduling.schedule_names import arithmetic_of, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 

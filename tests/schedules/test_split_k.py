@@ -25,11 +25,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
 from tvm_sparse.scheduling.annotations import SPLIT_K, DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.cost_model import features, time_us
-from tvm_sparse.scheduling.cuda.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts
-from tvm_sparse.scheduling.cuda.npq_tiles import channel_floats, npq_tilings
-from tvm_sparse.scheduling.cuda.occupancy import Fold, refused
-from tvm_sparse.scheduling.cuda.split_k import split_space
+from tvm_sparse.scheduling.cuda.folded.cost_model import features, time_us
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts
+from tvm_sparse.scheduling.cuda.folded.npq_tiles import channel_floats, npq_tilings
+from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, refused
+from tvm_sparse.scheduling.cuda.folded.split_k import split_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.gpu import gpu_info

@@ -16,7 +16,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of, vector_cuda
-from tvm_sparse.scheduling.cuda.data_space import DataSpace
+from tvm_sparse.scheduling.cuda.data.space import DataSpace
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})

@@ -16,9 +16,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
-from tvm_sparse.scheduling.cuda import cost_model_fit
-from tvm_sparse.scheduling.cuda.cost_model import cudnn_us, features, floor_us, time_us
-from tvm_sparse.scheduling.cuda.cost_model_fit import DEFAULT, FITS, FITTED, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.folded import cost_model_fit
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model_fit import DEFAULT, FITS, FITTED, Fit, fitted_on
 from tvm_sparse.target.gpu import CARDS, GpuInfo, card
 from tvm_sparse.target.resolve import resolve_target
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_sparse.scheduling.cuda.thread_layout import spread
+from tvm_sparse.scheduling.cuda.folded.thread_layout import spread
 
 SIZES = st.integers(1, 12)
 

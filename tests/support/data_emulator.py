@@ -11,8 +11,9 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_geometry import geometry
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_LANE_PIXELS, WARP, Tiling, library_of
+from tvm_sparse.scheduling.cuda.data.geometry import geometry
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Tiling, library_of
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""

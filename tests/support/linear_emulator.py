@@ -9,8 +9,8 @@ from cuda_emulator import MAX_CLUSTER, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
-from tvm_sparse.scheduling.cuda.linear_tiling import LANE_IMAGES, LIBRARIES, WARPS, LinearTiling, geometry
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES, LIBRARIES, WARPS, LinearTiling, geometry
 
 LAUNCH = """
 #undef blockIdx

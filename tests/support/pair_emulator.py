@@ -12,7 +12,7 @@ from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.pair_tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
+from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
 
 MULTIPLY = f"""
 #define TVM_SPARSE_PAIR_PRIMITIVES

@@ -26,7 +26,7 @@ from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import title_of, why_not_here
-from tvm_sparse.scheduling.cuda.cost_model import cudnn_us, layout_change_us, tensor_core_floor_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, layout_change_us, tensor_core_floor_us
 from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of

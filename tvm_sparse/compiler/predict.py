@@ -32,9 +32,9 @@ from tvm_sparse.schedules import (
 )
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
-from tvm_sparse.scheduling.cuda import cost_model
-from tvm_sparse.scheduling.cuda.position_tiling import FILTERS
-from tvm_sparse.scheduling.cuda.position_time import Positions
+from tvm_sparse.scheduling.cuda.folded import cost_model
+from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
+from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info

@@ -5,7 +5,7 @@ import math
 from tvm_sparse.benchmarks.comparison import CUDNN_TF32, best, median_us, non_zeros
 from tvm_sparse.benchmarks.report.cells import NOTHING, Table, kib
 from tvm_sparse.benchmarks.results import OURS, Case, Document
-from tvm_sparse.scheduling.cuda.cost_model import cudnn_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us
 from tvm_sparse.target.gpu import capability_of, card
 
 

@@ -19,7 +19,7 @@ from tvm_sparse.codegen.cuda.cp_async import SIZES, Copy, Zeros, element_bytes, 
 from tvm_sparse.codegen.tir.index_offsets import shifted, split_index, variables
 from tvm_sparse.codegen.tir.tir_builder import integer, sequence, substituted
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.cuda.thread_layout import spread
+from tvm_sparse.scheduling.cuda.folded.thread_layout import spread
 
 
 class KTileCopies:

@@ -1,11 +1,11 @@
 """Split-K kernels: thread blocks that compute partial sums of the same outputs, reduced in one kernel as a cluster.
 
-A split-K schedule (`scheduling/cuda/split_k`) is two kernels: one that writes partial sums to global memory, one that
-adds them up. The pass ClusterReduction makes one of them. Blocks that work on the same outputs become a cluster, which
-the GPU runs at the same time on neighbouring multiprocessors; each keeps its partial sums in its own shared memory, and
-behind a barrier of the cluster each adds up its share of the outputs, reading the others' shared memory, in a fixed
-order. Nothing is kept in global memory, so launches on several streams do not meet, and there is nothing to allocate or
-to reset: CUDA graphs may record the kernel like any other.
+A split-K schedule (`scheduling/cuda/folded/split_k`) is two kernels: one that writes partial sums to global memory, one
+that adds them up. The pass ClusterReduction makes one of them. Blocks that work on the same outputs become a cluster,
+which the GPU runs at the same time on neighbouring multiprocessors; each keeps its partial sums in its own shared
+memory, and behind a barrier of the cluster each adds up its share of the outputs, reading the others' shared memory, in
+a fixed order. Nothing is kept in global memory, so launches on several streams do not meet, and there is nothing to
+allocate or to reset: CUDA graphs may record the kernel like any other.
 
 Clusters need compute capability 9.0 (CUDA programming guide, "Thread Block Clusters").
 """

@@ -79,7 +79,7 @@ __device__ __forceinline__ float with_relu(const Geometry& g, float value) {
   return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
 }
 
-// Kernels of each type have names of their own (scheduling/cuda/data_tiling.py, OF_TYPE).
+// Kernels of each type have names of their own (scheduling/cuda/kernel_numbers.py, OF_TYPE).
 #ifdef TVM_SPARSE_BFLOAT16
 #define OF_TYPE(name) name##_bfloat16
 #elif defined(TVM_SPARSE_HALF)

@@ -16,15 +16,13 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.cuda import (
-    data_geometry,
-    data_tiling,
-    linear_tiling,
-    pair_tiling,
-    position_geometry,
-    position_tiling,
-)
+from tvm_sparse.scheduling.cuda.data import geometry as data_geometry
+from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
+from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
+from tvm_sparse.scheduling.cuda.pairs import tiling as pair_tiling
+from tvm_sparse.scheduling.cuda.positions import geometry as position_geometry
+from tvm_sparse.scheduling.cuda.positions import tiling as position_tiling
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.

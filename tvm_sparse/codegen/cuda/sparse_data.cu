@@ -16,7 +16,7 @@
 // Blocks that share the input channels (`parts`) are a cluster: each sends a filter's partial sums to the block that
 // adds them up.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/data_geometry.py, in that order; a
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/data/geometry.py, in that order; a
 // divisor d comes with 2^32 / d + 1 as d_m, with which a division is a multiplication.
 
 #define FIELDS(X)                                                                                                 \

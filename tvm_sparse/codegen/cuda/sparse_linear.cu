@@ -17,7 +17,7 @@
 //
 // Blocks that share the inputs (`parts`) are a cluster: at the end each sends its sums to the block that adds them up.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear_tiling.py, in that order.
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                     \
   /* Images; of one of them inputs and outputs; a part's inputs and chunks; inputs of a read: 4, or 1. */             \

@@ -2,7 +2,7 @@
 //
 // A sparse tensor core multiplies with one of every two columns of a matrix, which one each row chooses. Here columns are
 // positions, (c, r, s), and rows filters: positions are put in pairs of which no filter of a block uses both
-// (scheduling/cuda/pair_packing.py). Where one weight in ten is not zero such pairs are found for all, so nothing is
+// (scheduling/cuda/pairs/packing.py). Where one weight in ten is not zero such pairs are found for all, so nothing is
 // lost, and half of the work of a dense product is done.
 //
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
@@ -14,7 +14,7 @@
 // wherever they are in memory, through a ring of `STAGES` slabs. So reads of memory, and the splitting, happen beside the
 // products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pair_tiling.py, in that order.
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pairs/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                  \
   /* Tiles of filters, in all and of a group; output pixels in all, of a map, of a row; elements of an image. */   \

@@ -8,7 +8,7 @@
 // it does in memory, and a k-step names where each of its positions is found, as an offset from a pixel's place.
 //
 // What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
-// as weights are packed (scheduling/cuda/position_packing.py).
+// as weights are packed (scheduling/cuda/positions/packing.py).
 //
 // In float32 each number is the sum of two TF32 numbers, of which three products are added up (3xTF32, CUTLASS's way):
 // `high * high + high * low + low * high`. Tensor cores are fast enough for it not to matter where most is zero.
@@ -17,7 +17,7 @@
 // uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
 // their positions. `k_warps` warps divide a chunk's k-steps and add up what they have at the end.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/position_geometry.py, in that order.
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/positions/geometry.py, in that order.
 
 #define FIELDS(X)                                                                                             \
   /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \

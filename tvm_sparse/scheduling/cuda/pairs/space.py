@@ -13,8 +13,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.cuda.pair_packing import WINDOW, packed, slabs_of
-from tvm_sparse.scheduling.cuda.pair_tiling import (
+from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed, slabs_of
+from tvm_sparse.scheduling.cuda.pairs.tiling import (
     LIBRARY,
     M_TILES,
     MAX_POSITIONS,
@@ -24,7 +24,7 @@ from tvm_sparse.scheduling.cuda.pair_tiling import (
     PairTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.position_time import Positions
+from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 

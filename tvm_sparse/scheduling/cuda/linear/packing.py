@@ -3,7 +3,7 @@
 import numpy as np
 
 from tvm_sparse.scheduling.csr import places_of_pixel, stretch
-from tvm_sparse.scheduling.cuda.linear_tiling import POSITIONS, STEPS, UNITS, WARPS, LinearTiling
+from tvm_sparse.scheduling.cuda.linear.tiling import POSITIONS, STEPS, UNITS, WARPS, LinearTiling
 
 
 def packed(weight: np.ndarray, tiling: LinearTiling) -> np.ndarray:

@@ -15,9 +15,9 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.cost_model import features, first_code_us, least_us, time_us
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
-from tvm_sparse.scheduling.cuda.thread_layout import MAX_ADDRESSES
+from tvm_sparse.scheduling.cuda.folded.cost_model import features, first_code_us, least_us, time_us
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
+from tvm_sparse.scheduling.cuda.folded.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 

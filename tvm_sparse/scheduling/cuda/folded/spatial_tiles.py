@@ -27,9 +27,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
-from tvm_sparse.scheduling.cuda.occupancy import Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.tile_plan import BUFFERS, Plan, Structure, torn
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
+from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, Plan, Structure, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 
 # Elements of the longest vectors that TVM writes arithmetic on, as padding is where copies are not asynchronous.

@@ -12,9 +12,10 @@ from tvm import tirx
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_geometry import geometry
-from tvm_sparse.scheduling.cuda.data_packing import packed
-from tvm_sparse.scheduling.cuda.data_tiling import MAX_VECTOR_WARPS, WARP, Staging, Tiling, library_of
+from tvm_sparse.scheduling.cuda.data.geometry import geometry
+from tvm_sparse.scheduling.cuda.data.packing import packed
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling, library_of
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.map_size import is_pointwise
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
-from tvm_sparse.scheduling.cuda.position_tiling import QUAD, PositionTiling
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.positions.tiling import QUAD, PositionTiling
 from tvm_sparse.target.gpu import GpuInfo
 
 # Of a multiprocessor: its registers, threads and shared memory; what a block of it takes besides.

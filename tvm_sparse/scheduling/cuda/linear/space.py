@@ -12,11 +12,11 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.data_space import CLUSTER_SHARE, MAX_GRID
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
+from tvm_sparse.scheduling.cuda.data.space import CLUSTER_SHARE, MAX_GRID
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.cuda.linear_packing import packed
-from tvm_sparse.scheduling.cuda.linear_tiling import (
+from tvm_sparse.scheduling.cuda.linear.packing import packed
+from tvm_sparse.scheduling.cuda.linear.tiling import (
     LANE_IMAGES,
     LIBRARIES,
     POSITIONS,

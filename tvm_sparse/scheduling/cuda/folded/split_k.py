@@ -26,11 +26,11 @@ from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
-from tvm_sparse.scheduling.cuda.bank_conflicts import row_stride
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, Pipeline
-from tvm_sparse.scheduling.cuda.npq_tiles import channel_bytes, npq_counts, npq_tilings
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import stage_input
+from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_stride
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
+from tvm_sparse.scheduling.cuda.folded.npq_tiles import channel_bytes, npq_counts, npq_tilings
+from tvm_sparse.scheduling.cuda.folded.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import stage_input
 from tvm_sparse.scheduling.space import Space, divisors
 
 # Parts of the input channels, largest first: sizes of clusters that every GPU with clusters runs; how many are offered.

@@ -5,10 +5,8 @@ The kernel (codegen/cuda/sparse_data.cu) is the same for every shape and tiling;
 
 from typing import NamedTuple
 
-import numpy as np
-
-from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data_tiling import Staging, Tiling
+from tvm_sparse.scheduling.cuda.data.tiling import Staging, Tiling
+from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
 
 
 class Geometry(NamedTuple):
@@ -129,17 +127,3 @@ def geometry(tiling: Tiling) -> Geometry:
         first_pair=tiling.first_pair,
         **epilogue(spec),
     )
-
-
-def epilogue(spec: ConvSpec) -> dict[str, int]:
-    """What follows the sum."""
-    # Of a float the bits.
-    relu_max = int(np.float32(spec.relu_max).view(np.int32))
-    has_bias, has_residual, relu = (int(each) for each in (spec.bias, spec.residual, spec.relu))
-    return {"has_bias": has_bias, "has_residual": has_residual, "relu": relu, "relu_max": relu_max}
-
-
-def divisor(name: str, value: int) -> dict[str, int]:
-    """A divisor and the number that a multiplication needs to divide by it, as a signed 32-bit integer."""
-    magic = (1 << 32) // value + 1 if value > 1 else 0
-    return {name: value, f"{name}_m": magic - (1 << 32) if magic >= 1 << 31 else magic}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
-from tvm_sparse.scheduling.cuda.position_tiling import FILTERS, PIXELS, QUAD, PositionTiling
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS, PIXELS, QUAD, PositionTiling
 
 
 def packed(weight: np.ndarray, tiling: PositionTiling) -> np.ndarray:

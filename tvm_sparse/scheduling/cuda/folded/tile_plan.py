@@ -12,8 +12,8 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, BLOCKS, blocks_default
+from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_floats, row_stride
+from tvm_sparse.scheduling.cuda.folded.occupancy import ACCUMULATORS, BLOCKS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
 from tvm_sparse.target.gpu import GpuInfo
 

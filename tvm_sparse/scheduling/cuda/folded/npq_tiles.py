@@ -21,10 +21,10 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_npq import NpqTiles, conv2d_npq
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.bank_conflicts import row_floats, row_stride
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
-from tvm_sparse.scheduling.cuda.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.spatial_tiles import annotated, stage_input
+from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_floats, row_stride
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
+from tvm_sparse.scheduling.cuda.folded.occupancy import ACCUMULATORS, Fold, FoldedCudaSpace
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import annotated, stage_input
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.gpu import GpuInfo
 

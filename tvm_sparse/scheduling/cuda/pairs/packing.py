@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.pair_tiling import SLAB, TAP_BITS, PairTiling
+from tvm_sparse.scheduling.cuda.pairs.tiling import SLAB, TAP_BITS, PairTiling
 
 # Partners are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
 # read is in the cache.

@@ -5,7 +5,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.map_size import MapSizes
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
@@ -13,9 +13,6 @@ from tvm_sparse.scheduling.cuda.map_size import MapSizes
 MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
 # Warps of a block at most where a warp takes several filters: their sums need registers.
 MAX_VECTOR_WARPS = 16
-WARP = 32
-# How names of kernels and libraries end that there are of each type of tensors: one model may use several.
-OF_TYPE = {FLOAT32: "", FLOAT16: "_half", BFLOAT16: "_bfloat16"}
 # The libraries of kernels for one filter at a time, and for several.
 SINGLE_LIBRARY, VECTOR_LIBRARY = "sparse_data", "sparse_vectors"
 

@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from tvm_sparse.scheduling.cuda.data_geometry import divisor, epilogue
-from tvm_sparse.scheduling.cuda.data_tiling import WARP
-from tvm_sparse.scheduling.cuda.position_tiling import PositionTiling
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP, divisor, epilogue
+from tvm_sparse.scheduling.cuda.positions.tiling import PositionTiling
 
 
 class Geometry(NamedTuple):

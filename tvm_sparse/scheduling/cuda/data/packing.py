@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.data_tiling import Tiling
+from tvm_sparse.scheduling.cuda.data.tiling import Tiling
 
 
 def packed(weight: np.ndarray, tiling: Tiling) -> np.ndarray:

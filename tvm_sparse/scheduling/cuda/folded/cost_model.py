@@ -13,8 +13,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.scheduling.annotations import DependentLaunch
-from tvm_sparse.scheduling.cuda.cost_model_fit import FITS, Fit, fitted_on
-from tvm_sparse.scheduling.cuda.kernel_counts import KernelCounts
+from tvm_sparse.scheduling.cuda.folded.cost_model_fit import FITS, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts
 from tvm_sparse.target.gpu import CARDS, GpuInfo
 
 # Registers beside its accumulators that a thread takes where it may (assumed; the fit hardly depends on it).

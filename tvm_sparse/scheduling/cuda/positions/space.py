@@ -13,9 +13,9 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library_call import Copies, library_call
-from tvm_sparse.scheduling.cuda.position_geometry import geometry
-from tvm_sparse.scheduling.cuda.position_packing import packed
-from tvm_sparse.scheduling.cuda.position_tiling import (
+from tvm_sparse.scheduling.cuda.positions.geometry import geometry
+from tvm_sparse.scheduling.cuda.positions.packing import packed
+from tvm_sparse.scheduling.cuda.positions.tiling import (
     FILTERS,
     LIBRARIES,
     MAX_STAGES,
@@ -24,7 +24,7 @@ from tvm_sparse.scheduling.cuda.position_tiling import (
     WARP,
     PositionTiling,
 )
-from tvm_sparse.scheduling.cuda.position_time import Positions, estimated_us
+from tvm_sparse.scheduling.cuda.positions.time import Positions, estimated_us
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo

@@ -9,7 +9,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, K_TILE_ORDER, PIPELINE_STAGES, Order
-from tvm_sparse.scheduling.cuda.thread_layout import ADDRESS, spread
+from tvm_sparse.scheduling.cuda.folded.thread_layout import ADDRESS, spread
 
 _INSTRUCTION_BYTES = 16
 
