@@ -50,8 +50,8 @@ LINEAR_RATIO = 4.0
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 # Folded kernels whose code exceeds the instruction caches took 1 to 2.5 times as long as estimated (3x3 convolutions of
-# VGG16 at batch 64, an H100), others as long: so much is an estimate without code trusted more.
-BEYOND_CACHES = 1.3
+# VGG16 at batch 64, an H100; the median), others as long as estimated.
+BEYOND_CACHES = 1.5
 DENSE = "dense"
 _ON_GPU = (data_cuda, folded_cuda, linear_cuda, pair_cuda, slice_cuda, tensor_cuda, vector_cuda)
 GPU_SCHEDULES = [each.NAME for each in _ON_GPU]

@@ -28,10 +28,11 @@ from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
-# Of accesses to shared memory and its cache, the share of all cycles that a block reaches (an H100).
-ACCESS_SHARE = 0.7
-# Cycles: of a slab however small, of a block before its first and behind its last, and of all to start.
-SLAB_CYCLES, BLOCK_CYCLES, START_US = 750.0, 4000.0, 3.0
+# Cycles, as 80 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
+# block before its first slab and behind its last.
+SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES = {1: 640, 2: 1740}, 8, 4000
+# To start.
+START_US = 3.0
 # Of the positions that fit a position in a window, how much each makes it likelier that one is left for it (fitted to
 # random weights).
 FITTING = 1.35
@@ -79,11 +80,9 @@ class PairSpace(TilingSpace[PairTiling]):
         return slabs_of(count, math.exp(-FITTING * fitting))
 
     def estimated_us(self, tiling: PairTiling) -> float:
-        """Estimated time: what is read of shared memory, of inputs by their writers and by every 64 filters."""
+        """Estimated time: all slabs of a block after each other, then its outputs; as many blocks as there are waves."""
         spec, gpu, pixels = self.spec, self.gpu, tiling.pixels
-        read = 2 * tiling.tiles * pixels + 36 * tiling.tiles
-        written = (2 + 1.4 * spec.stride[1]) * pixels
-        slab = max(SLAB_CYCLES, (read + written) / ACCESS_SHARE)
+        slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES * pixels
         moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1)
         moved = moved_bytes / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
         block = self.slabs(tiling) * slab + moved + BLOCK_CYCLES
