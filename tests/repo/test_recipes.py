@@ -70,7 +70,7 @@ def tree(tmp_path_factory):
     """A copy of the package with the page applied to it."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("tvm_sparse", "schedules"):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "data"))
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     assert len(apply(PAGE, tree)) == len(re.findall(r"^```(?:python|diff)$", PAGE, re.MULTILINE))
     return tree
 
