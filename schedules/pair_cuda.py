@@ -16,7 +16,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
-from tvm_sparse.scheduling.cuda.pairs.tiling import FILTERS, MAX_OFFSET, MAX_TAPS, MULTIPLIERS
+from tvm_sparse.scheduling.cuda.pairs.tiling import FILTERS, MAX_ELEMENTS, MAX_TAPS, MULTIPLIERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import PAIR
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -57,4 +57,4 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     if spec.r * spec.s > MAX_TAPS:
         return f"filters have {spec.r * spec.s} taps, at most {MAX_TAPS}"
     elements = spec.c // spec.groups * spec.h * spec.w
-    return f"a group's input has {elements} elements, at most {MAX_OFFSET}" if elements > MAX_OFFSET else ""
+    return f"a group's input has {elements} elements, at most {MAX_ELEMENTS}" if elements > MAX_ELEMENTS else ""

@@ -133,7 +133,7 @@ def test_what_is_not_served_says_why() -> None:
         (replace(LAYER, dtype=FLOAT16), "float16"),
         (ConvSpec(1, 64, 1, 1, 128, 1, 1), "single pixel"),
         (replace(LAYER, r=7, s=5, h=20, w=20), "35 taps"),
-        (ConvSpec(1, 64, 2048, 1024, 128, 1, 1), "elements, at most"),
+        (ConvSpec(1, 1024, 1024, 1024, 128, 1, 1), "elements, at most"),
     ):
         with pytest.raises(NotApplicable, match=words):
             pair_cuda.spaces(spec, pattern, TARGET)

@@ -118,29 +118,39 @@ __device__ __forceinline__ uint4 read_once(const int4* from) {
 
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
 // positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling).
-__device__ __forceinline__ unsigned long long descriptor(unsigned at, unsigned pitch) {
-  return (at & 0x3ffffu) >> 4 | (unsigned long long)(pitch >> 4) << 16 | 128ull >> 4 << 32;
-}
+// Its lower half counts 16 bytes, so what is further is found by adding to it.
+__device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) { return at >> 4 | pitch >> 4 << 16; }
+__device__ __forceinline__ unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
 
 __device__ __forceinline__ float low_part(float value) {
   return value - BITS_AS_FLOAT(FLOAT_AS_BITS(value) & HIGH);
 }
 
+// Where a position is, bytes from a pixel's place, and its tap as a bit.
+struct Position {
+  int offset;
+  unsigned tap;
+};
+struct __align__(16) TwoPositions {
+  Position of[2];
+};
+
 // What both sides of a block know. A slab's weights are 16-byte units: for each 64 filters two fragments of a thread and
-// four bytes of choices, then where its positions are, and at last how many slabs the tile has.
+// four bytes of choices, then its positions, and at last how many slabs the tile has.
 template <int MT, int N>
 struct Block {
   static constexpr int TILES = MULTIPLIERS * MT, FILTERS = 64 * TILES, PART = SLAB * N * 4, BUFFER = 2 * PART;
   static constexpr int CHOICES_AT = 256 * TILES, POSITIONS_AT = CHOICES_AT + 32 * TILES;
-  static constexpr int COUNT_AT = POSITIONS_AT + SLAB / 4;
-  // 32 pixels; who multiplies has many registers where sums need them.
+  static constexpr int COUNT_AT = POSITIONS_AT + SLAB / 2;
+  // 32 pixels.
   static constexpr int GROUPS = N / 32;
-  static constexpr bool IS_LARGE = N * MT > 96;
+  // Registers of a thread that writes inputs, and of one that multiplies: together those of two that were launched.
+  static constexpr int WRITERS_REGISTERS = N * MT > 96 ? 56 : 72, REGISTERS = 256 - WRITERS_REGISTERS;
 
   const int4* weights;
   int stride, slabs, tile, k_tile;
   char* ring;
-  int* positions;
+  Position* positions;
 };
 
 // Where an output pixel is in an image's first map of all images, or -1.
@@ -162,6 +172,12 @@ __device__ __forceinline__ void prefetch_residual(const Geometry& g, const Block
     prefetch(residual + filter * g.out_map);
 }
 
+// A number that is known as the kernel is compiled.
+template <int VALUE>
+struct Is {
+  static constexpr int value = VALUE;
+};
+
 // Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
 template <int MT, int N>
 __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x,
@@ -171,7 +187,7 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
   constexpr int TASKS = SLAB / 4 * B::GROUPS / 4, KINDS = B::GROUPS == 3 ? 3 : 1;
   constexpr int AT_ONCE = MT == 1 && TASKS <= 6 ? TASKS : KINDS == 3 ? 3 : 4;
   const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-  int base[KINDS];
+  const char* from[KINDS];
   unsigned inside[KINDS];
 #pragma unroll
   for (int kind = 0; kind < KINDS; kind++) {
@@ -179,12 +195,12 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
     const int image = divide(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
     const int out_y = divide(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
-    base[kind] = image * g.image + in_y * g.in_w + in_x;
+    from[kind] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
     inside[kind] = 0;
     for (int r = 0; r < g.r; r++)
       for (int s = 0; s < g.s; s++) {
-        const int y = in_y + r * g.dilation_h, x = in_x + s * g.dilation_w;
-        if (pixel < g.pixels && (unsigned)y < (unsigned)g.in_h && (unsigned)x < (unsigned)g.in_w)
+        const int row = in_y + r * g.dilation_h, column = in_x + s * g.dilation_w;
+        if (pixel < g.pixels && (unsigned)row < (unsigned)g.in_h && (unsigned)column < (unsigned)g.in_w)
           inside[kind] |= 1u << (r * g.s + s);
       }
   }
@@ -198,12 +214,15 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
 #pragma unroll
       for (int i = 0; i < AT_ONCE; i++) {
         const int task = warp + 4 * (first + i), kind = (first + i) % KINDS;
-        const int4 four = ((const int4*)block.positions)[slab * (SLAB / 4) + task / B::GROUPS];
-        const int each[4] = {four.x, four.y, four.z, four.w};
+        const Position* four = block.positions + slab * SLAB + task / B::GROUPS * 4;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          values[i][j] = 0.f;
-          if (inside[kind] >> (each[j] & 31) & 1) values[i][j] = x[base[kind] + (each[j] >> 5)];
+        for (int j = 0; j < 4; j += 2) {
+          const TwoPositions two = *(const TwoPositions*)(four + j);
+#pragma unroll
+          for (int k = 0; k < 2; k++) {
+            values[i][j + k] = 0.f;
+            if (inside[kind] & two.of[k].tap) values[i][j + k] = *(const float*)(from[kind] + two.of[k].offset);
+          }
         }
       }
       if (first == 0 && slab >= STAGES) meet(EMPTY + slot, HANDING);
@@ -253,42 +272,48 @@ struct Weights {
 };
 
 // Products come in the order of slabs, and of the MT times 64 filters in each: two in a row have different registers.
+// Whatever can be is computed once or by adding: between two products a warp has no more time than they take.
 template <int MT, int N>
 __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   using B = Block<MT, N>;
-  const int group = threadIdx.x >> 7, thread = threadIdx.x & 127;
-  const unsigned ring = shared_address(block.ring);
+  const int first = threadIdx.x >> 7, thread = threadIdx.x & 127, products = MT * block.slabs;
+  const int4* fragments = block.weights + MT * first * 256 + thread;
+  const unsigned* choices = (const unsigned*)(block.weights + B::CHOICES_AT) + MT * first * 128 + thread;
   Weights weights[2];
-  auto fetch = [&](int number, Weights& to) {
-    const int slab = number / MT, tile = MT * group + number % MT;
-    if (slab >= block.slabs) return;
-    const int4* from = block.weights + (size_t)slab * block.stride;
-    to.fetch(from + tile * 256 + thread, (const unsigned*)(from + B::CHOICES_AT) + tile * 128 + thread);
+  auto fetch = [&](int number, int m, Weights& to) {
+    if (number < products) to.fetch(fragments + m * 256, choices + m * 128);
+    if (m == MT - 1) fragments += block.stride, choices += 4 * block.stride;
   };
-  fetch(0, weights[0]);
-  fetch(1, weights[1]);
+  fetch(0, 0, weights[0]);
+  fetch(1, MT - 1, weights[1]);
   weights[0].split();
-  fetch(2, weights[0]);
+  fetch(2, 0, weights[0]);
   wait_for_kernel();
-  auto step = [&](int number, Weights& own, Weights& next, float (&to)[N / 2]) {
-    const int slab = number / MT, slot = slab % STAGES;
-    if (number % MT == 0) meet(FULL + slot, HANDING);
-    const unsigned at = ring + slot * B::BUFFER;
+  const unsigned ring = lower_half(shared_address(block.ring), N * 16);
+  int slot = 0;
+  // A product with an even number, or an odd one; `m` is which of a slab's it is.
+  auto multiply_one = [&](int number, auto parity) {
+    constexpr int ODD = decltype(parity)::value, M = MT == 2 ? ODD : 0;
+    Weights &own = weights[ODD], &next = weights[1 - ODD];
+    if (M == 0) meet(FULL + slot, HANDING);
+    const unsigned high = ring + slot * (B::BUFFER >> 4), corrections = high + (B::PART >> 4);
     begin_products();
-    add_corrections<0>(to, own.corrections[0], descriptor(at + B::PART, N * 16), own.choice_of_four);
-    add_product<0>(to, own.high[0], descriptor(at, N * 16), own.choice);
-    add_corrections<1>(to, own.corrections[1], descriptor(at + B::PART + B::PART / 2, N * 16), own.choice_of_four);
-    add_product<1>(to, own.high[1], descriptor(at + B::PART / 2, N * 16), own.choice);
+    add_corrections<0>(sums[M], own.corrections[0], descriptor(corrections), own.choice_of_four);
+    add_product<0>(sums[M], own.high[0], descriptor(high), own.choice);
+    add_corrections<1>(sums[M], own.corrections[1], descriptor(corrections + (B::PART >> 5)), own.choice_of_four);
+    add_product<1>(sums[M], own.high[1], descriptor(high + (B::PART >> 5)), own.choice);
     commit_products();
     wait_for_products<1>();
-    // The one before is complete. With it its slab, where it was the last of this.
-    if (number % MT == 0 && slab > 0 && slab - 1 + STAGES < block.slabs) pass(EMPTY + (slab - 1) % STAGES, HANDING);
-    if (number + 1 < MT * block.slabs) next.split();
-    fetch(number + 3, next);
+    // The one before is complete, and with a slab's first product all of the slab before.
+    if (M == 0 && number > 0 && number + (STAGES - 1) * MT < products)
+      pass(EMPTY + (slot + STAGES - 1) % STAGES, HANDING);
+    if (M == MT - 1) slot = (slot + 1) % STAGES;
+    if (number + 1 < products) next.split();
+    fetch(number + 3, MT == 2 ? 1 - ODD : 0, next);
   };
-  for (int number = 0; number < MT * block.slabs; number += 2) {
-    step(number, weights[0], weights[1], sums[0]);
-    if (MT == 2 || number + 1 < block.slabs) step(number + 1, weights[1], weights[0], sums[MT - 1]);
+  for (int number = 0; number < products; number += 2) {
+    multiply_one(number, Is<0>());
+    if (MT == 2 || number + 1 < products) multiply_one(number + 1, Is<1>());
   }
   wait_for_products<0>();
 }
@@ -351,19 +376,19 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   block.tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
   block.weights = weights + (size_t)block.k_tile * slabs * stride, block.stride = stride;
   block.slabs = block.weights[B::COUNT_AT].x;
-  block.ring = (char*)shared, block.positions = (int*)(block.ring + STAGES * B::BUFFER);
-  for (int i = threadIdx.x; i < block.slabs * (SLAB / 4); i += blockDim.x)
-    ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 4)) * stride + B::POSITIONS_AT + i % (SLAB / 4)];
+  block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);
+  for (int i = threadIdx.x; i < block.slabs * (SLAB / 2); i += blockDim.x)
+    ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * stride + B::POSITIONS_AT + i % (SLAB / 2)];
   __syncthreads();
   launch_next();
   const int warpgroup = threadIdx.x >> 7;
   if (warpgroup >= MULTIPLIERS) {
-    if constexpr (B::IS_LARGE) give_registers<56>();
+    give_registers<B::WRITERS_REGISTERS>();
     const int group = divide(block.k_tile, g.group_tiles, g.group_tiles_m);
     write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS);
     return;
   }
-  if constexpr (B::IS_LARGE) take_registers<200>();
+  take_registers<B::REGISTERS>();
   float sums[MT][N / 2];
 #pragma unroll
   for (int m = 0; m < MT; m++)

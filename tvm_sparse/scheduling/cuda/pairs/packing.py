@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.pairs.tiling import SLAB, TAP_BITS, PairTiling
+from tvm_sparse.scheduling.cuda.pairs.tiling import SLAB, PairTiling
 
 # Partners are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
 # read is in the cache.
@@ -87,12 +87,12 @@ def _choices(is_second: np.ndarray) -> np.ndarray:
 
 
 def _places(positions: np.ndarray, tiling: PairTiling) -> np.ndarray:
-    """Where positions are read, elements from a pixel's place in a group's first channel, and their tap."""
+    """Where positions are read, bytes from a pixel's place in a group's first channel, and their tap as a bit."""
     spec = tiling.spec
     c, tap = np.divmod(positions, spec.r * spec.s)
     r, s = np.divmod(tap, spec.s)
     offsets = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
-    return (offsets << TAP_BITS | tap).astype(np.int32)
+    return np.stack([4 * offsets, 1 << tap], axis=-1).astype(np.uint32).view(np.int32)
 
 
 def pairs(uses: np.ndarray) -> np.ndarray:

@@ -15,10 +15,9 @@ SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
 # Filters that a product of tensor cores has at a time.
 FILTERS = 64
 # Positions of a tile at most: where they are lies in shared memory behind the ring. The rest caches inputs.
-MAX_POSITIONS = 8192
-# A filter's taps are bits of a number, and offsets are kept with a tap's number in their lowest bits.
-MAX_TAPS, TAP_BITS = 32, 5
-MAX_OFFSET = 2 ** (31 - TAP_BITS)
+MAX_POSITIONS = 5120
+# A filter's taps are bits of a number, and offsets are bytes.
+MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,12 @@ class PairTiling:
     @property
     def units(self) -> int:
         """16-byte units of a slab: weights, choices, positions, and how many slabs the tile has."""
-        return self.positions_at + SLAB // 4 + 1
+        return self.positions_at + SLAB // 2 + 1
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring and positions, or sums on their way out."""
-        ring = STAGES * SLAB * self.pixels * 8 + 4 * MAX_POSITIONS
+        ring = STAGES * SLAB * self.pixels * 8 + 8 * MAX_POSITIONS
         return max(ring, 4 * self.filters * (self.pixels + 8))
 
     @property
