@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pair_emulator import KERNELS, run
+from pair_emulator import KERNELS, quotient, run
 from random_convolutions import random_pair_case, random_weight
 from tvm.target import Target
 
@@ -23,6 +23,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import find_space, make_kernel, pair_cuda
+from tvm_sparse.scheduling.cuda.kernel_numbers import divisor
 from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed, pairs
 from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
 from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, SLAB, STAGES, Geometry, PairTiling
@@ -64,6 +65,16 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         met |= {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
         met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
     assert met >= {*KERNELS, True, False, "1 groups", "2 groups", "many tiles"}
+
+
+@needs_compiler
+def test_pixels_of_many_large_images_are_found(folder: Path) -> None:
+    """Numbers whose product with the divisor exceeds 32 bits, at both ends of each image."""
+    for size in (112 * 112, 224 * 224, 299 * 299, 7 * 7, 1):
+        m = divisor("size", size)["size_m"]
+        for image in (1, 2, 63, 64, 255):
+            assert quotient(image * size - 1, size, m, folder) == image - 1
+            assert quotient(image * size, size, m, folder) == image
 
 
 @needs_compiler

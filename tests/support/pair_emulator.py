@@ -95,6 +95,7 @@ template <int MT, int N> static void body() {{
   part_ways();
 }}
 static Kernel kernels[] = {{{kernels}}};
+extern "C" int quotient_of(unsigned n, int d, int m) {{ return quotient(n, d, m); }}
 extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
                        int slabs, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
   if (fields * sizeof(int) != sizeof(Geometry) || threads != 128 * (MULTIPLIERS + WRITERS)) abort();
@@ -113,6 +114,11 @@ def _library(folder: Path) -> ctypes.CDLL:
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     path.write_text(PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(LIBRARY) + launch)
     return compiled(path)
+
+
+def quotient(n: int, d: int, m: int, folder: Path) -> int:
+    """The kernel's division of `n` by `d`, of which `m` is what `divisor` says."""
+    return int(_library(folder).quotient_of(n, d, m))
 
 
 def run(tiling: PairTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:

@@ -153,9 +153,15 @@ struct Block {
   Position* positions;
 };
 
+// A division of any number: `divide` is one too large where the product of both numbers exceeds 2^32.
+__device__ __forceinline__ int quotient(unsigned n, int d, int m) {
+  const unsigned found = divide(n, d, m);
+  return found - (found * d > n);
+}
+
 // Where an output pixel is in an image's first map of all images, or -1.
 __device__ __forceinline__ int place_of(const Geometry& g, int pixel) {
-  const int image = divide(pixel, g.out_map, g.out_map_m);
+  const int image = quotient(pixel, g.out_map, g.out_map_m);
   return pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
 }
 
@@ -192,8 +198,8 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
 #pragma unroll
   for (int kind = 0; kind < KINDS; kind++) {
     const int pixel = block.tile * N + (warp + 4 * kind) % B::GROUPS * 32 + lane;
-    const int image = divide(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
-    const int out_y = divide(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
+    const int image = quotient(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
+    const int out_y = quotient(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
     from[kind] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
     inside[kind] = 0;

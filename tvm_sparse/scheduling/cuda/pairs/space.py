@@ -80,7 +80,7 @@ class PairSpace(TilingSpace[PairTiling]):
         return slabs_of(count, math.exp(-FITTING * fitting))
 
     def estimated_us(self, tiling: PairTiling) -> float:
-        """Estimated time: a block's slabs one after the other, then its outputs, for as many blocks as there are waves."""
+        """Estimated time: a block's slabs one after the other, then its outputs; so in each wave of blocks."""
         spec, gpu, pixels = self.spec, self.gpu, tiling.pixels
         slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES * pixels
         moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1)
