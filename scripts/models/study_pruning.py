@@ -10,8 +10,8 @@ covered with noise. A dense network is trained once a seed. From it each pattern
 lowest to the highest, with the same epochs of fine-tuning at each; so does the dense network, without pruning. All
 convolutions but the first are pruned by the same share, by magnitude.
 
-Each finished run is a line of OUTPUT.jsonl, and a restart goes on after the last. From them OUTPUT.json, OUTPUT.md and,
-with measured times, a plot are written. The file of times is
+Each finished run is a line of OUTPUT.jsonl, and a restart goes on after the last; where there is no such file, after
+those that OUTPUT.json has. From them OUTPUT.json, OUTPUT.md and a plot are written. The file of times is
 ``{"VGG16, batch 64": {"dense": 560.0, "vector16": {"0.9": 210.0}}}``, microseconds of networks of full width.
 """
 
@@ -137,9 +137,17 @@ def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, te
     return points
 
 
+def known(output: Path) -> list[dict]:
+    """The runs that a file of runs has, or else the report beside it."""
+    if output.exists():
+        return [json.loads(line) for line in output.read_text().splitlines()]
+    report = output.with_suffix(".json")
+    return study_report.runs_of(json.loads(report.read_text())) if report.exists() else []
+
+
 def study(output: Path, options: Options) -> list[dict]:
     """All runs, those that `output` has and those that it lacked, which are added to it one by one."""
-    runs = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    runs = known(output)
     done = {(run["seed"], run["pattern"]) for run in runs}
     x, x_test, y, y_test = digits(options.images)
     for seed in options.seeds:

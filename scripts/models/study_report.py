@@ -38,6 +38,18 @@ def document(runs: list[dict], options: Any, times: dict[str, dict]) -> dict[str
     }
 
 
+def runs_of(found: dict[str, Any]) -> list[dict]:
+    """The runs of a document, as far as it keeps them."""
+    amounts = found["options"]["amounts"]
+    return [
+        {
+            **run,
+            "points": [{"amount": a, "accuracy": value} for a, value in zip(amounts, run["accuracy"], strict=False)],
+        }
+        for run in found["runs"]
+    ]
+
+
 def _is_dense(run: dict) -> bool:
     return bool(run["pattern"] == "dense")
 
@@ -124,10 +136,10 @@ def _sparsest(rows: list[dict], allowed: float) -> str:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Loss against time, one curve a pattern, the Pareto front in rings; without times, against sparsity."""
+    """Loss against sparsity, one curve a pattern, and against each network's time, the Pareto front in rings."""
     plt = require("matplotlib.pyplot", "report")
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "study"})
-    networks = [*found["times_us"]] or [""]
+    networks = ["", *found["times_us"]]
     figure, axes = plt.subplots(1, len(networks), figsize=(7.5 * len(networks), 4.5), squeeze=False)
     for axis, network in zip(axes[0], networks, strict=True):
         if network:

@@ -9,6 +9,7 @@ left out where a layer has no time. TF32 is allowed, as torch allows it. An exis
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", default="64", help="default: %(default)s")
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
     parser.add_argument("--patterns", default="unstructured", help="default: %(default)s")
+    parser.add_argument("--layers", default="", metavar="REGEX", help="only convolutions in whose key this is found")
     return parser.parse_args()
 
 
@@ -52,7 +54,8 @@ def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | Non
             for pattern in given.patterns.split(","):
                 for density in map(float, given.densities.split(",")):
                     module = torch_models.network(name, density, pattern=pattern)
-                    layers = prepare(module, torch_models.images(batch), None, None).layers
+                    found = prepare(module, torch_models.images(batch), None, None).layers
+                    layers = [each for each in found if re.search(given.layers, each.spec.key)]
                     chosen_us, all_dense_us = sums_us(decide(layers, target, log, allow_tf32=True))
                     dense_us = dense_us or all_dense_us
                     yield place, pattern, f"{1 - density:g}", chosen_us

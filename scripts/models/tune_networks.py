@@ -42,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dense-trials", type=int, help="of them of compiled dense kernels")
     parser.add_argument("--seconds", type=float, metavar="S", help="time for a layer: no batch is begun after it")
     parser.add_argument("--timeout", type=float, default=90, help="seconds a build may take (default: %(default)s)")
+    parser.add_argument("--target", default="cuda", help="default: %(default)s")
     parser.add_argument("--devices", type=lambda text: text.split(","), help="cuda:0,cuda:1 (default: the first)")
     return parser.parse_args()
 
@@ -65,10 +66,10 @@ def main() -> None:
                 module = torch_models.network(name, density, pattern=pattern)
                 prepared = prepare(module, torch_models.images(batch), None, None, given.dtype)
                 tasks += [each for each in session.tasks_of(prepared.layers) if re.search(given.layers, each.spec.key)]
-    target = resolve_target("cuda")
+    target = resolve_target(given.target)
     log, progress = TuningLog(given.output, *given.starts), LiveProgress(progress_console(), limit_s=given.seconds)
     if given.devices:
-        with open_fleet(given.devices, None, "cuda", options) as fleet:
+        with open_fleet(given.devices, None, given.target, options) as fleet:
             session.tune_tasks(tasks, fleet.target, log, options, progress, fleet)
     else:
         session.tune_tasks(tasks, target, log, options, progress)

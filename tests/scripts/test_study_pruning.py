@@ -44,6 +44,11 @@ def test_a_tiny_study_runs_and_goes_on(tmp_path):
     # The same seed trains the same.
     again = output.with_suffix(".jsonl").read_text().splitlines()[3]
     assert json.loads(again)["points"] == json.loads(lines[3])["points"]
+    # The report suffices to add times.
+    output.with_suffix(".jsonl").unlink()
+    assert "seed 0: " not in run("-o", output, "--seeds", 1, "--times", times)
+    later = json.loads(output.with_suffix(".json").read_text())
+    assert (later["losses"], later["fronts"]) == (found["losses"], found["fronts"])
 
 
 @pytest.mark.parametrize("pattern", study_pruning.PATTERNS)
