@@ -151,6 +151,9 @@ def test_what_is_not_served_says_why() -> None:
     for arch in ("sm_80", "sm_100"):
         with pytest.raises(NotApplicable, match=r"compute capability 9\.0"):
             pair_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": arch}))
+    # The deep layers of VGG16, where one in five weights is left and not every position finds a partner, are served.
+    deep = replace(LAYER, c=512)
+    assert space_of(deep, normal_weight(deep, 0.2, 0)).ranked
     large = replace(LAYER, c=1024)
     weight = normal_weight(large, 0.1, 0)
     with pytest.raises(NotApplicable):
