@@ -14,8 +14,8 @@ M_TILES, PIXELS = (1, 2), (64, 96, 128)
 SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
 # Filters that a product of tensor cores has at a time.
 FILTERS = 64
-# Positions of a tile at most: where they are lies in shared memory behind the ring. With what the driver takes a block has
-# 129, 161 or 193 KB, within sizes that a multiprocessor divides its memory at (132, 164, 196); the rest caches inputs.
+# Positions of a tile at most: where they are lies in shared memory behind the ring. With what the driver takes, a block
+# has 129, 161 or 193 KB, just within what a multiprocessor can set aside (132, 164, 196); the rest caches inputs.
 MAX_POSITIONS = 8192
 # A filter's taps are bits of a number, and offsets are bytes.
 MAX_TAPS, MAX_ELEMENTS = 32, 2**29
