@@ -24,8 +24,6 @@ from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = PAIR
 TARGET = "cuda"
-# The only compute capability whose tensor cores have these instructions.
-COMPUTE_CAPABILITY = 90
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -46,7 +44,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
     filters = FILTERS * MULTIPLIERS
-    if gpu.compute_capability != COMPUTE_CAPABILITY:
+    if not gpu.has_sparse_warpgroups:
         return f"{gpu.name} has not the instructions of compute capability 9.0"
     if spec.dtype != FLOAT32:
         return f"its tensors are {spec.dtype}, and only {FLOAT32} is split"

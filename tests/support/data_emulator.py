@@ -32,6 +32,9 @@ static struct {{ int x; }} blockDim;
 struct Blocks {{ int x, y, z; }};
 #define __umulhi(a, b) (unsigned)(((unsigned long)(unsigned)(a) * (unsigned)(b)) >> 32)
 static float BITS_AS_FLOAT(int bits) {{ float value; memcpy(&value, &bits, 4); return value; }}
+static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
+// As tensor cores read a number in TF32.
+static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
 template <int BYTES> static void copy(void* to, const void* from, bool inside) {{
   if (((long)to | (inside ? (long)from : 0)) % BYTES) abort();
   if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
+from tensor_emulator import LAUNCH
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
 
 MULTIPLY = f"""
 #define TVM_SPARSE_PAIR_PRIMITIVES
-static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
 static unsigned shared_address(const void* to) {{ return (const unsigned char*)to - shared_memory[rank]; }}
 static uint4 read_once(const int4* from) {{ return *(const uint4*)from; }}
 static unsigned rounded(float value) {{
@@ -42,7 +42,6 @@ static void begin_products() {{}}
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
 static unsigned held[{MAX_THREADS}][5];
-static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
 static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
 // A row of A has, of each pair of positions, `values` numbers; `of_b` is the byte of B's for a column of all.
 template <int N, typename Add>
@@ -84,26 +83,9 @@ static void add_corrections(float (&sums)[N], const unsigned (&a)[4], unsigned l
   }});
 }}
 """
-LAUNCH = """
-#undef blockIdx
-static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_;
-static int slabs_, stride_; static const int* g_;
-typedef void (*Kernel)();
-template <int MT, int N> static void body() {{
-  Geometry g; memcpy(&g, g_, sizeof g);
-  convolution<MT, N>(g, slabs_, stride_, x_, weights_, bias_, residual_, y_);
-  part_ways();
-}}
-static Kernel kernels[] = {{{kernels}}};
+EXPORTED = f"""
+static_assert(128 * (MULTIPLIERS + WRITERS) == {THREADS});
 extern "C" int quotient_of(unsigned n, int d, int m) {{ return quotient(n, d, m); }}
-extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
-                       int slabs, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
-  if (fields * sizeof(int) != sizeof(Geometry) || threads != 128 * (MULTIPLIERS + WRITERS)) abort();
-  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, slabs_ = slabs, stride_ = stride, g_ = g;
-  blockDim.x = threads;
-  int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
-  run_grid(kernels[kernel], grid, block, 1);
-}}
 """
 KERNELS = [(m, n) for m in M_TILES for n in PIXELS]
 
@@ -112,7 +94,7 @@ KERNELS = [(m, n) for m in M_TILES for n in PIXELS]
 def _library(folder: Path) -> ctypes.CDLL:
     path = folder / f"{LIBRARY}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
-    path.write_text(PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(LIBRARY) + launch)
+    path.write_text(PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(LIBRARY) + EXPORTED + launch)
     return compiled(path)
 
 

@@ -17,8 +17,6 @@ MULTIPLY = f"""
 #define TVM_SPARSE_TENSOR_PRIMITIVES
 #undef KERNEL
 #define KERNEL(M, NW) static void
-static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
-static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
 static unsigned held[{MAX_THREADS}][6];
 #ifdef TVM_SPARSE_HALF
 static float part(unsigned bits, int which) {{

@@ -33,6 +33,7 @@ from tvm_sparse.schedules import (
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda.folded import cost_model
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
@@ -55,8 +56,6 @@ BEYOND_CACHES = 1.5
 DENSE = "dense"
 _ON_GPU = (data_cuda, folded_cuda, linear_cuda, pair_cuda, slice_cuda, tensor_cuda, vector_cuda)
 GPU_SCHEDULES = [each.NAME for each in _ON_GPU]
-# Of a folded kernel's code for a non-zero.
-CODE_BYTES = 16
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 
@@ -136,7 +135,7 @@ def _on_gpu(
 ) -> Prediction | None:
     """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN."""
     dense_us = gpu_dense_us(spec, target, allow_tf32)
-    exceeds = CODE_BYTES * pattern.nnz > gpu_info(target).instruction_cache_bytes[1]
+    exceeds = INSTRUCTION_BYTES * pattern.nnz > gpu_info(target).instruction_cache_bytes[1]
     doubts = {folded_cuda.NAME: BEYOND_CACHES} if exceeds else {}
     known = {
         (space, rank): time_us * doubts.get(space.schedule, 1.0)

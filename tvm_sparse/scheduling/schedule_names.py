@@ -19,6 +19,8 @@ TENSOR = "tensor_cuda"
 DATA = ("data_cuda", "vector_cuda", "slice_cuda", "pair_cuda")
 # Those of them that multiply on tensor cores: filters that share their zeros, and any.
 SLICE, PAIR = "slice_cuda", "pair_cuda"
+# How those compute that multiply float32 numbers in parts that tensor cores take.
+_IN_PARTS = {TENSOR: THREE_TF32, SLICE: THREE_TF32_CUT, PAIR: CORRECTED_TF32}
 
 
 def is_tf32(name: str) -> bool:
@@ -30,15 +32,15 @@ def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):
         return IN_TF32
-    if in_parts := {TENSOR: THREE_TF32, SLICE: THREE_TF32_CUT, PAIR: CORRECTED_TF32}.get(name):
-        return in_parts
+    if is_in_parts(name):
+        return _IN_PARTS[name]
     schedule, _, variant = name.partition(":")
     return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
 
 
 def is_in_parts(name: str) -> bool:
     """Whether kernels multiply float32 numbers in parts that tensor cores take."""
-    return name in (TENSOR, SLICE, PAIR)
+    return name in _IN_PARTS
 
 
 def is_exact(name: str) -> bool:

@@ -81,6 +81,11 @@ class GpuInfo:
         return self.compute_capability >= 90
 
     @property
+    def has_sparse_warpgroups(self) -> bool:
+        """Whether warpgroups multiply on sparse tensor cores (PTX ISA, "wgmma.mma_async.sp"): no other card's do."""
+        return self.compute_capability == 90
+
+    @property
     def cluster_multiprocessors(self) -> int:
         """Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them."""
         return self.multiprocessors // 8 * 8

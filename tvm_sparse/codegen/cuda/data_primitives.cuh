@@ -69,10 +69,21 @@ __device__ __forceinline__ int computed_anew(int value) {
 }
 #define SHARED_MEMORY extern __shared__ __align__(16) float shared[]
 #define BITS_AS_FLOAT __int_as_float
+#define FLOAT_AS_BITS __float_as_uint
 #endif
 
-// A divisor d comes with m = 2^32 / d + 1.
+// The bits of a float32 number that TF32 keeps, and what it cuts off.
+constexpr unsigned HIGH = 0xffffe000u;
+__device__ __forceinline__ float low_part(float value) { return value - BITS_AS_FLOAT(FLOAT_AS_BITS(value) & HIGH); }
+
+// A divisor d comes with m = 2^32 / d + 1, which is exact for n * d < 2^32.
 __device__ __forceinline__ unsigned divide(unsigned n, int d, int m) { return d == 1 ? n : __umulhi(n, (unsigned)m); }
+
+// The same for any n, of which that may be one too large.
+__device__ __forceinline__ unsigned quotient(unsigned n, int d, int m) {
+  const unsigned found = divide(n, d, m);
+  return found - (found * d > n);
+}
 
 template <typename Geometry>
 __device__ __forceinline__ float with_relu(const Geometry& g, float value) {

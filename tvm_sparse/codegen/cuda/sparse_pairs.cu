@@ -34,7 +34,6 @@ constexpr int SLAB = 32, STAGES = 4, MULTIPLIERS = 2, WRITERS = 2;
 constexpr int MULTIPLYING = 128 * MULTIPLIERS, HANDING = MULTIPLYING + 128;
 // Barriers of a block: of a slab that is full, of one that is empty, and of those who multiply.
 constexpr int FULL = 1, EMPTY = FULL + STAGES, MULTIPLIED = EMPTY + STAGES;
-constexpr unsigned HIGH = 0xffffe000u;
 
 #ifndef TVM_SPARSE_PAIR_PRIMITIVES
 #define NUMBERS_32                                                                                           \
@@ -112,19 +111,14 @@ __device__ __forceinline__ uint4 read_once(const int4* from) {
                : "l"(from));
   return value;
 }
-#define FLOAT_AS_BITS __float_as_uint
 #define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
 
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
-// positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling).
-// Its lower half counts 16 bytes, so what is further is found by adding to it.
+// positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling). The lower half counts 16 bytes, so what is
+// further is found by adding to it.
 __device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) { return at >> 4 | pitch >> 4 << 16; }
 __device__ __forceinline__ unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
-
-__device__ __forceinline__ float low_part(float value) {
-  return value - BITS_AS_FLOAT(FLOAT_AS_BITS(value) & HIGH);
-}
 
 // Where a position is, bytes from a pixel's place, and its tap as a bit.
 struct Position {
@@ -152,12 +146,6 @@ struct Block {
   char* ring;
   Position* positions;
 };
-
-// A division of any number: `divide` is one too large where the product of both numbers exceeds 2^32.
-__device__ __forceinline__ int quotient(unsigned n, int d, int m) {
-  const unsigned found = divide(n, d, m);
-  return found - (found * d > n);
-}
 
 // Where an output pixel is in an image's first map of all images, or -1.
 __device__ __forceinline__ int place_of(const Geometry& g, int pixel) {
@@ -379,7 +367,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   SHARED_MEMORY;
   using B = Block<MT, N>;
   B block;
-  block.tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
+  block.tile = quotient(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
   block.weights = weights + (size_t)block.k_tile * slabs * stride, block.stride = stride;
   block.slabs = block.weights[B::COUNT_AT].x;
   block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);

@@ -66,7 +66,6 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-#define FLOAT_AS_BITS __float_as_uint
 // What the neighbouring lane has.
 __device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
@@ -126,7 +125,6 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
   }
 #else
-  constexpr unsigned HIGH = 0xffffe000u;
   unsigned high[M][4], low[M][4];
 #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -135,7 +133,7 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       high[m][j] = all[j] & HIGH;
-      low[m][j] = FLOAT_AS_BITS(BITS_AS_FLOAT(all[j]) - BITS_AS_FLOAT(high[m][j]));
+      low[m][j] = FLOAT_AS_BITS(low_part(BITS_AS_FLOAT(all[j])));
     }
   }
 #pragma unroll
@@ -145,7 +143,7 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
     for (int q = 0; q < 2; q++) {
       const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
       b_high[q] = FLOAT_AS_BITS(value) & HIGH;
-      b_low[q] = FLOAT_AS_BITS(value - BITS_AS_FLOAT(b_high[q]));
+      b_low[q] = FLOAT_AS_BITS(low_part(value));
     }
 #pragma unroll
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], low[m], b_high[0], b_high[1]);

@@ -16,6 +16,8 @@ from tvm_sparse.target.gpu import GpuInfo
 
 # Decisions that a search begins with.
 STARTS = 24
+# Blocks of a grid along its first axis at most.
+MAX_GRID = 2**31 - 1
 
 
 class _Tiling(Protocol):
@@ -86,6 +88,10 @@ class TilingSpace(WrittenSpace, Generic[T]):
         limit = self.gpu.block_shared_bytes
         is_too_much = needed_bytes > limit
         return f"about {needed_bytes} bytes of shared memory are needed and there are {limit}" if is_too_much else ""
+
+    def exceeds_grid(self, blocks: int) -> str:
+        """Why so many blocks along the first axis cannot be launched, or ""."""
+        return f"{blocks} thread blocks, at most {MAX_GRID}" if blocks > MAX_GRID else ""
 
     def starts(self) -> list[Decisions]:
         return [

@@ -11,7 +11,7 @@ from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, K_TILE_ORDER, PIPELINE_STAGES, Order
 from tvm_sparse.scheduling.cuda.folded.thread_layout import ADDRESS, spread
 
-_INSTRUCTION_BYTES = 16
+INSTRUCTION_BYTES = 16
 
 
 class OutputTile(NamedTuple):
@@ -134,7 +134,7 @@ class KernelCounts:
     @property
     def code_bytes(self) -> float:
         """Code of one tile and split."""
-        return self.instructions * _INSTRUCTION_BYTES
+        return self.instructions * INSTRUCTION_BYTES
 
     @property
     def registers(self) -> int:

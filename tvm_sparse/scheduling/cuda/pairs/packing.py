@@ -127,8 +127,3 @@ def _paired(uses: np.ndarray) -> Iterator[tuple[int, int]]:
             yield int(some[one]), int(some[other])
         alone = some[sorted(kept)]
     yield from ((int(each), int(each)) for each in alone)
-
-
-def slabs_of(positions: float, alone: float) -> float:
-    """Slabs of so many positions, of which the share `alone` has no partner."""
-    return max(1.0, positions * (1 + alone) / SLAB)

@@ -13,7 +13,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed, slabs_of
+from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.pairs.tiling import (
     LIBRARY,
     M_TILES,
@@ -36,8 +36,6 @@ START_US = 3.0
 # Of the positions that fit a position in a window, how much each makes it likelier that one is left for it (fitted to
 # random weights).
 FITTING = 1.35
-# Blocks of a grid at most.
-MAX_GRID = 2**31 - 1
 
 
 class PairSpace(TilingSpace[PairTiling]):
@@ -59,10 +57,8 @@ class PairSpace(TilingSpace[PairTiling]):
             yield PairTiling(self.spec, m_tiles, pixels)
 
     def obstacle(self, tiling: PairTiling) -> str:
-        if tiling.obstacle:
-            return tiling.obstacle
-        if tiling.blocks > MAX_GRID:
-            return f"{tiling.blocks} thread blocks, at most {MAX_GRID}"
+        if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
+            return obstacle
         if (slabs := self.slabs(tiling)) * SLAB > MAX_POSITIONS:
             return f"about {slabs * SLAB:.0f} positions, at most {MAX_POSITIONS}"
         return self.lacks_shared_memory(tiling.shared_bytes)
@@ -77,7 +73,8 @@ class PairSpace(TilingSpace[PairTiling]):
         filters, density = max(1.0, tiling.filters / some.alike), min(1.0, some.density / share)
         count = some.channels * some.taps * share
         fitting = (1 - density**2) ** filters * min(WINDOW, count)
-        return slabs_of(count, math.exp(-FITTING * fitting))
+        alone = math.exp(-FITTING * fitting)
+        return max(1.0, count * (1 + alone) / SLAB)
 
     def estimated_us(self, tiling: PairTiling) -> float:
         """Estimated time: a block's slabs one after the other, then its outputs; so in each wave of blocks."""

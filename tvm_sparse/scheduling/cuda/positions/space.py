@@ -31,8 +31,6 @@ from tvm_sparse.target.gpu import GpuInfo
 
 FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)
 CHANNELS = (4, 8, 16, 32, 64, 128, 256)
-# Blocks of a grid at most.
-MAX_GRID = 2**31 - 1
 
 
 class PositionSpace(TilingSpace[PositionTiling]):
@@ -76,11 +74,8 @@ class PositionSpace(TilingSpace[PositionTiling]):
                         yield replace(first, channels=some, stages=each)
 
     def obstacle(self, tiling: PositionTiling) -> str:
-        if tiling.obstacle:
-            return tiling.obstacle
-        if tiling.blocks > MAX_GRID:
-            return f"{tiling.blocks} thread blocks, at most {MAX_GRID}"
-        return self.lacks_shared_memory(self.positions.shared_bytes(tiling))
+        obstacle = tiling.obstacle or self.exceeds_grid(tiling.blocks)
+        return obstacle or self.lacks_shared_memory(self.positions.shared_bytes(tiling))
 
     def estimated_us(self, tiling: PositionTiling) -> float:
         return estimated_us(tiling, self.positions, self.gpu)
