@@ -18,7 +18,7 @@ from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, TH
 MULTIPLY = f"""
 #define TVM_SPARSE_PAIR_PRIMITIVES
 static unsigned shared_address(const void* to) {{ return (const unsigned char*)to - shared_memory[rank]; }}
-static uint4 read_once(const int4* from) {{ return *(const uint4*)from; }}
+static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
 static unsigned rounded(float value) {{
   const unsigned bits = FLOAT_AS_BITS(value);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

@@ -103,13 +103,11 @@ __device__ __forceinline__ unsigned as_bfloat16(float first, float second) {
 }
 // What will be read comes to the level-2 cache meanwhile, 32 bytes.
 __device__ __forceinline__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-// A read of what this multiprocessor reads once, which displaces nothing from its cache.
-__device__ __forceinline__ uint4 read_once(const int4* from) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+// 16 bytes on their way to registers from here on, however much later they are needed.
+__device__ __forceinline__ void read_early(unsigned (&to)[4], const int4* from) {
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "l"(from));
-  return value;
 }
 #define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
@@ -139,12 +137,15 @@ struct Block {
   // 32 pixels.
   static constexpr int GROUPS = N / 32;
   // Registers of a thread that writes inputs, and of one that multiplies: together those of two that were launched.
-  static constexpr int WRITERS_REGISTERS = N * MT > 96 ? 56 : 72, REGISTERS = 256 - WRITERS_REGISTERS;
+  static constexpr int WRITERS_REGISTERS = N * MT > 192 ? 48 : N * MT > 96 ? 56 : 72, REGISTERS = 256 - WRITERS_REGISTERS;
 
   const int4* weights;
-  int stride, slabs, tile, k_tile;
+  // Blocks begin with different slabs: where all read the same weights at a time, they wait for each other.
+  int stride, slabs, first_slab, tile, k_tile;
   char* ring;
   Position* positions;
+
+  __device__ __forceinline__ int wrapped(int slab) const { return slab < slabs ? slab : slab - slabs; }
 };
 
 // Where an output pixel is in an image's first map of all images, or -1.
@@ -166,148 +167,151 @@ __device__ __forceinline__ void prefetch_residual(const Geometry& g, const Block
     prefetch(residual + filter * g.out_map);
 }
 
-// A number that is known as the kernel is compiled.
-template <int VALUE>
-struct Is {
-  static constexpr int value = VALUE;
-};
-
 // Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
 template <int MT, int N>
 __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x,
                                              const float* residual, int writer) {
   using B = Block<MT, N>;
-  // A warp's tasks of a slab; read before any is written; after so many its pixels are the same ones again.
-  constexpr int TASKS = SLAB / 4 * B::GROUPS / 4, KINDS = B::GROUPS == 3 ? 3 : 1;
-  constexpr int AT_ONCE = MT == 1 && TASKS <= 6 ? TASKS : KINDS == 3 ? 3 : 4;
+  // A warp's quads of a slab, and how many are read before any is written. All pixels of a quad are one warp's: reads of
+  // shared memory are what all wait for, and so where positions are is read once.
+  constexpr int QUADS = SLAB / 4 / 4, AT_ONCE = MT == 1 && N < 128 ? QUADS : 1;
   const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-  const char* from[KINDS];
-  unsigned inside[KINDS];
+  const char* from[B::GROUPS];
+  unsigned inside[B::GROUPS];
 #pragma unroll
-  for (int kind = 0; kind < KINDS; kind++) {
-    const int pixel = block.tile * N + (warp + 4 * kind) % B::GROUPS * 32 + lane;
+  for (int i = 0; i < B::GROUPS; i++) {
+    const int pixel = block.tile * N + i * 32 + lane;
     const int image = quotient(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
     const int out_y = quotient(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
-    from[kind] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
-    inside[kind] = 0;
+    from[i] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
+    inside[i] = 0;
     for (int r = 0; r < g.r; r++)
       for (int s = 0; s < g.s; s++) {
         const int row = in_y + r * g.dilation_h, column = in_x + s * g.dilation_w;
         if (pixel < g.pixels && (unsigned)row < (unsigned)g.in_h && (unsigned)column < (unsigned)g.in_w)
-          inside[kind] |= 1u << (r * g.s + s);
+          inside[i] |= 1u << (r * g.s + s);
       }
   }
   wait_for_kernel();
   if (g.has_residual) prefetch_residual(g, block, residual, writer);
-  for (int slab = writer; slab < block.slabs; slab += WRITERS) {
-    const int slot = slab % STAGES;
+  for (int number = writer, slab = block.wrapped(block.first_slab + writer); number < block.slabs;
+       number += WRITERS, slab = block.wrapped(slab + WRITERS)) {
+    const int slot = number % STAGES;
 #pragma unroll
-    for (int first = 0; first < TASKS; first += AT_ONCE) {
-      float values[AT_ONCE][4];
+    for (int first = 0; first < QUADS; first += AT_ONCE) {
+      float values[AT_ONCE][B::GROUPS][4];
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++) {
-        const int task = warp + 4 * (first + i), kind = (first + i) % KINDS;
-        const Position* four = block.positions + slab * SLAB + task / B::GROUPS * 4;
+      for (int quad = 0; quad < AT_ONCE; quad++) {
+        const TwoPositions* two =
+            (const TwoPositions*)(block.positions + slab * SLAB + (warp + 4 * (first + quad)) * 4);
+        const TwoPositions four[2] = {two[0], two[1]};
 #pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-          const TwoPositions two = *(const TwoPositions*)(four + j);
+        for (int i = 0; i < B::GROUPS; i++)
 #pragma unroll
-          for (int k = 0; k < 2; k++) {
-            values[i][j + k] = 0.f;
-            if (inside[kind] & two.of[k].tap) values[i][j + k] = *(const float*)(from[kind] + two.of[k].offset);
+          for (int j = 0; j < 4; j++) {
+            const Position position = four[j / 2].of[j % 2];
+            values[quad][i][j] = 0.f;
+            if (inside[i] & position.tap) values[quad][i][j] = *(const float*)(from[i] + position.offset);
           }
-        }
       }
-      if (first == 0 && slab >= STAGES) meet(EMPTY + slot, HANDING);
+      if (first == 0 && number >= STAGES) meet(EMPTY + slot, HANDING);
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++) {
-        const int task = warp + 4 * (first + i);
-        const float* v = values[i];
-        char* to = block.ring + slot * B::BUFFER + (task / B::GROUPS * N + task % B::GROUPS * 32 + lane) * 16;
-        *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
-        *(uint4*)(to + B::PART) =
-            make_uint4(as_bfloat16(v[0], v[1]), as_bfloat16(low_part(v[0]), low_part(v[1])), as_bfloat16(v[2], v[3]),
-                       as_bfloat16(low_part(v[2]), low_part(v[3])));
-      }
+      for (int quad = 0; quad < AT_ONCE; quad++)
+#pragma unroll
+        for (int i = 0; i < B::GROUPS; i++) {
+          const float* v = values[quad][i];
+          char* to = block.ring + slot * B::BUFFER + ((warp + 4 * (first + quad)) * N + i * 32 + lane) * 16;
+          *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+          *(uint4*)(to + B::PART) =
+              make_uint4(as_bfloat16(v[0], v[1]), as_bfloat16(low_part(v[0]), low_part(v[1])), as_bfloat16(v[2], v[3]),
+                         as_bfloat16(low_part(v[2]), low_part(v[3])));
+        }
     }
     show_tensor_cores();
     pass(FULL + slot, HANDING);
   }
 }
 
-// The weights of 64 filters in a slab: as they come, and as two k-steps of high parts and corrections.
+// The weights of 64 filters in a slab: fragments of two k-steps, of which tensor cores cut off themselves what is low.
 struct Weights {
-  uint4 read[2];
-  unsigned read_choice, high[2][4], corrections[2][4], choice, choice_of_four;
+  unsigned high[2][4], choice;
 
   __device__ __forceinline__ void fetch(const int4* fragments, const unsigned* choices) {
-    read[0] = read_once(fragments), read[1] = read_once(fragments + 128);
-    read_choice = *choices;
+    read_early(high[0], fragments), read_early(high[1], fragments + 128);
+    choice = *choices;
   }
-  __device__ __forceinline__ void split() {
-    choice = read_choice;
+};
+
+// Their corrections, as the registers of A for bfloat16.
+struct Corrections {
+  unsigned values[2][4], choice;
+
+  __device__ __forceinline__ void compute(Weights& of) {
     // 4 bits each: of two the second is 14, the first 4; of four the second and fourth 13, the first and third 8.
-    choice_of_four = 0x88888888u + (read_choice >> 1 & 0x11111111u) * 5;
+    choice = 0x88888888u + (of.choice >> 1 & 0x11111111u) * 5;
 #pragma unroll
-    for (int step = 0; step < 2; step++) {
-      const unsigned all[4] = {read[step].x, read[step].y, read[step].z, read[step].w};
+    for (int step = 0; step < 2; step++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        // Tensor cores cut off themselves what is low.
-        high[step][j] = all[j];
-        const float value = BITS_AS_FLOAT(all[j]), low = low_part(value);
-        corrections[step][j] = as_bfloat16(low, value - low);
-        computed(high[step][j]), computed(corrections[step][j]);
+        computed(of.high[step][j]);
+        const float value = BITS_AS_FLOAT(of.high[step][j]), low = low_part(value);
+        values[step][j] = as_bfloat16(low, value - low);
+        computed(values[step][j]);
       }
-    }
-    computed(choice), computed(choice_of_four);
+    computed(choice), computed(of.choice);
   }
 };
 
 // Products come in the order of slabs, and of the MT times 64 filters in each: two in a row have different registers.
-// Whatever can be is computed once or by adding: between two products a warp has no more time than they take.
+// Weights are on their way during two products and more, as long as others' inputs occupy the caches.
 template <int MT, int N>
 __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   using B = Block<MT, N>;
+  constexpr int FETCHED = 4;
   const int first = threadIdx.x >> 7, thread = threadIdx.x & 127, products = MT * block.slabs;
-  const int4* fragments = block.weights + MT * first * 256 + thread;
-  const unsigned* choices = (const unsigned*)(block.weights + B::CHOICES_AT) + MT * first * 128 + thread;
-  Weights weights[2];
+  const int4* const of_first = block.weights + MT * first * 256 + thread;
+  const unsigned* const choices_of_first = (const unsigned*)(block.weights + B::CHOICES_AT) + MT * first * 128 + thread;
+  int slab = block.first_slab;
+  const int4* fragments = of_first + slab * block.stride;
+  const unsigned* choices = choices_of_first + 4 * slab * block.stride;
+  Weights weights[FETCHED];
+  Corrections corrections[2];
   auto fetch = [&](int number, int m, Weights& to) {
     if (number < products) to.fetch(fragments + m * 256, choices + m * 128);
-    if (m == MT - 1) fragments += block.stride, choices += 4 * block.stride;
+    if (m < MT - 1) return;
+    fragments += block.stride, choices += 4 * block.stride;
+    if (++slab == block.slabs) slab = 0, fragments = of_first, choices = choices_of_first;
   };
-  fetch(0, 0, weights[0]);
-  fetch(1, MT - 1, weights[1]);
-  weights[0].split();
-  fetch(2, 0, weights[0]);
+#pragma unroll
+  for (int i = 0; i < FETCHED - 1; i++) fetch(i, i % MT, weights[i]);
+  corrections[0].compute(weights[0]);
   wait_for_kernel();
   const unsigned ring = lower_half(shared_address(block.ring), N * 16);
   int slot = 0;
-  // A product with an even number, or an odd one; `m` is which of a slab's it is.
-  auto multiply_one = [&](int number, auto parity) {
-    constexpr int ODD = decltype(parity)::value, M = MT == 2 ? ODD : 0;
-    Weights &own = weights[ODD], &next = weights[1 - ODD];
-    if (M == 0) meet(FULL + slot, HANDING);
-    const unsigned high = ring + slot * (B::BUFFER >> 4), corrections = high + (B::PART >> 4);
-    begin_products();
-    add_corrections<0>(sums[M], own.corrections[0], descriptor(corrections), own.choice_of_four);
-    add_product<0>(sums[M], own.high[0], descriptor(high), own.choice);
-    add_corrections<1>(sums[M], own.corrections[1], descriptor(corrections + (B::PART >> 5)), own.choice_of_four);
-    add_product<1>(sums[M], own.high[1], descriptor(high + (B::PART >> 5)), own.choice);
-    commit_products();
-    wait_for_products<1>();
-    // The one before is complete, and with a slab's first product all of the slab before.
-    if (M == 0 && number > 0 && number + (STAGES - 1) * MT < products)
-      pass(EMPTY + (slot + STAGES - 1) % STAGES, HANDING);
-    if (M == MT - 1) slot = (slot + 1) % STAGES;
-    if (number + 1 < products) next.split();
-    fetch(number + 3, MT == 2 ? 1 - ODD : 0, next);
-  };
-  for (int number = 0; number < products; number += 2) {
-    multiply_one(number, Is<0>());
-    if (MT == 2 || number + 1 < products) multiply_one(number + 1, Is<1>());
+  for (int start = 0; start < products; start += FETCHED) {
+#pragma unroll
+    for (int i = 0; i < FETCHED; i++) {
+      const int number = start + i, m = i % MT;
+      if (m == 0 && number >= products) break;
+      const Weights& own = weights[i];
+      const Corrections& low = corrections[i % 2];
+      if (m == 0) meet(FULL + slot, HANDING);
+      const unsigned high_at = ring + slot * (B::BUFFER >> 4), low_at = high_at + (B::PART >> 4);
+      begin_products();
+      add_corrections<0>(sums[m], low.values[0], descriptor(low_at), low.choice);
+      add_product<0>(sums[m], own.high[0], descriptor(high_at), own.choice);
+      add_corrections<1>(sums[m], low.values[1], descriptor(low_at + (B::PART >> 5)), low.choice);
+      add_product<1>(sums[m], own.high[1], descriptor(high_at + (B::PART >> 5)), own.choice);
+      commit_products();
+      wait_for_products<1>();
+      // The one before is complete, its weights' place is free, and with a slab's first product all of the slab before.
+      if (m == 0 && number > 0 && number + (STAGES - 1) * MT < products)
+        pass(EMPTY + (slot + STAGES - 1) % STAGES, HANDING);
+      if (m == MT - 1) slot = (slot + 1) % STAGES;
+      fetch(number + FETCHED - 1, (i + FETCHED - 1) % MT, weights[(i + FETCHED - 1) % FETCHED]);
+      if (number + 1 < products) corrections[(i + 1) % 2].compute(weights[(i + 1) % FETCHED]);
+    }
   }
   wait_for_products<0>();
 }
@@ -369,7 +373,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   B block;
   block.tile = quotient(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
   block.weights = weights + (size_t)block.k_tile * slabs * stride, block.stride = stride;
-  block.slabs = block.weights[B::COUNT_AT].x;
+  block.slabs = block.weights[B::COUNT_AT].x, block.first_slab = (unsigned)block.tile % (unsigned)block.slabs;
   block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);
   for (int i = threadIdx.x; i < block.slabs * (SLAB / 2); i += blockDim.x)
     ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * stride + B::POSITIONS_AT + i % (SLAB / 2)];
