@@ -16,7 +16,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
-from tvm_sparse.scheduling.cuda.pairs.tiling import FILTERS, MAX_ELEMENTS, MAX_TAPS, MULTIPLIERS
+from tvm_sparse.scheduling.cuda.pairs.tiling import MAX_ELEMENTS, MAX_TAPS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import PAIR
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -24,6 +24,8 @@ from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = PAIR
 TARGET = "cuda"
+# A tile has 128 filters or more: of fewer tensor cores compute too many that are none.
+LEAST_FILTERS = 96
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -32,8 +34,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        The filters of a group are no multiple of 128, tensors are not float32, the GPU is no Hopper, a single pixel has
-        to be computed, or filters have more than 32 taps or too many positions.
+        A group has fewer than 96 filters, tensors are not float32, the GPU is no Hopper, a single pixel has to be
+        computed, or filters have more than 32 taps or too many positions.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
@@ -43,15 +45,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
-    filters = FILTERS * MULTIPLIERS
     if not gpu.has_sparse_warpgroups:
         return f"{gpu.name} has not the instructions of compute capability 9.0"
     if spec.dtype != FLOAT32:
         return f"its tensors are {spec.dtype}, and only {FLOAT32} is split"
-    if spec.k // spec.groups % filters:
-        return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {filters} are served"
+    if spec.k // spec.groups < LEAST_FILTERS:
+        return f"its groups have {spec.k // spec.groups} filters each, at least {LEAST_FILTERS} are served"
     if is_linear(spec):
-        return "of a single pixel tensor cores compute many"
+        return "neighbouring pixels are of different images, far apart in memory"
     if spec.r * spec.s > MAX_TAPS:
         return f"filters have {spec.r * spec.s} taps, at most {MAX_TAPS}"
     elements = spec.c // spec.groups * spec.h * spec.w

@@ -188,11 +188,11 @@ def random_slice_case(choose: Choose) -> Case:
 
 
 def random_pair_case(choose: Choose) -> Case:
-    """A case with filters in tiles of 128 and more, so sparse that few of them use both of two positions, or not."""
+    """A case with a hundred filters and more, so sparse that few of them use both of two positions, or not."""
     spec = random_spec(choose)
     small = {"h": min(spec.h, 14), "w": min(spec.w, 14), "r": min(spec.r, 5), "s": min(spec.s, 5)}
     channels = choose((1, 5, 16, 40)) if small["r"] * small["s"] <= 9 else choose((1, 3))
-    spec = replace(spec, **small, c=spec.groups * channels, k=spec.groups * choose((128, 256)))
+    spec = replace(spec, **small, c=spec.groups * channels, k=spec.groups * choose((96, 112, 128, 208, 256, 320)))
     density, seed, integers = choose((0.05, 0.1, 0.3)), choose(range(2**16)), choose((True, False))
     kind = choose(("unstructured", "unstructured", "dead channels", "dead filters", "one a filter", "vectors of 16"))
     if kind == "vectors of 16":

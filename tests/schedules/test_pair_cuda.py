@@ -26,7 +26,7 @@ from tvm_sparse.schedules import find_space, make_kernel, pair_cuda
 from tvm_sparse.scheduling.cuda.kernel_numbers import divisor
 from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed, pairs
 from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
-from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, SLAB, STAGES, Geometry, PairTiling
+from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, PairTiling
 from tvm_sparse.scheduling.schedule_names import arithmetic_of, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 
@@ -50,7 +50,7 @@ def space_of(spec: ConvSpec, weight: np.ndarray) -> PairSpace:
 
 @needs_compiler
 def test_random_convolutions_match_the_reference(folder: Path) -> None:
-    """All kernels; rings that go round and that are never full, groups, filters without weights, whole numbers."""
+    """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met: set[object] = set()
     for seed in range(70):
         rng = random.Random(f"{seed} pairs")
@@ -64,7 +64,11 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         slabs = len(weights) // tiling.k_tiles
         met |= {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
         met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
-    assert met >= {*KERNELS, True, False, "1 groups", "2 groups", "many tiles"}
+        met |= {"filled tile"} if tiling.k_tiles * tiling.filters > case.spec.k else set()
+        met |= {f"{tiling.parts} parts", "a part without slabs" if slabs < tiling.parts else "slabs"}
+    parts = {f"{each} parts" for each in PARTS}
+    others = {"many tiles", "filled tile", "a part without slabs"}
+    assert met >= {*KERNELS, True, False, "1 groups", "2 groups", *others, *parts}
 
 
 @needs_compiler
@@ -130,19 +134,19 @@ def test_the_estimate_of_slabs_is_near() -> None:
             assert slabs == pytest.approx(space.slabs(tiling), rel=0.15), (density, tiling)
     mask = np.random.default_rng(0).random((1, 256, 3, 3)) < 0.1
     weight = (normal_weight(spec, 1.0, 0) * mask).astype(np.float32)
-    (tiling,) = {replace(each, pixels=64) for _, each in space_of(spec, weight).ranked if each.m_tiles == 1}
+    (tiling,) = {replace(each, pixels=64, parts=1) for _, each in space_of(spec, weight).ranked if each.m_tiles == 1}
     slabs = len(packed(weight, tiling)) / tiling.k_tiles
     assert slabs == pytest.approx(2 * mask.sum() / SLAB, rel=0.1)
     assert slabs == pytest.approx(space_of(spec, weight).slabs(tiling), rel=0.15)
 
 
 def test_what_is_not_served_says_why() -> None:
-    """Filters that do not divide, other types and GPUs, a single pixel, large filters and too many positions."""
+    """Few filters, other types and GPUs, a single pixel, large filters and too many positions."""
     pattern = SparsityPattern.of(normal_weight(LAYER, 0.1, 0))
     for spec, words in (
-        (replace(LAYER, k=192), "192 filters"),
+        (replace(LAYER, k=64), "64 filters"),
         (replace(LAYER, dtype=FLOAT16), "float16"),
-        (ConvSpec(1, 64, 1, 1, 128, 1, 1), "single pixel"),
+        (ConvSpec(64, 64, 1, 1, 128, 1, 1), "far apart in memory"),
         (replace(LAYER, r=7, s=5, h=20, w=20), "35 taps"),
         (ConvSpec(1, 1024, 1024, 1024, 128, 1, 1), "elements, at most"),
     ):
@@ -154,13 +158,15 @@ def test_what_is_not_served_says_why() -> None:
     # The deep layers of VGG16, where one in five weights is left and not every position finds a partner, are served.
     deep = replace(LAYER, c=512)
     assert space_of(deep, normal_weight(deep, 0.2, 0)).ranked
+    # More positions than a block has room for are shared by several, as far as a cluster goes.
     large = replace(LAYER, c=1024)
     weight = normal_weight(large, 0.1, 0)
-    with pytest.raises(NotApplicable):
-        space_of(large, weight)
-    space = PairSpace("pair_cuda", large, SparsityPattern.of(weight), space_of(LAYER, normal_weight(LAYER, 0.1, 0)).gpu)
+    space = space_of(large, weight)
+    assert {tiling.parts for _, tiling in space.ranked} == {2, 4, 8}
     with pytest.raises(BuildError, match="too many positions"):
-        space.packed(weight, {"m_tiles": 1, "pixels": 64})
+        space.packed(weight, {"m_tiles": 1, "pixels": 64, "parts": 1})
+    with pytest.raises(NotApplicable, match="no tile"):
+        pair_cuda.spaces(replace(LAYER, c=8192), pattern, TARGET)
 
 
 def test_decisions_that_do_not_fit_are_refused() -> None:
@@ -170,8 +176,8 @@ def test_decisions_that_do_not_fit_are_refused() -> None:
     space = find_space("pair_cuda", spec, SparsityPattern.of(weight), TARGET)
     with pytest.raises(BuildError, match="no kernel has 3 tiles"):
         space.packed(weight, {"m_tiles": 3, "pixels": 64})
-    with pytest.raises(BuildError, match="do not divide into tiles of 256"):
-        space.packed(weight, {"m_tiles": 2, "pixels": 64})
+    with pytest.raises(BuildError, match="3 parts of a tile"):
+        space.packed(weight, {"m_tiles": 1, "pixels": 64, "parts": 3})
 
 
 def test_it_is_named_in_the_decision_table() -> None:
@@ -183,7 +189,9 @@ def test_it_is_named_in_the_decision_table() -> None:
 def test_one_function_takes_every_weight() -> None:
     """The same kernel, called with other packed weights."""
     weights = [normal_weight(LAYER, density, 0) for density in (0.1, 0.05)]
-    one, other = (make_kernel("pair_cuda", LAYER, each, TARGET, {"m_tiles": 1, "pixels": 96}) for each in weights)
+    one, other = (
+        make_kernel("pair_cuda", LAYER, each, TARGET, {"m_tiles": 1, "pixels": 96, "parts": 2}) for each in weights
+    )
     assert one.func.script() == other.func.script()
     assert not np.array_equal(one.constants[0], other.constants[0])
 

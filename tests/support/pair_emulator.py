@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
 from tensor_emulator import LAUNCH
 
@@ -29,19 +29,20 @@ template <int COUNT> static void give_registers() {{}}
 template <int COUNT> static void take_registers() {{}}
 static void show_tensor_cores() {{}}
 static void prefetch(const float*) {{}}
-static int arrivals[16], rounds[16];
+static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
+static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
 static void pass(int barrier, int threads) {{
-  if (++arrivals[barrier] == threads) arrivals[barrier] = 0, rounds[barrier]++;
+  if (++arrivals[rank][barrier] == threads) arrivals[rank][barrier] = 0, rounds[rank][barrier]++;
 }}
 static void meet(int barrier, int threads) {{
-  const int round = rounds[barrier];
+  const int round = rounds[rank][barrier];
   pass(barrier, threads);
-  while (rounds[barrier] == round) yield();
+  while (rounds[rank][barrier] == round) yield();
 }}
 static void begin_products() {{}}
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
-static unsigned held[{MAX_THREADS}][5];
+static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
 static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
 // A row of A has, of each pair of positions, `values` numbers; `of_b` is the byte of B's for a column of all.
 template <int N, typename Add>
@@ -109,6 +110,7 @@ def run(tiling: PairTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     assert tiling.shared_bytes <= SHARED
     fields = geometry(tiling)
     y, pointers = passed(spec, weights, arguments, fields)
-    numbers = (len(fields), KERNELS.index((tiling.m_tiles, tiling.pixels)), tiling.blocks, THREADS)
+    kernel = KERNELS.index((tiling.m_tiles, tiling.pixels))
+    numbers = (len(fields), kernel, tiling.blocks, THREADS, tiling.parts)
     _library(folder).launch(*pointers[:5], slabs, weights.shape[1], pointers[5], *numbers)
     return y

@@ -69,12 +69,13 @@ template <int M, int NW> static void body() {{
 }}
 static Kernel kernels[] = {{{kernels}}};
 extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
-                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads) {{
+                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads,
+                       int parts) {{
   if (fields * sizeof(int) != sizeof(Geometry)) abort();
   x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, chunks_ = chunks, stride_ = stride, g_ = g;
   blockDim.x = threads;
   int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
-  run_grid(kernels[kernel], grid, block, 1);
+  run_grid(kernels[kernel], grid, block, parts);
 }}
 """
 KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
@@ -97,6 +98,6 @@ def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.nda
     fields = geometry(tiling)
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
-    numbers = (len(fields), kernel, tiling.blocks, WARP * tiling.warps)
+    numbers = (len(fields), kernel, tiling.blocks, WARP * tiling.warps, 1)
     _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
     return y

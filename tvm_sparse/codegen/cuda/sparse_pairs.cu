@@ -12,14 +12,16 @@
 // A block has 64 * 2 * MT filters of N output pixels. Two warpgroups multiply (`wgmma`), 64 * MT filters each, their
 // weights in registers; two others write inputs where tensor cores read them: 32 positions (a slab) of all pixels, from
 // wherever they are in memory, through a ring of `STAGES` slabs. So reads of memory, and the splitting, happen beside the
-// products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters.
+// products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters. Where there are few tiles
+// several blocks, a cluster, share the slabs of one.
 //
 // Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pairs/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                  \
-  /* Tiles of filters, in all and of a group; output pixels in all, of a map, of a row; elements of an image. */   \
-  X(k_tiles) X(k_tiles_m) X(group_tiles) X(group_tiles_m) X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m)    \
-  X(out_image)                                                                                                     \
+  /* Blocks that share a tile's slabs; tiles of filters, in all and of a group, and its filters. */                \
+  X(parts) X(parts_m) X(k_tiles) X(k_tiles_m) X(group_tiles) X(group_tiles_m) X(group_filters)                     \
+  /* Output pixels in all, of a map, of a row; elements of an image. */                                            \
+  X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m) X(out_image)                                               \
   /* Input: its size, elements of an image and of a group's channels; the filter's size and steps. */              \
   X(in_h) X(in_w) X(image) X(group_elements) X(r) X(s) X(stride_h) X(stride_w) X(pad_h) X(pad_w) X(dilation_h)     \
   X(dilation_w) X(has_bias) X(has_residual) X(relu) X(relu_max)
@@ -109,8 +111,16 @@ __device__ __forceinline__ void read_early(unsigned (&to)[4], const int4* from) 
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "l"(from));
 }
+// A number in the shared memory of a cluster's other block, where this one has it at `pointer`.
+__device__ __forceinline__ float remote_load(const float* pointer, int other) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote_address(pointer, other)) : "memory");
+  return value;
+}
 #define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
+
+__device__ __forceinline__ void meet_cluster() { cluster_arrive(), cluster_wait(); }
 
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
 // positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling). The lower half counts 16 bytes, so what is
@@ -141,7 +151,9 @@ struct Block {
 
   const int4* weights;
   // Blocks begin with different slabs: where all read the same weights at a time, they wait for each other.
-  int stride, slabs, first_slab, tile, k_tile;
+  int stride, slabs, first_slab, tile;
+  // Its first filter, and how many there are.
+  int filter, filters;
   char* ring;
   Position* positions;
 
@@ -162,15 +174,15 @@ __device__ __forceinline__ void prefetch_residual(const Geometry& g, const Block
   constexpr int LANES = N / 8, ROWS = 128 / LANES;
   const int thread = threadIdx.x & 127, row = thread / LANES, at = place_of(g, block.tile * N + thread % LANES * 8);
   if (at < 0 || row >= ROWS) return;
-  residual += block.k_tile * B::FILTERS * g.out_map + at;
-  for (int filter = writer * ROWS + row; filter < B::FILTERS; filter += WRITERS * ROWS)
+  residual += block.filter * g.out_map + at;
+  for (int filter = writer * ROWS + row; filter < block.filters; filter += WRITERS * ROWS)
     prefetch(residual + filter * g.out_map);
 }
 
 // Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
 template <int MT, int N>
 __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x,
-                                             const float* residual, int writer) {
+                                             const float* residual, int writer, int part) {
   using B = Block<MT, N>;
   // A warp's quads of a slab, and how many are read before any is written. All pixels of a quad are one warp's: reads of
   // shared memory are what all wait for, and so where positions are is read once.
@@ -194,7 +206,7 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
       }
   }
   wait_for_kernel();
-  if (g.has_residual) prefetch_residual(g, block, residual, writer);
+  if (g.has_residual && part == 0) prefetch_residual(g, block, residual, writer);
   for (int number = writer, slab = block.wrapped(block.first_slab + writer); number < block.slabs;
        number += WRITERS, slab = block.wrapped(slab + WRITERS)) {
     const int slot = number % STAGES;
@@ -316,10 +328,11 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
   wait_for_products<0>();
 }
 
-// Sums by way of shared memory, so that all lanes of a warp write pixels of one filter.
+// Sums by way of shared memory, so that all lanes of a warp write pixels of one filter. Blocks that share a tile's slabs
+// write some of its filters each.
 template <int MT, int N>
 __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>& block, float (&sums)[MT][N / 2],
-                                           const float* bias, const float* residual, float* y) {
+                                           const float* bias, const float* residual, float* y, int part) {
   using B = Block<MT, N>;
   constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -338,29 +351,39 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
       *(float2*)to = make_float2(sums[m][2 * i], sums[m][2 * i + 1]);
     }
   }
-  meet(MULTIPLIED, MULTIPLYING);
+  if (g.parts > 1)
+    meet_cluster();
+  else
+    meet(MULTIPLIED, MULTIPLYING);
   int at[B::GROUPS];
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) at[i] = place_of(g, block.tile * N + i * 32 + lane);
-  for (int first = warp * ROWS; first < B::FILTERS; first += MULTIPLYING / 32 * ROWS) {
-    const int filter = block.k_tile * B::FILTERS + first;
-    float added[ROWS][B::GROUPS];
+  constexpr int AT_ONCE = MULTIPLYING / 32 * ROWS;
+  for (int first = part * AT_ONCE + warp * ROWS; first < block.filters; first += g.parts * AT_ONCE) {
+    const int filter = block.filter + first, rows = block.filters - first;
+    float total[ROWS][B::GROUPS];
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-      const float first_of = g.has_bias ? bias[filter + row] : 0.f;
+      const float bias_of = g.has_bias && row < rows ? bias[filter + row] : 0.f;
 #pragma unroll
       for (int i = 0; i < B::GROUPS; i++) {
-        added[row][i] = first_of;
-        if (g.has_residual && at[i] >= 0) added[row][i] += residual[at[i] + (filter + row) * g.out_map];
+        total[row][i] = bias_of;
+        if (g.has_residual && at[i] >= 0 && row < rows) total[row][i] += residual[at[i] + (filter + row) * g.out_map];
       }
     }
+    for (int other = 0; other < g.parts; other++)
+#pragma unroll
+      for (int row = 0; row < ROWS; row++)
+#pragma unroll
+        for (int i = 0; i < B::GROUPS; i++) {
+          const float* from = staged + (first + row) * PITCH + i * 32 + lane;
+          total[row][i] += g.parts > 1 ? remote_load(from, other) : *from;
+        }
 #pragma unroll
     for (int row = 0; row < ROWS; row++)
 #pragma unroll
-      for (int i = 0; i < B::GROUPS; i++) {
-        const float sum = added[row][i] + staged[(first + row) * PITCH + i * 32 + lane];
-        if (at[i] >= 0) y[at[i] + (filter + row) * g.out_map] = with_relu(g, sum);
-      }
+      for (int i = 0; i < B::GROUPS; i++)
+        if (at[i] >= 0 && row < rows) y[at[i] + (filter + row) * g.out_map] = with_relu(g, total[row][i]);
   }
 }
 
@@ -370,10 +393,16 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
                                             const float* __restrict__ residual, float* __restrict__ y) {
   SHARED_MEMORY;
   using B = Block<MT, N>;
+  const int place = quotient(blockIdx.x, g.parts, g.parts_m), part = blockIdx.x - place * g.parts;
   B block;
-  block.tile = quotient(blockIdx.x, g.k_tiles, g.k_tiles_m), block.k_tile = blockIdx.x - block.tile * g.k_tiles;
-  block.weights = weights + (size_t)block.k_tile * slabs * stride, block.stride = stride;
-  block.slabs = block.weights[B::COUNT_AT].x, block.first_slab = (unsigned)block.tile % (unsigned)block.slabs;
+  block.tile = quotient(place, g.k_tiles, g.k_tiles_m);
+  const int k_tile = place - block.tile * g.k_tiles, group = divide(k_tile, g.group_tiles, g.group_tiles_m);
+  const int in_group = (k_tile - group * g.group_tiles) * B::FILTERS;
+  block.filter = group * g.group_filters + in_group, block.filters = min(B::FILTERS, g.group_filters - in_group);
+  block.weights = weights + (size_t)k_tile * slabs * stride, block.stride = stride;
+  const unsigned count = block.weights[B::COUNT_AT].x, begin = count * part / g.parts;
+  block.weights += (size_t)begin * stride, block.slabs = count * (part + 1) / g.parts - begin;
+  block.first_slab = (unsigned)block.tile % (unsigned)max(block.slabs, 1);
   block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);
   for (int i = threadIdx.x; i < block.slabs * (SLAB / 2); i += blockDim.x)
     ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * stride + B::POSITIONS_AT + i % (SLAB / 2)];
@@ -382,18 +411,20 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   const int warpgroup = threadIdx.x >> 7;
   if (warpgroup >= MULTIPLIERS) {
     give_registers<B::WRITERS_REGISTERS>();
-    const int group = divide(block.k_tile, g.group_tiles, g.group_tiles_m);
-    write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS);
-    return;
+    write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS, part);
+    if (g.parts > 1) meet_cluster();
+  } else {
+    take_registers<B::REGISTERS>();
+    float sums[MT][N / 2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
+    multiply(block, sums);
+    write_sums(g, block, sums, bias, residual, y, part);
   }
-  take_registers<B::REGISTERS>();
-  float sums[MT][N / 2];
-#pragma unroll
-  for (int m = 0; m < MT; m++)
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
-  multiply(block, sums);
-  write_sums(g, block, sums, bias, residual, y);
+  // Until nobody reads sums of this block any more.
+  if (g.parts > 1) meet_cluster();
 }
 
 #define CONVOLUTION(MT, N)                                                                                        \

@@ -18,9 +18,11 @@ def packed(weight: np.ndarray, tiling: PairTiling) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * slabs, units, 4).
 
     A row holds what codegen/cuda/sparse_pairs.cu calls a slab's weights. Tiles have as many rows each; the last unit of
-    each says how many count.
+    each says how many count. Zeros fill up a group's last filters.
     """
-    tiles = [_Tile.of(each) for each in weight.reshape(tiling.k_tiles, tiling.filters, -1)]
+    groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
+    filled = np.pad(groups, ((0, 0), (0, tiling.group_tiles * tiling.filters - tiling.group_filters), (0, 0)))
+    tiles = [_Tile.of(each) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
     most = max(each.slabs for each in tiles)
     out = np.zeros((len(tiles), most, tiling.units, 4), np.int32)
     for rows, tile in zip(out, tiles, strict=True):

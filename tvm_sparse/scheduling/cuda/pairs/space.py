@@ -12,12 +12,14 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling.cuda.data.space import CLUSTER_SHARE
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.pairs.tiling import (
     LIBRARY,
     M_TILES,
     MAX_POSITIONS,
+    PARTS,
     PIXELS,
     SLAB,
     THREADS,
@@ -28,9 +30,9 @@ from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
-# Cycles, as 80 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
-# block before its first slab and behind its last.
-SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES = {1: 640, 2: 1740}, 8, 4000
+# Cycles, as 20 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
+# block before its first slab and behind its last, and of blocks that share a tile.
+SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES, JOIN_CYCLES = {1: 60, 2: 305}, {1: 10.2, 2: 12.8}, 4000, 3000
 # To start.
 START_US = 3.0
 # Of the positions that fit a position in a window, how much each makes it likelier that one is left for it (fitted to
@@ -48,19 +50,22 @@ class PairSpace(TilingSpace[PairTiling]):
     @cached_property
     def candidates(self) -> dict[str, list[int]]:
         """Decisions and their values."""
-        per_group = self.spec.k // self.spec.groups
-        m_tiles = [each for each in M_TILES if per_group % PairTiling(self.spec, each, PIXELS[0]).filters == 0]
-        return {"m_tiles": m_tiles, "pixels": list(PIXELS)}
+        least = PairTiling(self.spec, M_TILES[0], PIXELS[0]).filters
+        tilings = {each: PairTiling(self.spec, each, PIXELS[0]) for each in M_TILES}
+        # None that fills up more than the smallest one would have for itself.
+        filled = {m: each.group_tiles * each.filters - each.group_filters for m, each in tilings.items()}
+        m_tiles = [each for each in M_TILES if filled[each] < least]
+        return {"m_tiles": m_tiles, "pixels": list(PIXELS), "parts": list(PARTS)}
 
     def tilings(self) -> Iterator[PairTiling]:
-        for m_tiles, pixels in product(*self.candidates.values()):
-            yield PairTiling(self.spec, m_tiles, pixels)
+        for m_tiles, pixels, parts in product(*self.candidates.values()):
+            yield PairTiling(self.spec, m_tiles, pixels, parts)
 
     def obstacle(self, tiling: PairTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
             return obstacle
-        if (slabs := self.slabs(tiling)) * SLAB > MAX_POSITIONS:
-            return f"about {slabs * SLAB:.0f} positions, at most {MAX_POSITIONS}"
+        if (positions := math.ceil(self.slabs(tiling) / tiling.parts) * SLAB) > MAX_POSITIONS:
+            return f"about {positions} positions, at most {MAX_POSITIONS}"
         return self.lacks_shared_memory(tiling.shared_bytes)
 
     def slabs(self, tiling: PairTiling) -> float:
@@ -78,12 +83,12 @@ class PairSpace(TilingSpace[PairTiling]):
 
     def estimated_us(self, tiling: PairTiling) -> float:
         """Estimated time: a block's slabs one after the other, then its outputs; so in each wave of blocks."""
-        spec, gpu, pixels = self.spec, self.gpu, tiling.pixels
-        slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES * pixels
-        moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1)
+        spec, gpu, pixels, parts = self.spec, self.gpu, tiling.pixels, tiling.parts
+        slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES[tiling.m_tiles] * pixels
+        moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1) / parts
         moved = moved_bytes / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
-        block = self.slabs(tiling) * slab + moved + BLOCK_CYCLES
-        waves = math.ceil(tiling.blocks / gpu.multiprocessors)
+        block = math.ceil(self.slabs(tiling) / parts) * slab + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
+        waves = math.ceil(tiling.blocks / gpu.multiprocessors / (CLUSTER_SHARE if parts > 2 else 1))
         return START_US + waves * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
@@ -94,7 +99,7 @@ class PairSpace(TilingSpace[PairTiling]):
 
     def packed_for(self, weight: np.ndarray, tiling: PairTiling) -> tuple[np.ndarray, int]:
         found = packed(weight, tiling)
-        if (positions := len(found) // tiling.k_tiles * SLAB) > MAX_POSITIONS:
+        if (positions := -(-len(found) // (tiling.k_tiles * tiling.parts)) * SLAB) > MAX_POSITIONS:
             sentence = "filters of a block have too many positions"
             raise BuildError(f"schedule {self.name}", sentence, positions, f"up to {MAX_POSITIONS}")
         return found, tiling.shared_bytes
@@ -103,7 +108,7 @@ class PairSpace(TilingSpace[PairTiling]):
         tiling = self.checked(decisions)
         rows = tirx.Var("rows", "int32")
         slabs = tirx.floordiv(rows, tiling.k_tiles)
-        launch = (tiling.blocks, 1, 1, THREADS, 1, tiling.shared_bytes)
+        launch = (tiling.blocks, 1, 1, THREADS, tiling.parts, tiling.shared_bytes)
         return library_call(
             self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
         )

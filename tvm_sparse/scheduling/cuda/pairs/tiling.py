@@ -10,6 +10,8 @@ from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
 # The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
 LIBRARY = "sparse_pairs"
 M_TILES, PIXELS = (1, 2), (64, 96, 128)
+# Blocks that share a tile's slabs.
+PARTS = (1, 2, 4, 8)
 # Positions of a slab; slabs of the ring; warpgroups that multiply; threads of a block.
 SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
 # Filters that a product of tensor cores has at a time.
@@ -23,19 +25,23 @@ MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
 @dataclass(frozen=True)
 class PairTiling:
-    """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images."""
+    """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images.
+
+    `parts` blocks, a cluster, have one tile, and each has a part of its positions.
+    """
 
     spec: ConvSpec
     m_tiles: int
     pixels: int
+    parts: int = 1
 
     @cached_property
     def obstacle(self) -> str:
         """Why the kernel cannot do it, or ""."""
         if self.m_tiles not in M_TILES or self.pixels not in PIXELS:
             return f"no kernel has {self.m_tiles} tiles of filters and {self.pixels} pixels"
-        if self.spec.k // self.spec.groups % self.filters:
-            return f"filters do not divide into tiles of {self.filters}"
+        if self.parts not in PARTS:
+            return f"{self.parts} parts of a tile, not one of {PARTS}"
         return ""
 
     @property
@@ -49,15 +55,24 @@ class PairTiling:
         return FILTERS * self.tiles
 
     @property
+    def group_filters(self) -> int:
+        """Filters of a group, of which its last tile may have fewer than others."""
+        return self.spec.k // self.spec.groups
+
+    @property
+    def group_tiles(self) -> int:
+        """Tiles of a group's filters."""
+        return -(-self.group_filters // self.filters)
+
+    @property
     def k_tiles(self) -> int:
         """Tiles of filters."""
-        return self.spec.k // self.filters
+        return self.group_tiles * self.spec.groups
 
     @property
     def blocks(self) -> int:
         """Thread blocks."""
-        spec = self.spec
-        return self.k_tiles * -(-spec.n * spec.out_h * spec.out_w // self.pixels)
+        return self.parts * self.k_tiles * -(-self.spec.pixels // self.pixels)
 
     @property
     def choices_at(self) -> int:
@@ -94,10 +109,13 @@ def kernel_name(m_tiles: int, pixels: int) -> str:
 class Geometry(NamedTuple):
     """The kernel's integer parameters, in its order; their meaning is said there."""
 
+    parts: int
+    parts_m: int
     k_tiles: int
     k_tiles_m: int
     group_tiles: int
     group_tiles_m: int
+    group_filters: int
     pixels: int
     out_map: int
     out_map_m: int
@@ -127,9 +145,11 @@ def geometry(tiling: PairTiling) -> Geometry:
     spec = tiling.spec
     out_map, image = spec.out_h * spec.out_w, spec.c * spec.h * spec.w
     return Geometry(
+        **divisor("parts", tiling.parts),
         **divisor("k_tiles", tiling.k_tiles),
-        **divisor("group_tiles", tiling.k_tiles // spec.groups),
-        pixels=spec.n * out_map,
+        **divisor("group_tiles", tiling.group_tiles),
+        group_filters=tiling.group_filters,
+        pixels=spec.pixels,
         **divisor("out_map", out_map),
         **divisor("out_w", spec.out_w),
         out_image=spec.k * out_map,
