@@ -17,7 +17,10 @@ from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, TH
 
 MULTIPLY = f"""
 #define TVM_SPARSE_PAIR_PRIMITIVES
-static unsigned shared_address(const void* to) {{ return (const unsigned char*)to - shared_memory[rank]; }}
+// As a GPU's, with the block's number in its cluster.
+static unsigned shared_address(const void* to) {{
+  return (const unsigned char*)to - shared_memory[rank] + (rank << 24);
+}}
 static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
 static unsigned rounded(float value) {{
   const unsigned bits = FLOAT_AS_BITS(value);

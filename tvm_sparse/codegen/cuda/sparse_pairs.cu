@@ -124,8 +124,10 @@ __device__ __forceinline__ void meet_cluster() { cluster_arrive(), cluster_wait(
 
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
 // positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling). The lower half counts 16 bytes, so what is
-// further is found by adding to it.
-__device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) { return at >> 4 | pitch >> 4 << 16; }
+// further is found by adding to it. In an address, bits from 24 on say which block of a cluster it is of.
+__device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) {
+  return (at & 0x3ffff) >> 4 | pitch >> 4 << 16;
+}
 __device__ __forceinline__ unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
 
 // Where a position is, bytes from a pixel's place, and its tap as a bit.
