@@ -129,7 +129,7 @@ def test_layers_share_what_is_the_same(prepared):
 
 def kernels_of(prepared: PreparedModel, schedules=SCHEDULES):
     builder = build_model.KernelBuilder(TARGET, KernelStore(KernelCache.of_user(), TARGET))
-    return build_model.kernels_of(prepared.layers, decisions_of(prepared, schedules), TARGET, builder)
+    return build_model.kernels_of(prepared.layers, decisions_of(prepared, schedules), TARGET, builder.build)
 
 
 def imports(module: tvm.runtime.Module) -> list[tvm.runtime.Module]:
@@ -325,10 +325,10 @@ def test_what_the_compiler_rejects_gives_way_to_dense(prepared, compiler, monkey
     decisions = decisions_of(prepared)
     builder = build_model.KernelBuilder(TARGET, KernelStore(None, TARGET))
     with pytest.raises(BuildError, match=r"^CUDA kernel: cannot be compiled: too many registers$"):
-        build_model.kernels_of(prepared.layers, decisions, TARGET, builder)
+        build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     space = find_space("folded_cuda", prepared.layers[0].spec, prepared.layers[0].pattern, TARGET)
     decisions[0] = replace(decisions[0], record=make_record(schedule=space.name, decisions=space.starts()[0]))
-    build_model.kernels_of(prepared.layers, decisions, TARGET, builder)
+    build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     assert decisions[0].schedule == "dense_cuda"
     assert decisions[0].reason.endswith("CUDA kernel: cannot be compiled: too many registers")
 
@@ -351,7 +351,7 @@ def test_a_verified_kernel_is_not_run_again(prepared, monkeypatch):
     def wrong(layers: list[ConvLayer]) -> dict[str, str]:
         store = KernelStore(KernelCache.of_user(), TARGET)
         builder = build_model.KernelBuilder(TARGET, store)
-        kernels = build_model.kernels_of(layers, decisions, TARGET, builder)
+        kernels = build_model.kernels_of(layers, decisions, TARGET, builder.build)
         runs.clear()
         return verify.verify(layers, decisions, kernels, model, TARGET, store)
 

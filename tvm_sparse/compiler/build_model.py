@@ -23,6 +23,7 @@ from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.default_schedules import default_schedules
+from tvm_sparse.compiler.dense_products import DenseProducts, Make
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, to_dense
@@ -161,18 +162,25 @@ def _built(
     # Files that compilers leave would overwrite each other's if they ran side by side.
     is_apart = target.kind.name == "cuda" and not leaves_files()
     store = KernelStore(KernelCache.of_user(), target) if is_apart else None
-    builder = KernelBuilder(target, store, on_progress) if store is not None else None
+    make = KernelBuilder(target, store, on_progress).build if store is not None else partial(_scheduled, target=target)
+    left: set[str] = set()
     while True:
-        kernels = kernels_of(prepared.layers, decisions, target, builder)
+        kernels = kernels_of(prepared.layers, decisions, target, make)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
-        module = keep_nan(keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc))
+        module = replace_convolutions(prepared.mod, kernels)
+        products = DenseProducts.of(module, target, left)
+        of_products = products.kernels(make)
+        module = keep_nan(keep_nhwc(products.replace(module, of_products), in_nhwc))
         with store.remembered() if store is not None else nullcontext():
-            executable = _compile(plan_scratch(module) if target.kind.name == "cuda" else module, target, kernels)
+            module = plan_scratch(module) if target.kind.name == "cuda" else module
+            executable = _compile(module, target, kernels | of_products)
         file = exported(executable) if in_file else None
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
-        if not wrong:
+        wrong_products = verify(products.layers, products.decisions, of_products, made, target, store)
+        if not wrong and not wrong_products:
             break
+        left.update(wrong_products)
         # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
         decisions = [
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
@@ -194,16 +202,16 @@ def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
 
 
 def kernels_of(
-    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, builder: KernelBuilder | None = None
+    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, make: Make | None = None
 ) -> dict[str, Kernel]:
-    """Kernel of each layer, scheduled, or built by `builder`. Replaces decisions, in place, which do not fit by dense.
+    """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
 
     Raises
     ------
     TvmSparseError
         Not even the default dense kernel can be made.
     """
-    make = builder.build if builder is not None else partial(_scheduled, target=target)
+    make = make or partial(_scheduled, target=target)
     kernels: dict[str, Kernel] = {}
     while len(kernels) < len(layers):
         missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]

@@ -8,18 +8,20 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
-from tvm_sparse.frontend.passes.relax_graph import new_var, rebuild, static_shape
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
+from tvm_sparse.frontend.passes.relax_graph import constant_weight, new_var, rebuild, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
 
 
-def replace_convolutions(module: tvm.IRModule, kernels: Mapping[str, Kernel]) -> tvm.IRModule:
+def replace_convolutions(
+    module: tvm.IRModule, kernels: Mapping[str, Kernel], weight_of: WeightOf = constant_weight
+) -> tvm.IRModule:
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
-    Layers that are given the same `Kernel` object share one function.
+    Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function.
     """
     builder = relax.BlockBuilder(module)
-    groups = find_groups(module)
+    groups = find_groups(module, weight_of)
     names = function_names([group.layer for group in groups], kernels)
     functions: dict[str, GlobalVar] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}

@@ -4,6 +4,7 @@ That is convolutions, and linear layers with a sparse weight, which are 1x1 conv
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,9 +25,13 @@ from tvm_sparse.frontend.passes.relax_graph import (
     constant_weight,
     is_call,
     is_float32,
+    is_sparse,
     one_a_channel,
     static_shape,
 )
+
+# The weight of a layer that is looked for, as `constant_weight` gives it, or None.
+WeightOf = Callable[[Expr], np.ndarray | None]
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,13 @@ def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
     return [group.layer for group in find_groups(module)]
 
 
-def find_groups(module: tvm.IRModule) -> list[Group]:
-    """`find_convolutions`, with the place of each."""
+def find_groups(module: tvm.IRModule, weight_of: WeightOf = constant_weight) -> list[Group]:
+    """`find_convolutions`, with the place of each; of other layers where `weight_of` gives the weight of those."""
     graph = Graph.of(module)
     groups: list[Group] = []
     taken: set[Var] = set()
     for var, value in graph.definitions.items():
-        if (weight := constant_weight(value)) is not None:
+        if (weight := weight_of(value)) is not None:
             group = _group(graph, var, weight, taken, len(groups))
             taken.update((*group.absorbed, group.result))
             groups.append(group)
@@ -123,7 +128,9 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         variables, dtype = [*variables, result], str(result.ty.dtype)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
     spec = replace(spec, relu_max=relu_max, dtype=dtype)
-    name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
+    # Dense linear layers are found apart from the others, whose numbers mean others.
+    kind = "conv" if not is_linear else "linear" if is_sparse(weight) else "product"
+    name = layer_name_of(call) or f"{kind}{position}"
     if bias is not None:
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
-# A linear layer with a larger share of non-zeros stays TVM's matrix product: beside 4 bytes for every dense weight,
-# a non-zero takes 6 or 8 with its index, so that no kernel of ours could be much faster.
+# A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
+# takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5
 
 
@@ -125,6 +125,17 @@ def linear_weight(value: Expr) -> np.ndarray | None:
     That is: a product of (..., C) with a constant (C, K) of density `MAX_LINEAR_DENSITY` or less, float32 throughout,
     every size known.
     """
+    weight = _matrix(value)
+    return weight if weight is not None and is_sparse(weight) else None
+
+
+def dense_linear_weight(value: Expr) -> np.ndarray | None:
+    """The weight (K, C, 1, 1) of `value` where that is any other linear layer."""
+    weight = _matrix(value)
+    return None if weight is None or is_sparse(weight) else weight
+
+
+def _matrix(value: Expr) -> np.ndarray | None:
     if not is_call(value, "relax.matmul"):
         return None
     data, weight = value.args
@@ -133,9 +144,12 @@ def linear_weight(value: Expr) -> np.ndarray | None:
     if not all(0 not in (static_shape(each) or (0,)) for each in (data, weight, value)):
         return None
     array = weight.value.numpy()
-    if array.ndim != 2 or np.count_nonzero(array) > MAX_LINEAR_DENSITY * array.size:
-        return None
-    return array.T[:, :, None, None]
+    return array.T[:, :, None, None] if array.ndim == 2 else None
+
+
+def is_sparse(weight: np.ndarray) -> bool:
+    """Whether a linear layer has zeros enough for a kernel that leaves them out."""
+    return bool(np.count_nonzero(weight) <= MAX_LINEAR_DENSITY * weight.size)
 
 
 def with_weight(value: Call, weight: np.ndarray) -> Call:

@@ -1,0 +1,103 @@
+"""Dense linear layers of many images on a GPU get kernels of ours; others, and all on a CPU, stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.dense_products import SCHEDULE, DenseProducts
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.schedules import make_kernel
+from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.target.resolve import resolve_target
+
+CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU = resolve_target('{"kind":"llvm","num-cores":1}')
+
+
+def classifier(inputs: int = 1024, outputs: int = 600) -> nn.Sequential:
+    """A sparse linear layer and a dense one, each with what follows it."""
+    torch.manual_seed(0)
+    sparse = nn.Linear(inputs, inputs)
+    with torch.no_grad():
+        sparse.weight[torch.rand_like(sparse.weight) > 0.1] = 0
+    return nn.Sequential(sparse, nn.ReLU(), nn.Linear(inputs, outputs), nn.ReLU()).eval()
+
+
+def replaced(model: nn.Module, shape: tuple[int, ...], target=CUDA, wrong=()) -> list[str]:
+    """Names of the dense layers that get a kernel."""
+    products = DenseProducts.of(prepare(model, torch.zeros(shape)).mod, target, wrong)
+    assert len(products.layers) == len(products.decisions)
+    return [each.layer for each in products.decisions if each.transferred]
+
+
+def made(requests: list[KernelRequest]) -> list[Kernel]:
+    """Kernels that are not compiled."""
+    return [make_kernel(each.schedule, each.spec, each.weight, CUDA, each.decisions) for each in requests]
+
+
+@pytest.mark.parametrize("shape", [(32, 1024), (128, 1024), (4, 16, 1024)])
+def test_dense_layers_of_many_images_are_found(shape: tuple[int, ...]) -> None:
+    """The sparse one is not among them: it is a layer of the model's own."""
+    model = prepare(classifier(), torch.zeros(shape))
+    assert [each.name for each in model.layers] == ["0"]
+    assert replaced(classifier(), shape) == ["product0"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs"), [((31, 1024), 600), ((129, 1024), 600), ((1, 1024), 600), ((64, 1024), 500)]
+)
+def test_others_stay(shape: tuple[int, ...], outputs: int) -> None:
+    """Few images, so many that TVM's product is good, and small weights."""
+    assert replaced(classifier(outputs=outputs), shape) == []
+
+
+def test_none_is_replaced_on_a_cpu_or_where_it_was_wrong() -> None:
+    """Nor on a GPU without clusters, whose space is another."""
+    assert replaced(classifier(), (64, 1024), CPU) == []
+    assert replaced(classifier(), (64, 1024), resolve_target({"kind": "cuda", "arch": "sm_80"})) == []
+    assert replaced(classifier(), (64, 1024), wrong=["product0"]) == []
+
+
+def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
+    """Beside the model's own layers, without a copy, and with the kernel that many filters share."""
+    prepared = prepare(classifier(), torch.zeros(4, 16, 1024))
+    decisions = decide(prepared.layers, CUDA, None)
+    module = build_model.replace_convolutions(prepared.mod, build_model.kernels_of(prepared.layers, decisions, CUDA))
+    products = DenseProducts.of(module, CUDA)
+    (layer,) = products.layers
+    assert (layer.spec.n, layer.spec.c, layer.spec.k) == (64, 1024, 600) and layer.spec.bias and layer.spec.relu
+    kernels = products.kernels(made)
+    assert list(kernels) == ["product0"] and products.decisions[0].schedule == SCHEDULE
+    text = products.replace(module, kernels)["main"].script()
+    assert "R.matmul" not in text and "R.nn.relu" not in text
+    assert text.count("R.call_tir(tvm_sparse_") == 2
+
+
+def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:
+    """As TVM computes it."""
+    module = prepare(classifier(), torch.zeros(64, 1024)).mod
+    products = DenseProducts.of(module, CUDA)
+    kernels = products.kernels(lambda requests: [build_model.BuildError("kernel", "none") for _ in requests])
+    assert kernels == {} and products.replace(module, kernels) is module
+
+
+def compiled(model: nn.Module, x: np.ndarray, target) -> tuple[PreparedModel, object]:
+    """A model, prepared and compiled without a log."""
+    prepared = prepare(model, torch.from_numpy(x))
+    return prepared, build_model.build(prepared, decide(prepared.layers, target, None), target)
+
+
+@pytest.mark.gpu
+def test_the_model_is_right_on_a_gpu() -> None:
+    """Against float64."""
+    model, x = classifier(), np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
+    _, found = compiled(model, x, resolve_target("cuda"))
+    expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
+    assert relative_difference(found(x), expected) < 1e-6
