@@ -144,6 +144,14 @@ def test_the_most_salient_units_stay():
     assert sums[kept[:, :, None, None]].min() > sums[~kept[:, :, None, None]].max()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+def test_of_equal_units_the_first_stay(count):
+    values = np.array([2, 1, 3, 1, 1, 2], np.float32).reshape(1, 6, 1, 1)
+    order = [2, 0, 5, 1, 3, 4]
+    mask = keep_largest(values, (1, 1, 1, 1), count)
+    assert np.flatnonzero(mask).tolist() == sorted(order[:count])
+
+
 def test_an_order_is_taken():
     order = tuple(np.random.default_rng(2).permutation(32).tolist())
     values = saliency((32, 8, 3, 3))

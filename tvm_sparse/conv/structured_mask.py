@@ -89,8 +89,10 @@ def unit_saliency(saliency: np.ndarray, unit: tuple[int, int, int, int]) -> np.n
 def keep_largest(saliency: np.ndarray, unit: tuple[int, int, int, int], count: int) -> np.ndarray:
     """The mask, of `saliency`'s shape, of the `count` units of most saliency; of equal ones the first."""
     sums = unit_saliency(saliency, unit)
-    mask = np.zeros(sums.shape, bool)
-    mask.flat[np.argsort(-sums, axis=None, kind="stable")[:count]] = True
+    # The least of them, by which all are told apart; to sort VGG16's 138 million weights took 44 s.
+    least = np.partition(sums, sums.size - count, axis=None)[sums.size - count]
+    mask = sums > least
+    mask.flat[np.flatnonzero(sums == least)[: count - np.count_nonzero(mask)]] = True
     for axis, extent in enumerate(unit):
         mask = mask.repeat(extent, axis=axis)
     return mask
