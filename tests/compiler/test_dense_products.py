@@ -58,6 +58,14 @@ def test_others_stay(shape: tuple[int, ...], outputs: int) -> None:
     assert replaced(classifier(outputs=outputs), shape) == []
 
 
+def test_a_layer_with_a_zero_stays() -> None:
+    """Its product with infinity is NaN, as the layer is dense."""
+    model = classifier()
+    with torch.no_grad():
+        model[2].weight[3, 5] = 0
+    assert replaced(model, (64, 1024)) == []
+
+
 def test_none_is_replaced_on_a_cpu_or_where_it_was_wrong() -> None:
     """Nor on a GPU without clusters, whose space is another."""
     assert replaced(classifier(), (64, 1024), CPU) == []

@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
@@ -72,6 +73,19 @@ def test_layers_match_the_reference(folder, spec):
     weight = (rng.integers(-4, 5, spec.weight_shape) * (rng.random(spec.weight_shape) < 0.2)).astype(np.float32)
     met = {_check(Case(spec, weight, seed, True), seed, folder) for seed in range(12)}
     assert "ROWS, cluster" in met or "RUN, cluster" in met
+
+
+def test_the_relu_keeps_nan(folder):
+    spec = LAYERS[0]
+    weight, arguments = normal_weight(spec, 0.2, 0), reference.random_arguments(spec, 1)
+    arguments["bias"][5] = np.nan
+    space = data_cuda.named(spec, SparsityPattern.of(weight), TARGET, "")
+    for parts in (1, 2):
+        tiling = next(each for _, each in space.ranked if each.parts == parts)
+        names = space.choices.items()
+        (weights,) = space.packed(weight, {name: choice.to_json(getattr(tiling, name)) for name, choice in names})
+        y = run(tiling, weights, arguments, folder)
+        assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 
 def test_a_filter_that_has_most_non_zeros_does_not_make_one_block_slow():

@@ -61,6 +61,17 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
 
 
 @needs_compiler
+def test_the_relu_keeps_nan(folder: Path) -> None:
+    """Of a filter whose bias is none."""
+    spec = layer(64, 96, 40, bias=True, relu=True)
+    weight, arguments = normal_weight(spec, 0.2, 0), reference.random_arguments(spec, 1)
+    arguments["bias"][5] = np.nan
+    tiling = LinearTiling(spec, 2 * WARPS, 2, 1)
+    y = run(tiling, packed(weight, tiling), arguments, folder)
+    assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
+
+
+@needs_compiler
 def test_infinity_passes_zeros_by(folder: Path) -> None:
     """What fills a step up is not multiplied with an input."""
     spec = layer(40, 300, 20)

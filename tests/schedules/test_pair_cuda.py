@@ -98,6 +98,16 @@ def test_corrections_are_what_makes_it_float32(folder: Path) -> None:
 
 
 @needs_compiler
+def test_the_relu_keeps_nan(folder: Path) -> None:
+    """Of a filter whose bias is none."""
+    weight, arguments = normal_weight(LAYER, 0.1, 0), reference.random_arguments(LAYER, 1)
+    arguments["bias"][5] = np.nan
+    tiling = PairTiling(LAYER, 1, 64)
+    y = run(tiling, packed(weight, tiling), arguments, folder)
+    assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
+
+
+@needs_compiler
 def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it(folder: Path) -> None:
     """Of a pair a row reads what it chose, and what fills a slab up is read anyway."""
     spec = ConvSpec(1, 8, 8, 8, 128, 1, 1)

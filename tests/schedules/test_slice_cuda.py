@@ -109,6 +109,18 @@ def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
                 np.testing.assert_array_equal(run(tiling, weights, arguments, folder), expected)
 
 
+def test_the_relu_keeps_nan(folder: Path) -> None:
+    """Of a filter whose bias is none."""
+    spec = ConvSpec(2, 16, 8, 8, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
+    weight, arguments = vector_weight(spec, 16, 0.3, 1, False), reference.random_arguments(spec, 1)
+    arguments["bias"][5] = np.nan
+    (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
+    assert isinstance(space, PositionSpace)
+    (weights,) = space.packed(weight, space.starts()[0])
+    y = run(space.ranked[0][1], weights, arguments, folder)
+    assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
+
+
 def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path) -> None:
     """A k-step that is not full is filled up with what it reads anyway."""
     spec = ConvSpec(1, 8, 8, 8, 16, 1, 1)

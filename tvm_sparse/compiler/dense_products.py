@@ -75,4 +75,5 @@ def _decision(layer: ConvLayer, may_be_replaced: bool) -> Decision:
 
 
 def _is_worth_it(spec: ConvSpec, weight: np.ndarray) -> bool:
-    return spec.dtype == FLOAT32 and spec.n in IMAGES and weight.size >= LEAST_WEIGHTS
+    # Products with zeros, which the kernel leaves out, are computed where the layer is dense: they may be no numbers.
+    return spec.dtype == FLOAT32 and spec.n in IMAGES and weight.size >= LEAST_WEIGHTS and bool(weight.all())

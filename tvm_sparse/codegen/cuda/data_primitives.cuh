@@ -87,7 +87,10 @@ __device__ __forceinline__ unsigned quotient(unsigned n, int d, int m) {
 
 template <typename Geometry>
 __device__ __forceinline__ float with_relu(const Geometry& g, float value) {
-  return g.relu ? fminf(fmaxf(value, 0.f), BITS_AS_FLOAT(g.relu_max)) : value;
+  if (!g.relu) return value;
+  // A plain maximum would give 0 for NaN.
+  const float most = BITS_AS_FLOAT(g.relu_max), positive = value < 0.f ? 0.f : value;
+  return positive > most ? most : positive;
 }
 
 // Kernels of each type have names of their own (scheduling/cuda/kernel_numbers.py, OF_TYPE).
