@@ -131,6 +131,13 @@ def test_relus_of_their_own_keep_nan():
     np.testing.assert_array_equal(found, only(torch.from_numpy(x)).numpy())
 
 
+@pytest.mark.parametrize("module", [nn.Hardtanh(-2, 3), nn.ReLU6(), nn.Hardsigmoid(), nn.Hardswish()], ids=str)
+def test_clips_of_their_own_keep_nan(module):
+    x = np.array([-9, -1, np.nan, -np.inf, np.inf, -0.0, 2.5, 7], np.float32).reshape(1, 2, 2, 2)
+    found = build_model.compile(module.eval(), torch.zeros(x.shape), TARGET)(x)
+    np.testing.assert_allclose(found, module(torch.from_numpy(x)).numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
