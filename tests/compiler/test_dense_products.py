@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.dense_products import SCHEDULE, DenseProducts
+from tvm_sparse.compiler.dense_products import PREFIX, SCHEDULE, DenseProducts
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.schedules import make_kernel
@@ -32,13 +33,12 @@ def classifier(inputs: int = 1024, outputs: int = 600) -> nn.Sequential:
 
 def replaced(model: nn.Module, shape: tuple[int, ...], target=CUDA, wrong=()) -> list[str]:
     """Names of the dense layers that get a kernel."""
-    products = DenseProducts.of(prepare(model, torch.zeros(shape)).mod, target, wrong)
-    assert len(products.layers) == len(products.decisions)
-    return [each.layer for each in products.decisions if each.transferred]
+    return sorted(DenseProducts.of(prepare(model, torch.zeros(shape)).mod, target, wrong).names)
 
 
 def made(requests: list[KernelRequest]) -> list[Kernel]:
     """Kernels that are not compiled."""
+    assert [each.schedule for each in requests] == [SCHEDULE]
     return [make_kernel(each.schedule, each.spec, each.weight, CUDA, each.decisions) for each in requests]
 
 
@@ -47,7 +47,7 @@ def test_dense_layers_of_many_images_are_found(shape: tuple[int, ...]) -> None:
     """The sparse one is not among them: it is a layer of the model's own."""
     model = prepare(classifier(), torch.zeros(shape))
     assert [each.name for each in model.layers] == ["0"]
-    assert replaced(classifier(), shape) == ["product0"]
+    assert replaced(classifier(), shape) == ["linear0"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_none_is_replaced_on_a_cpu_or_where_it_was_wrong() -> None:
     """Nor on a GPU without clusters, whose space is another."""
     assert replaced(classifier(), (64, 1024), CPU) == []
     assert replaced(classifier(), (64, 1024), resolve_target({"kind": "cuda", "arch": "sm_80"})) == []
-    assert replaced(classifier(), (64, 1024), wrong=["product0"]) == []
+    assert replaced(classifier(), (64, 1024), wrong=["linear0"]) == []
 
 
 def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
@@ -82,10 +82,23 @@ def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
     (layer,) = products.layers
     assert (layer.spec.n, layer.spec.c, layer.spec.k) == (64, 1024, 600) and layer.spec.bias and layer.spec.relu
     kernels = products.kernels(made)
-    assert list(kernels) == ["product0"] and products.decisions[0].schedule == SCHEDULE
+    assert list(kernels) == ["linear0"]
     text = products.replace(module, kernels)["main"].script()
     assert "R.matmul" not in text and "R.nn.relu" not in text
-    assert text.count("R.call_tir(tvm_sparse_") == 2
+    assert "R.call_tir(tvm_sparse_0_" in text and "R.call_tir(tvm_sparse_dense_0_" in text
+
+
+def test_functions_are_found_again_where_some_layers_stay() -> None:
+    """Of two layers the first turned out wrong."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 600)).eval()
+    module = prepare(model, torch.zeros(64, 1024)).mod
+    products = DenseProducts.of(module, CUDA, ["linear0"])
+    kernels = products.kernels(made)
+    (name,) = function_names(products.layers, kernels, PREFIX).values()
+    replaced_module = products.replace(module, kernels)
+    assert name in [each.name_hint for each in replaced_module.get_global_vars()]
+    assert replaced_module["main"].script().count("R.matmul") == 1
 
 
 def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:

@@ -177,7 +177,7 @@ def _built(
         file = exported(executable) if in_file else None
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
-        wrong_products = verify(products.layers, products.decisions, of_products, made, target, store)
+        wrong_products = products.wrong(of_products, made, target, store)
         if not wrong and not wrong_products:
             break
         left.update(wrong_products)

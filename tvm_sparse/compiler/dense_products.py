@@ -4,21 +4,24 @@ They are no business of ours but for one thing: beside fast convolutions, the cl
 show. TVM's product of 64 images with a 4096x1000 weight takes 90 us on an H100 (`schedule_gemm`), this one 49.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tvm
+from tvm.ir import Expr
 from tvm.target import Target
 
 from tvm_sparse.compiler.kernel_selection import Decision
-from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.verify import verify
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
-from tvm_sparse.frontend.passes.relax_graph import dense_linear_weight
+from tvm_sparse.frontend.passes.relax_graph import dense_linear_weight, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.gpu import gpu_info
 
@@ -27,53 +30,65 @@ SCHEDULE = "linear_cuda:images-filters8"
 # Images: of fewer reading the weight is the bound, and of more TVM's product keeps a GPU busy. Weights: of fewer both
 # take as long as a launch.
 IMAGES, LEAST_WEIGHTS = range(32, 129), 2**19
+# How names of the functions that compute them begin.
+PREFIX = "tvm_sparse_dense"
 # Makes kernels, or says why one cannot be made.
 Make = Callable[[Sequence[KernelRequest]], list[Kernel | TvmSparseError]]
 
 
 @dataclass(frozen=True)
 class DenseProducts:
-    """The dense linear layers of a module, in the order of the program, and a decision for each.
-
-    Those that are to be replaced are `transferred`: they are verified before they are used.
-    """
+    """The dense linear layers of a module that are worth it, in program order; those of `names` get kernels."""
 
     layers: list[ConvLayer]
-    decisions: list[Decision]
+    names: frozenset[str]
 
     @classmethod
     def of(cls, module: tvm.IRModule, target: Target, wrong: Collection[str] = ()) -> "DenseProducts":
-        """Those of `module`; the layers named in `wrong` stay as they are, as all do on a CPU."""
+        """Those of `module`, none on a CPU. The layers named in `wrong` get no kernel."""
         if target.kind.name != "cuda" or not gpu_info(target).has_clusters:
-            return cls([], [])
-        layers = [group.layer for group in find_groups(module, dense_linear_weight)]
-        return cls(layers, [_decision(layer, layer.name not in wrong) for layer in layers])
+            return cls([], frozenset())
+        layers = [group.layer for group in find_groups(module, _weight)]
+        return cls(layers, frozenset(each.name for each in layers if each.spec.dtype == FLOAT32).difference(wrong))
 
     def kernels(self, make: Make) -> dict[str, Kernel]:
-        """Kernels, by their layers, of those that get one and for which `make` makes one."""
-        replaced = [pair for pair in zip(self.layers, self.decisions, strict=True) if pair[1].transferred]
-        made = make([KernelRequest.of(*pair) for pair in replaced]) if replaced else []
-        pairs = zip(replaced, made, strict=True)
-        return {layer.name: kernel for (layer, _), kernel in pairs if isinstance(kernel, Kernel)}
+        """Kernels, by their layers, where `make` makes one."""
+        layers = [each for each in self.layers if each.name in self.names]
+        made = make([KernelRequest.of(each, _decision(each, True)) for each in layers]) if layers else []
+        pairs = zip(layers, made, strict=True)
+        return {layer.name: kernel for layer, kernel in pairs if isinstance(kernel, Kernel)}
 
     def replace(self, module: tvm.IRModule, kernels: Mapping[str, Kernel]) -> tvm.IRModule:
         """`module` with the layers named in `kernels` computed by them."""
-        return replace_convolutions(module, kernels, dense_linear_weight) if kernels else module
+        return replace_convolutions(module, kernels, _weight, PREFIX) if kernels else module
+
+    def wrong(
+        self, kernels: Mapping[str, Kernel], executable: Any, target: Target, store: KernelStore | None
+    ) -> dict[str, str]:
+        """As `verify`, of the layers named in `kernels`, which the compiled model `executable` has replaced."""
+        decisions = [_decision(each, each.name in kernels) for each in self.layers]
+        return verify(self.layers, decisions, kernels, executable, target, store, PREFIX)
 
 
-def _decision(layer: ConvLayer, may_be_replaced: bool) -> Decision:
+def _weight(value: Expr) -> np.ndarray | None:
+    """The weight of a dense linear layer that is worth it."""
+    weight = dense_linear_weight(value)
+    if weight is None or weight.size < LEAST_WEIGHTS:
+        return None
+    if math.prod((static_shape(value.args[0]) or ())[:-1]) not in IMAGES:
+        return None
+    # Products with zeros, which the kernel leaves out, are computed where the layer is dense: they may be no numbers.
+    return weight if weight.all() else None
+
+
+def _decision(layer: ConvLayer, is_replaced: bool) -> Decision:
     return Decision(
         layer=layer.name,
-        density=layer.pattern.density,
-        structure=layer.pattern.structure,
+        density=1.0,
+        structure="dense",
         schedule=SCHEDULE,
         dense_time_us=None,
         time_us=None,
         reason="a dense linear layer of many images",
-        transferred=may_be_replaced and _is_worth_it(layer.spec, layer.weight),
+        transferred=is_replaced,
     )
-
-
-def _is_worth_it(spec: ConvSpec, weight: np.ndarray) -> bool:
-    # Products with zeros, which the kernel leaves out, are computed where the layer is dense: they may be no numbers.
-    return spec.dtype == FLOAT32 and spec.n in IMAGES and weight.size >= LEAST_WEIGHTS and bool(weight.all())

@@ -12,17 +12,21 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, Weigh
 from tvm_sparse.frontend.passes.relax_graph import constant_weight, new_var, rebuild, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
 
+# How names of functions that compute layers begin.
+PREFIX = "tvm_sparse"
+
 
 def replace_convolutions(
-    module: tvm.IRModule, kernels: Mapping[str, Kernel], weight_of: WeightOf = constant_weight
+    module: tvm.IRModule, kernels: Mapping[str, Kernel], weight_of: WeightOf = constant_weight, prefix: str = PREFIX
 ) -> tvm.IRModule:
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
-    Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function.
+    Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function. Its
+    name begins with `prefix`.
     """
     builder = relax.BlockBuilder(module)
     groups = find_groups(module, weight_of)
-    names = function_names([group.layer for group in groups], kernels)
+    names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for group in groups:
@@ -37,13 +41,13 @@ def replace_convolutions(
     return rebuild(builder.get(), edits)
 
 
-def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> dict[str, str]:
+def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], prefix: str = PREFIX) -> dict[str, str]:
     """Layer -> name of the function that computes it in the module `replace_convolutions` makes."""
     first: dict[int, str] = {}
     for position, layer in enumerate(layers):
         if layer.name in kernels:
             # The position tells layers apart whose names differ in punctuation only.
-            name = f"tvm_sparse_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
+            name = f"{prefix}_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
             first.setdefault(id(kernels[layer.name]), name)
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 

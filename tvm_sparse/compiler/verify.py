@@ -12,7 +12,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.plan_scratch import scratch_of
-from tvm_sparse.compiler.replace_convolutions import function_names
+from tvm_sparse.compiler.replace_convolutions import PREFIX, function_names
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.cudnn import library, packed_function
@@ -39,11 +39,12 @@ def verify(
     executable: Any,
     target: Target,
     store: KernelStore | None = None,
+    prefix: str = PREFIX,
 ) -> dict[str, str]:
     """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
 
     What is run is the very function that the model calls, of the module that `executable` is, in memory or loaded; not
-    again where `store` knows that it was right.
+    again where `store` knows that it was right. Functions' names begin with `prefix`.
     """
     chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
     proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}
@@ -57,7 +58,7 @@ def verify(
     packed_function.register()
     use_threads(thread_count(target))
     arithmetic = {decision.layer: arithmetic_of(decision.schedule) for decision in decisions}
-    names = function_names(layers, kernels)
+    names = function_names(layers, kernels, prefix)
     module = executable.jit() if hasattr(executable, "jit") else executable
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())

@@ -278,7 +278,7 @@ struct Corrections {
 };
 
 // Products come in the order of slabs, and of the MT times 64 filters in each: two in a row have different registers.
-// Weights are on their way during two products and more, as long as others' inputs occupy the caches.
+// Weights are asked for three products ahead, as they arrive at ten bytes a cycle.
 template <int MT, int N>
 __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   using B = Block<MT, N>;

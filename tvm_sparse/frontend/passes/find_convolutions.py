@@ -25,7 +25,6 @@ from tvm_sparse.frontend.passes.relax_graph import (
     constant_weight,
     is_call,
     is_float32,
-    is_sparse,
     one_a_channel,
     static_shape,
 )
@@ -128,9 +127,7 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         variables, dtype = [*variables, result], str(result.ty.dtype)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
     spec = replace(spec, relu_max=relu_max, dtype=dtype)
-    # Dense linear layers are found apart from the others, whose numbers mean others.
-    kind = "conv" if not is_linear else "linear" if is_sparse(weight) else "product"
-    name = layer_name_of(call) or f"{kind}{position}"
+    name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
     if bias is not None:
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)

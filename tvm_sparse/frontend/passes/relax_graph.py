@@ -126,13 +126,13 @@ def linear_weight(value: Expr) -> np.ndarray | None:
     every size known.
     """
     weight = _matrix(value)
-    return weight if weight is not None and is_sparse(weight) else None
+    return weight if weight is not None and _is_sparse(weight) else None
 
 
 def dense_linear_weight(value: Expr) -> np.ndarray | None:
     """The weight (K, C, 1, 1) of `value` where that is any other linear layer."""
     weight = _matrix(value)
-    return None if weight is None or is_sparse(weight) else weight
+    return None if weight is None or _is_sparse(weight) else weight
 
 
 def _matrix(value: Expr) -> np.ndarray | None:
@@ -147,8 +147,7 @@ def _matrix(value: Expr) -> np.ndarray | None:
     return array.T[:, :, None, None] if array.ndim == 2 else None
 
 
-def is_sparse(weight: np.ndarray) -> bool:
-    """Whether a linear layer has zeros enough for a kernel that leaves them out."""
+def _is_sparse(weight: np.ndarray) -> bool:
     return bool(np.count_nonzero(weight) <= MAX_LINEAR_DENSITY * weight.size)
 
 
