@@ -68,7 +68,7 @@ def test_no_built_kernel_takes_memory_of_its_own():
     prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
     decisions = [replace(each, schedule="csr_cuda") for each in decide(prepared.layers, target, None)]
     builder = build_model.KernelBuilder(target, build_model.KernelStore(None, target))
-    kernels = build_model.kernels_of(prepared.layers, decisions, target, builder)
+    kernels = build_model.kernels_of(prepared.layers, decisions, target, builder.build)
     assert all(isinstance(kernel, BuiltKernel) for kernel in kernels.values())
     assert any(scratch_of(kernel.func) for kernel in kernels.values())
     module = replace_convolutions(prepared.mod, kernels)
