@@ -13,7 +13,7 @@ from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv.reference import relative_difference
-from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import make_kernel
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.resolve import resolve_target
@@ -109,16 +109,10 @@ def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:
     assert kernels == {} and products.replace(module, kernels) is module
 
 
-def compiled(model: nn.Module, x: np.ndarray, target) -> tuple[PreparedModel, object]:
-    """A model, prepared and compiled without a log."""
-    prepared = prepare(model, torch.from_numpy(x))
-    return prepared, build_model.build(prepared, decide(prepared.layers, target, None), target)
-
-
 @pytest.mark.gpu
 def test_the_model_is_right_on_a_gpu() -> None:
     """Against float64."""
     model, x = classifier(), np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
-    _, found = compiled(model, x, resolve_target("cuda"))
+    found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"))
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
     assert relative_difference(found(x), expected) < 1e-6

@@ -21,7 +21,7 @@ from tvm_sparse.compiler.verify import verify
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
-from tvm_sparse.frontend.passes.relax_graph import dense_linear_weight, static_shape
+from tvm_sparse.frontend.passes.relax_graph import matrix_weight, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.gpu import gpu_info
 
@@ -72,7 +72,7 @@ class DenseProducts:
 
 def _weight(value: Expr) -> np.ndarray | None:
     """The weight of a dense linear layer that is worth it."""
-    weight = dense_linear_weight(value)
+    weight = matrix_weight(value)
     if weight is None or weight.size < LEAST_WEIGHTS:
         return None
     if math.prod((static_shape(value.args[0]) or ())[:-1]) not in IMAGES:

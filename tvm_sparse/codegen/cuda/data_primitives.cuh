@@ -72,6 +72,9 @@ __device__ __forceinline__ int computed_anew(int value) {
 #define FLOAT_AS_BITS __float_as_uint
 #endif
 
+// All threads of a cluster's blocks.
+__device__ __forceinline__ void meet_cluster() { cluster_arrive(), cluster_wait(); }
+
 // The bits of a float32 number that TF32 keeps, and what it cuts off.
 constexpr unsigned HIGH = 0xffffe000u;
 __device__ __forceinline__ float low_part(float value) { return value - BITS_AS_FLOAT(FLOAT_AS_BITS(value) & HIGH); }

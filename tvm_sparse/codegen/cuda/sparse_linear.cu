@@ -213,15 +213,13 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
   }
   if (g.parts > 1) {
     // All blocks are done with their inputs, whose place the others' sums take.
-    cluster_arrive();
-    cluster_wait();
+    meet_cluster();
     for (int i = thread; i < g.filters * IMAGES; i += 32 * WARPS) {
       const int filter = i / IMAGES, image = i % IMAGES, rank = divide(filter, g.own_filters, g.own_filters_m);
       const int slot = part * g.own_filters + filter - rank * g.own_filters;
       remote_store(remote_address(input + slot * PITCH + image, rank), sums[filter * PITCH + image]);
     }
-    cluster_arrive();
-    cluster_wait();
+    meet_cluster();
     sums = input;
   }
   for (int i = thread; i < g.own_filters * IMAGES; i += 32 * WARPS) {

@@ -120,8 +120,6 @@ __device__ __forceinline__ float remote_load(const float* pointer, int other) {
 #define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
 
-__device__ __forceinline__ void meet_cluster() { cluster_arrive(), cluster_wait(); }
-
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
 // positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling). The lower half counts 16 bytes, so what is
 // further is found by adding to it. In an address, bits from 24 on say which block of a cluster it is of.
@@ -149,13 +147,14 @@ struct Block {
   // 32 pixels.
   static constexpr int GROUPS = N / 32;
   // Registers of a thread that writes inputs, and of one that multiplies: together those of two that were launched.
-  static constexpr int WRITERS_REGISTERS = N * MT > 192 ? 48 : N * MT > 96 ? 56 : 72, REGISTERS = 256 - WRITERS_REGISTERS;
+  static constexpr int WRITERS_REGISTERS = N * MT > 192 ? 48 : N * MT > 96 ? 56 : 72;
+  static constexpr int REGISTERS = 256 - WRITERS_REGISTERS;
 
   const int4* weights;
   // Blocks begin with different slabs: where all read the same weights at a time, they wait for each other.
   int stride, slabs, first_slab, tile;
-  // Its first filter, and how many there are.
-  int filter, filters;
+  // Its first filter, and how many there are; which part of the slabs this block has.
+  int filter, filters, part;
   char* ring;
   Position* positions;
 
@@ -184,7 +183,7 @@ __device__ __forceinline__ void prefetch_residual(const Geometry& g, const Block
 // Every second slab: inputs of a quad of positions and 32 pixels at a time, as they are and as corrections.
 template <int MT, int N>
 __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, N>& block, const float* x,
-                                             const float* residual, int writer, int part) {
+                                             const float* residual, int writer) {
   using B = Block<MT, N>;
   // A warp's quads of a slab, and how many are read before any is written. All pixels of a quad are one warp's: reads of
   // shared memory are what all wait for, and so where positions are is read once.
@@ -208,7 +207,7 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
       }
   }
   wait_for_kernel();
-  if (g.has_residual && part == 0) prefetch_residual(g, block, residual, writer);
+  if (g.has_residual && block.part == 0) prefetch_residual(g, block, residual, writer);
   for (int number = writer, slab = block.wrapped(block.first_slab + writer); number < block.slabs;
        number += WRITERS, slab = block.wrapped(slab + WRITERS)) {
     const int slot = number % STAGES;
@@ -334,7 +333,7 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
 // write some of its filters each.
 template <int MT, int N>
 __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>& block, float (&sums)[MT][N / 2],
-                                           const float* bias, const float* residual, float* y, int part) {
+                                           const float* bias, const float* residual, float* y) {
   using B = Block<MT, N>;
   constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -361,7 +360,7 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) at[i] = place_of(g, block.tile * N + i * 32 + lane);
   constexpr int AT_ONCE = MULTIPLYING / 32 * ROWS;
-  for (int first = part * AT_ONCE + warp * ROWS; first < block.filters; first += g.parts * AT_ONCE) {
+  for (int first = block.part * AT_ONCE + warp * ROWS; first < block.filters; first += g.parts * AT_ONCE) {
     const int filter = block.filter + first, rows = block.filters - first;
     float total[ROWS][B::GROUPS];
 #pragma unroll
@@ -395,8 +394,8 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
                                             const float* __restrict__ residual, float* __restrict__ y) {
   SHARED_MEMORY;
   using B = Block<MT, N>;
-  const int place = quotient(blockIdx.x, g.parts, g.parts_m), part = blockIdx.x - place * g.parts;
   B block;
+  const int place = quotient(blockIdx.x, g.parts, g.parts_m), part = block.part = blockIdx.x - place * g.parts;
   block.tile = quotient(place, g.k_tiles, g.k_tiles_m);
   const int k_tile = place - block.tile * g.k_tiles, group = divide(k_tile, g.group_tiles, g.group_tiles_m);
   const int in_group = (k_tile - group * g.group_tiles) * B::FILTERS;
@@ -413,7 +412,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
   const int warpgroup = threadIdx.x >> 7;
   if (warpgroup >= MULTIPLIERS) {
     give_registers<B::WRITERS_REGISTERS>();
-    write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS, part);
+    write_inputs(g, block, x + group * g.group_elements, residual, warpgroup - MULTIPLIERS);
     if (g.parts > 1) meet_cluster();
   } else {
     take_registers<B::REGISTERS>();
@@ -423,7 +422,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int slabs, int st
 #pragma unroll
       for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
     multiply(block, sums);
-    write_sums(g, block, sums, bias, residual, y, part);
+    write_sums(g, block, sums, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
   if (g.parts > 1) meet_cluster();

@@ -122,20 +122,18 @@ def convolution_weight(value: Expr) -> np.ndarray | None:
 def linear_weight(value: Expr) -> np.ndarray | None:
     """The weight (K, C, 1, 1) of `value` where that is a linear layer whose zeros are worth a kernel of ours.
 
-    That is: a product of (..., C) with a constant (C, K) of density `MAX_LINEAR_DENSITY` or less, float32 throughout,
-    every size known.
+    That is: of density `MAX_LINEAR_DENSITY` or less.
     """
-    weight = _matrix(value)
-    return weight if weight is not None and _is_sparse(weight) else None
+    weight = matrix_weight(value)
+    is_sparse = weight is not None and np.count_nonzero(weight) <= MAX_LINEAR_DENSITY * weight.size
+    return weight if is_sparse else None
 
 
-def dense_linear_weight(value: Expr) -> np.ndarray | None:
-    """The weight (K, C, 1, 1) of `value` where that is any other linear layer."""
-    weight = _matrix(value)
-    return None if weight is None or _is_sparse(weight) else weight
+def matrix_weight(value: Expr) -> np.ndarray | None:
+    """The weight (K, C, 1, 1) of `value` where that is any linear layer.
 
-
-def _matrix(value: Expr) -> np.ndarray | None:
+    That is: a product of (..., C) with a constant (C, K), float32 throughout, every size known.
+    """
     if not is_call(value, "relax.matmul"):
         return None
     data, weight = value.args
@@ -145,10 +143,6 @@ def _matrix(value: Expr) -> np.ndarray | None:
         return None
     array = weight.value.numpy()
     return array.T[:, :, None, None] if array.ndim == 2 else None
-
-
-def _is_sparse(weight: np.ndarray) -> bool:
-    return bool(np.count_nonzero(weight) <= MAX_LINEAR_DENSITY * weight.size)
 
 
 def with_weight(value: Call, weight: np.ndarray) -> Call:

@@ -1,5 +1,6 @@
 """Spaces whose decisions are the fields of a tiling, for kernels that are written by hand (codegen/cuda)."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -18,6 +19,8 @@ from tvm_sparse.target.gpu import GpuInfo
 STARTS = 24
 # Blocks of a grid along its first axis at most.
 MAX_GRID = 2**31 - 1
+# Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
+CLUSTER_SHARE = 120 / 132
 
 
 class _Tiling(Protocol):
@@ -92,6 +95,10 @@ class TilingSpace(WrittenSpace, Generic[T]):
     def exceeds_grid(self, blocks: int) -> str:
         """Why so many blocks along the first axis cannot be launched, or ""."""
         return f"{blocks} thread blocks, at most {MAX_GRID}" if blocks > MAX_GRID else ""
+
+    def waves(self, blocks: int, cluster: int) -> int:
+        """How often a GPU is filled with so many blocks, one a multiprocessor, in clusters of `cluster`."""
+        return math.ceil(blocks / self.gpu.multiprocessors / (CLUSTER_SHARE if cluster > 2 else 1))
 
     def starts(self) -> list[Decisions]:
         return [

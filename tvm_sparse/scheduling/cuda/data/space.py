@@ -25,8 +25,6 @@ FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8
 # Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
 ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
 COLUMNS = (8, 16, 32, 64, 128)
-# Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
-CLUSTER_SHARE = 120 / 132
 # Blocks of a grid along its second and third axis at most.
 MAX_GRID = 65535
 
@@ -101,7 +99,7 @@ class DataSpace(TilingSpace[Tiling]):
     def estimated_us(self, tiling: Tiling) -> float:
         """Estimated time: fitted by eye to parts of 23 kernels that were timed without the others (an H200)."""
         gpu, blocks = self.gpu, math.prod(tiling.grid)
-        waves = math.ceil(blocks / gpu.multiprocessors / (CLUSTER_SHARE if tiling.parts > 2 else 1))
+        waves = self.waves(blocks, tiling.parts)
         per_block = self.pattern.nnz / self.spec.k / tiling.parts * tiling.filters / self.shared * tiling.pixel_groups
         # Reads of shared memory a block, 32 lanes a cycle; multiply-adds of four warps a cycle; or how long a warp
         # waits for what it reads, pair after pair.

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.data.space import CLUSTER_SHARE, MAX_GRID
+from tvm_sparse.scheduling.cuda.data.space import MAX_GRID
 from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.linear.packing import packed
@@ -73,7 +73,7 @@ class ManyImagesSpace(TilingSpace[LinearTiling]):
     def estimated_us(self, tiling: LinearTiling) -> float:
         """Estimated time, as 60 kernels took on an H100: accesses to shared memory hide neither products nor chunks."""
         gpu, blocks, steps = self.gpu, math.prod(tiling.grid), self._steps(tiling)
-        waves = math.ceil(blocks / gpu.multiprocessors / (CLUSTER_SHARE if tiling.parts > 2 else 1))
+        waves = self.waves(blocks, tiling.parts)
         accesses = steps * (UNITS[self.shared] + POSITIONS * tiling.lane_images)
         products = steps * POSITIONS * self.shared * tiling.lane_images / 4
         # Of each chunk: its inputs are written, sums read and written.

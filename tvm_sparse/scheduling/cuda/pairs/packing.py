@@ -21,7 +21,7 @@ def packed(weight: np.ndarray, tiling: PairTiling) -> np.ndarray:
     each says how many count. Zeros fill up a group's last filters.
     """
     groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
-    filled = np.pad(groups, ((0, 0), (0, tiling.group_tiles * tiling.filters - tiling.group_filters), (0, 0)))
+    filled = np.pad(groups, ((0, 0), (0, tiling.filled), (0, 0)))
     tiles = [_Tile.of(each) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
     most = max(each.slabs for each in tiles)
     out = np.zeros((len(tiles), most, tiling.units, 4), np.int32)

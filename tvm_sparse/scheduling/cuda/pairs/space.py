@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.cuda.data.space import CLUSTER_SHARE
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.pairs.tiling import (
@@ -50,11 +49,9 @@ class PairSpace(TilingSpace[PairTiling]):
     @cached_property
     def candidates(self) -> dict[str, list[int]]:
         """Decisions and their values."""
-        least = PairTiling(self.spec, M_TILES[0], PIXELS[0]).filters
-        tilings = {each: PairTiling(self.spec, each, PIXELS[0]) for each in M_TILES}
-        # None that fills up more than the smallest one would have for itself.
-        filled = {m: each.group_tiles * each.filters - each.group_filters for m, each in tilings.items()}
-        m_tiles = [each for each in M_TILES if filled[each] < least]
+        tilings = [PairTiling(self.spec, each, PIXELS[0]) for each in M_TILES]
+        # None that fills up as many filters as the smallest one has.
+        m_tiles = [each.m_tiles for each in tilings if each.filled < tilings[0].filters]
         return {"m_tiles": m_tiles, "pixels": list(PIXELS), "parts": list(PARTS)}
 
     def tilings(self) -> Iterator[PairTiling]:
@@ -64,12 +61,16 @@ class PairSpace(TilingSpace[PairTiling]):
     def obstacle(self, tiling: PairTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
             return obstacle
-        if (positions := math.ceil(self.slabs(tiling) / tiling.parts) * SLAB) > MAX_POSITIONS:
+        if (positions := self._part_slabs(tiling) * SLAB) > MAX_POSITIONS:
             return f"about {positions} positions, at most {MAX_POSITIONS}"
         return self.lacks_shared_memory(tiling.shared_bytes)
 
+    def _part_slabs(self, tiling: PairTiling) -> int:
+        """Slabs of a block, at most."""
+        return math.ceil(self.slabs(tiling) / tiling.parts)
+
     def slabs(self, tiling: PairTiling) -> float:
-        """Slabs of a block, as far as the pattern tells."""
+        """Slabs of a tile, as far as the pattern tells."""
         some = self.positions
         share = some.of_filters(tiling.filters)
         if not share:
@@ -87,9 +88,8 @@ class PairSpace(TilingSpace[PairTiling]):
         slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES[tiling.m_tiles] * pixels
         moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1) / parts
         moved = moved_bytes / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
-        block = math.ceil(self.slabs(tiling) / parts) * slab + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
-        waves = math.ceil(tiling.blocks / gpu.multiprocessors / (CLUSTER_SHARE if parts > 2 else 1))
-        return START_US + waves * block / gpu.clock_hz * 1e6
+        block = self._part_slabs(tiling) * slab + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
+        return START_US + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
         return PairTiling(self.spec, **decisions)

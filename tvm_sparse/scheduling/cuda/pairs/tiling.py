@@ -65,6 +65,11 @@ class PairTiling:
         return -(-self.group_filters // self.filters)
 
     @property
+    def filled(self) -> int:
+        """Filters of zeros that fill a group's last tile up."""
+        return self.group_tiles * self.filters - self.group_filters
+
+    @property
     def k_tiles(self) -> int:
         """Tiles of filters."""
         return self.group_tiles * self.spec.groups
