@@ -3,8 +3,8 @@
 What is left of a tile of 16, 32 or 64 filters is a dense product over a list of positions, (c, r, s). Tensor cores
 compute it, 8 or 16 positions at a time, each read where it lies in the staged input (codegen/cuda/sparse_tensor.cu). So
 slices over (c) or (c, r), vectors of 16 filters and more, permuted ones too, and dense weights are all the same to it;
-where filters share no zeros, it multiplies by those of each other. In float32 it computes to float32's accuracy
-(3xTF32). Nothing is compiled for a weight.
+where filters share no zeros, it multiplies by those of each other. In float32 it computes to float32's accuracy: in
+TF32, and what that misses in bfloat16. Nothing is compiled for a weight.
 
 After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a warp executes in lock step, and what a
 block stages, is what can be skipped.

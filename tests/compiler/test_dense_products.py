@@ -115,4 +115,5 @@ def test_the_model_is_right_on_a_gpu() -> None:
     model, x = classifier(), np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
     found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"))
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
-    assert relative_difference(found(x), expected) < 1e-6
+    y = found(torch.from_numpy(x).cuda())
+    assert relative_difference(y.cpu().numpy(), expected) < 1e-6

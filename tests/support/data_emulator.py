@@ -35,6 +35,12 @@ static float BITS_AS_FLOAT(int bits) {{ float value; memcpy(&value, &bits, 4); r
 static unsigned FLOAT_AS_BITS(float value) {{ unsigned bits; memcpy(&bits, &value, 4); return bits; }}
 // As tensor cores read a number in TF32.
 static float cut(unsigned bits) {{ return BITS_AS_FLOAT(bits & 0xffffe000u); }}
+static unsigned rounded(float value) {{
+  const unsigned bits = FLOAT_AS_BITS(value);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}}
+static unsigned as_bfloat16(float first, float second) {{ return rounded(first) | rounded(second) << 16; }}
+static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
 template <int BYTES> static void copy(void* to, const void* from, bool inside) {{
   if (((long)to | (inside ? (long)from : 0)) % BYTES) abort();
   if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);

@@ -22,11 +22,6 @@ static unsigned shared_address(const void* to) {{
   return (const unsigned char*)to - shared_memory[rank] + (rank << 24);
 }}
 static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
-static unsigned rounded(float value) {{
-  const unsigned bits = FLOAT_AS_BITS(value);
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}}
-static unsigned as_bfloat16(float first, float second) {{ return rounded(first) | rounded(second) << 16; }}
 template <typename T> static void computed(T&) {{}}
 template <int COUNT> static void give_registers() {{}}
 template <int COUNT> static void take_registers() {{}}
@@ -46,7 +41,6 @@ static void begin_products() {{}}
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
 static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
-static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
 // A row of A has, of each pair of positions, `values` numbers; `of_b` is the byte of B's for a column of all.
 template <int N, typename Add>
 static void add(int selected, float (&sums)[N], const unsigned (&a)[4], unsigned choice, Add product) {{

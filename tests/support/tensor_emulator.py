@@ -18,26 +18,6 @@ MULTIPLY = f"""
 #undef KERNEL
 #define KERNEL(M, NW) static void
 static unsigned held[{MAX_THREADS}][6];
-#ifdef TVM_SPARSE_HALF
-static float part(unsigned bits, int which) {{
-  unsigned short own = bits >> (16 * which);
-  Element value;
-  memcpy(&value, &own, 2);
-  return value;
-}}
-// Columns of A and rows of B: pairs of 2 * (lane % 4), and 8 further.
-constexpr int DEPTH = 16;
-static float a_at(int lanes, int row, int k) {{
-  return part(held[lanes + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
-}}
-static float b_at(int lanes, int k, int column) {{
-  return part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2);
-}}
-#else
-constexpr int DEPTH = 8;
-static float a_at(int lanes, int row, int k) {{ return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]); }}
-static float b_at(int lanes, int k, int column) {{ return cut(held[lanes + column * 4 + k % 4][4 + k / 4]); }}
-#endif
 static float of_neighbour(float value) {{
   const int lanes = current / 32 * 32;
   memcpy(held[current], &value, 4);
@@ -46,16 +26,46 @@ static float of_neighbour(float value) {{
   meet(agreed, lanes, lanes + 32);
   return found;
 }}
-static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
+// 16 rows of A times 8 columns of B.
+template <typename Product>
+static void add_products(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int depth,
+                         Product product) {{
   const int lanes = current / 32 * 32, lane = current % 32;
   memcpy(held[current], a, 16);
   held[current][4] = b0, held[current][5] = b1;
   meet(agreed, lanes, lanes + 32);
   for (int j = 0; j < 4; j++)
-    for (int k = 0; k < DEPTH; k++)
-      sum[j] += a_at(lanes, lane / 4 + j / 2 * 8, k) * b_at(lanes, k, lane % 4 * 2 + j % 2);
+    for (int k = 0; k < depth; k++) sum[j] += product(lanes, lane / 4 + j / 2 * 8, k, lane % 4 * 2 + j % 2);
   meet(agreed, lanes, lanes + 32);
 }}
+// Columns of A and rows of B in half precision: pairs of 2 * (lane % 4), and 8 further.
+template <float (&part)(unsigned, int)>
+static float of_halves(int lanes, int row, int k, int column) {{
+  return part(held[lanes + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2) *
+         part(held[lanes + column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+}}
+#ifdef TVM_SPARSE_HALF
+static float element(unsigned bits, int which) {{
+  unsigned short own = bits >> (16 * which);
+  Element value;
+  memcpy(&value, &own, 2);
+  return value;
+}}
+static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
+  add_products(sum, a, b0, b1, 16, of_halves<element>);
+}}
+#else
+static float of_tf32(int lanes, int row, int k, int column) {{
+  return cut(held[lanes + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]) * cut(held[lanes + column * 4 + k % 4][4 + k / 4]);
+}}
+static float bfloat16(unsigned bits, int which) {{ return of_bfloat16(bits >> (16 * which) & 0xffff); }}
+static void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
+  add_products(sum, a, b0, b1, 8, of_tf32);
+}}
+static void add_corrections(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {{
+  add_products(sum, a, b0, b1, 16, of_halves<bfloat16>);
+}}
+#endif
 """
 LAUNCH = """
 #undef blockIdx

@@ -12,10 +12,10 @@ from tvm_sparse.conv.storage import STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
-# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers, rounded to nearest or cut off; inputs
-# cut to TF32, and what that misses added in bfloat16.
+# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
+# misses added in bfloat16.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-THREE_TF32, THREE_TF32_CUT, CORRECTED_TF32 = "3xtf32", "3xtf32_cut", "corrected_tf32"
+THREE_TF32, CORRECTED_TF32 = "3xtf32", "corrected_tf32"
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
@@ -86,13 +86,13 @@ class Reference:
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
         """The same with the bound of a kernel that computes in one of the ways above; TF32's need the `weight`."""
-        if arithmetic in (TF32, THREE_TF32, THREE_TF32_CUT, CORRECTED_TF32):
+        if arithmetic in (TF32, THREE_TF32, CORRECTED_TF32):
             assert weight is not None
             if arithmetic == TF32:
                 return self.in_tf32(weight)
             if arithmetic == CORRECTED_TF32:
                 return self.in_corrected_tf32(weight)
-            return self.in_3xtf32(weight, TF32_ROUNDOFF if arithmetic == THREE_TF32 else TF32_CUT)
+            return self.in_3xtf32(weight)
         return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
 
     def on_tensor_cores(self) -> "Reference":
@@ -116,17 +116,17 @@ class Reference:
         growth = (1 + TF32_CUT) ** 2
         return replace(self, bound=self.bound * ((growth - 1 + 2 * exact * growth) / exact))
 
-    def in_3xtf32(self, weight: np.ndarray, t: float = TF32_ROUNDOFF) -> "Reference":
+    def in_3xtf32(self, weight: np.ndarray) -> "Reference":
         """The same with the bound of a kernel that multiplies sums of two TF32 numbers, without the smallest product.
 
         Input and `weight` are ``high + low``, and three of four products are added up on tensor cores
-        (`conv.tf32_parts`). Each part is rounded to nearest, t = `TF32_ROUNDOFF`, or what does not fit it is cut off, t
-        = `TF32_CUT`: the parts miss ``t**2`` of a number, and the product
-        that is left out is ``t**2 * (1 + t)**2`` of the whole: together less than ``3 * t**2 * (1 + t)``. What is added
-        up, three times as many products, is at most ``(1 + t)**2 * (1 + 2 * t)`` of the magnitude, and each addition
-        may be wrong by twice float32's rounding, as in `in_tf32`. Of numbers below 2**-115 the low part may be lost.
+        (`conv.tf32_parts`). Each part is rounded to nearest, by up to t = `TF32_ROUNDOFF`: the parts miss ``t**2`` of a
+        number, and the product that is left out is ``t**2 * (1 + t)**2`` of the whole: together less than
+        ``3 * t**2 * (1 + t)``. What is added up, three times as many products, is at most ``(1 + t)**2 * (1 + 2 * t)``
+        of the magnitude, and each addition may be wrong by twice float32's rounding, as in `in_tf32`. Of numbers below
+        2**-115 the low part may be lost.
         """
-        nnz = nonzeros_of(weight)
+        t, nnz = TF32_ROUNDOFF, nonzeros_of(weight)
         exact = (nnz + 2) * FLOAT32_ROUNDOFF
         sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + t) ** 2 * (1 + 2 * t)
         return replace(self, bound=self.bound * ((3 * t**2 * (1 + t) + sums) / exact))

@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, TENSOR_CORES, THREE_TF32, THREE_TF32_CUT
+from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, TENSOR_CORES, THREE_TF32
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -20,7 +20,7 @@ DATA = ("data_cuda", "vector_cuda", "slice_cuda", "pair_cuda")
 # Those of them that multiply on tensor cores: filters that share their zeros, and any.
 SLICE, PAIR = "slice_cuda", "pair_cuda"
 # How those compute that multiply float32 numbers in parts that tensor cores take.
-_IN_PARTS = {TENSOR: THREE_TF32, SLICE: THREE_TF32_CUT, PAIR: CORRECTED_TF32}
+_IN_PARTS = {TENSOR: THREE_TF32, SLICE: CORRECTED_TF32, PAIR: CORRECTED_TF32}
 
 
 def is_tf32(name: str) -> bool:
@@ -53,7 +53,7 @@ def precision_of(name: str, dtype: str) -> str:
     if is_tf32(name):
         return "TF32"
     if is_in_parts(name):
-        return "TF32+BF16" if name == PAIR else "3xTF32"
+        return "3xTF32" if name == TENSOR else "TF32+BF16"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 

@@ -62,6 +62,12 @@ __device__ __forceinline__ unsigned remote_address(const void* pointer, int rank
 __device__ __forceinline__ void remote_store(unsigned address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+// Two numbers as bfloat16, the first in the lower half.
+__device__ __forceinline__ unsigned as_bfloat16(float first, float second) {
+  unsigned both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
 // The same value, though the compiler cannot know: what follows from it is computed again instead of kept in registers.
 __device__ __forceinline__ int computed_anew(int value) {
   asm volatile("" : "+r"(value));

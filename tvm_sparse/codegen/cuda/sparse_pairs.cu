@@ -97,12 +97,6 @@ template <int COUNT>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
-// Two numbers as bfloat16, the first in the lower half.
-__device__ __forceinline__ unsigned as_bfloat16(float first, float second) {
-  unsigned both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  return both;
-}
 // What will be read comes to the level-2 cache meanwhile, 32 bytes.
 __device__ __forceinline__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 // 16 bytes on their way to registers from here on, however much later they are needed.

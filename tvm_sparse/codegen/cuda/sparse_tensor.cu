@@ -10,8 +10,9 @@
 // What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
 // as weights are packed (scheduling/cuda/positions/packing.py).
 //
-// In float32 each number is the sum of two TF32 numbers, of which three products are added up (3xTF32, CUTLASS's way):
-// `high * high + high * low + low * high`. Tensor cores are fast enough for it not to matter where most is zero.
+// In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
+// `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. What a
+// lane has of a TF32 product, 8 positions, are two columns each of a bfloat16 product, which takes 16.
 //
 // A block has `filter_warps` * 16 * M filters of `pixel_warps` * NW groups of 8 pixels. Channels that none of its filters
 // uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
@@ -61,11 +62,14 @@ struct __align__(4 * QUADS) Offsets {
 #else
 #define KIND "m16n8k8.row.col.f32.tf32.tf32.f32"
 #endif
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned." KIND " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#define PRODUCT(NAME, KIND)                                                                                   \
+  __device__ __forceinline__ void NAME(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {    \
+    asm("mma.sync.aligned." KIND " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"          \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                      \
+  }
+PRODUCT(multiply_add, KIND)
+PRODUCT(add_corrections, "m16n8k16.row.col.f32.bf16.bf16.f32")
 // What the neighbouring lane has.
 __device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
@@ -125,30 +129,28 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
   }
 #else
-  unsigned high[M][4], low[M][4];
+  unsigned high[M][4], corrections[M][4];
 #pragma unroll
   for (int m = 0; m < M; m++) {
-    const uint4 bits = fragments[m * 32];
-    const unsigned all[4] = {bits.x, bits.y, bits.z, bits.w};
+    *(uint4*)high[m] = fragments[m * 32];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      high[m][j] = all[j] & HIGH;
-      low[m][j] = FLOAT_AS_BITS(low_part(BITS_AS_FLOAT(all[j])));
+      const float low = low_part(BITS_AS_FLOAT(high[m][j]));
+      high[m][j] &= HIGH;
+      corrections[m][j] = as_bfloat16(low, BITS_AS_FLOAT(high[m][j]));
     }
   }
 #pragma unroll
   for (int i = 0; i < NW; i++) {
-    unsigned b_high[2], b_low[2];
+    unsigned b_high[2], b_corrections[2];
 #pragma unroll
     for (int q = 0; q < 2; q++) {
       const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
       b_high[q] = FLOAT_AS_BITS(value) & HIGH;
-      b_low[q] = FLOAT_AS_BITS(low_part(value));
+      b_corrections[q] = as_bfloat16(value, low_part(value));
     }
 #pragma unroll
-    for (int m = 0; m < M; m++) multiply_add(sums[m][i], low[m], b_high[0], b_high[1]);
-#pragma unroll
-    for (int m = 0; m < M; m++) multiply_add(sums[m][i], high[m], b_low[0], b_low[1]);
+    for (int m = 0; m < M; m++) add_corrections(sums[m][i], corrections[m], b_corrections[0], b_corrections[1]);
 #pragma unroll
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], high[m], b_high[0], b_high[1]);
   }

@@ -112,11 +112,11 @@ def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
     m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
-    products = m * n * (3 if size == 4 else 1)
+    products = m * n * (2 if size == 4 else 1)
     warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = n * tiling.quads * 1.4 + 4 * m + 2
-    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (17 if size == 4 else 1) + 12
+    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * positions.stride(tiling) * 16
@@ -136,7 +136,7 @@ def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
 
 def _waiting_cycles(tiling: PositionTiling, positions: Positions) -> float:
     """Cycles from a block's beginning to its end, if others never hold it up."""
-    products = tiling.m_tiles * tiling.n_tiles * (3 if tiling.element_bytes == 4 else 1)
+    products = tiling.m_tiles * tiling.n_tiles * (2 if tiling.element_bytes == 4 else 1)
     steps = positions.steps(tiling) / tiling.k_warps * (STEP_CYCLES + products * 8)
     chunks = positions.chunks(tiling)
     exposed = CHUNK_CYCLES if tiling.stages == 1 else CHUNK_CYCLES / tiling.stages
