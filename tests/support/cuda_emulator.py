@@ -121,6 +121,7 @@ static float shuffle(float value, int from) {{
 static float __shfl_down_sync(uint, float value, int by, int) {{
     return shuffle(value, current % 32 + by < 32 ? current + by : current);
 }}
+static float __shfl_xor_sync(uint, float value, int by, int) {{ return shuffle(value, current ^ by); }}
 static float __shfl_sync(uint, float value, int lane, int) {{ return shuffle(value, current / 32 * 32 + lane % 32); }}
 """
 
@@ -182,12 +183,14 @@ def kernels(source: str) -> str:
     return source[source.index('extern "C" __global__') :]
 
 
-def run_emulated(case: Case, kernel: Kernel, target: Target, folder: Path) -> np.ndarray:
-    """A kernel's output; elements that it does not write are NaN."""
+def run_emulated(
+    case: Case, kernel: Kernel, target: Target, folder: Path, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """A kernel's output, of another `shape` than the convolution's; elements that it does not write are NaN."""
     source, launches = build_source(kernel.func, target)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = np.full(case.spec.output_shape, np.nan, case.spec.dtype)
+    y = np.full(shape or case.spec.output_shape, np.nan, case.spec.dtype)
     names = [parameter.name for parameter in kernel.func.params]
     values = (arguments["x"], *kernel.constants, *epilogue, y)
     emulate(source, launches, dict(zip(names, values, strict=True)), folder)

@@ -23,6 +23,8 @@ FLOAT32_ROUNDOFF = STORAGE[FLOAT32].roundoff
 # Largest relative error of a float32 number as TF32, which has 10 bits behind the point: cut off, as a tensor core cuts
 # them off; rounding to nearest halves it, to TF32's unit roundoff 2**-11.
 TF32_CUT, TF32_ROUNDOFF = 2.0**-10, 2.0**-11
+# Rows and columns of a window whose largest output is written, where outputs are pooled (`conv.pooled`).
+WINDOW = 2
 # Images of a large batch that differ, where a kernel is verified on all of it.
 DISTINCT_IMAGES = 8
 # Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
@@ -83,6 +85,17 @@ class Reference:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((error == 0) | np.isinf(self.bound), 0.0, error / self.bound)
         return float(np.inf) if np.isnan(ratio).any() else float(ratio.max())
+
+    def pooled(self) -> "Reference":
+        """Of the largest of each 2x2 outputs, no further off than the worst of them (`conv.pooled`)."""
+        n, k, out_h, out_w = self.value.shape
+
+        def largest(array: np.ndarray) -> np.ndarray:
+            windows = array.reshape(n, k, out_h // WINDOW, WINDOW, out_w // WINDOW, WINDOW)
+            found: np.ndarray = windows.max(axis=(3, 5))
+            return found
+
+        return Reference(largest(self.value), largest(self.bound))
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
         """The same with the bound of a kernel that computes in one of the ways above; TF32's need the `weight`."""

@@ -11,6 +11,8 @@ from tvm_sparse.conv.reference import TF32 as IN_TF32
 TF32 = "tf32"
 # Variants of cuDNN's whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
+# How names of variants end whose kernels write the largest of each 2x2 outputs.
+POOL = "pool"
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
 # A schedule whose kernels split their input into TF32 numbers and call cuDNN.
@@ -33,14 +35,18 @@ def arithmetic_of(name: str) -> str:
     if is_tf32(name):
         return IN_TF32
     if is_in_parts(name):
-        return _IN_PARTS[name]
+        return _IN_PARTS[_unpooled(name)]
     schedule, _, variant = name.partition(":")
     return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
 
 
 def is_in_parts(name: str) -> bool:
     """Whether kernels multiply float32 numbers in parts that tensor cores take."""
-    return name in _IN_PARTS
+    return _unpooled(name) in _IN_PARTS
+
+
+def _unpooled(name: str) -> str:
+    return name.removesuffix(f":{POOL}")
 
 
 def is_exact(name: str) -> bool:

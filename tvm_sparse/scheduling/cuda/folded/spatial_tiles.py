@@ -26,6 +26,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
+from tvm_sparse.conv.pooled import pooled_in_warps
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
@@ -59,6 +60,8 @@ class FoldedTileSpace(FoldedCudaSpace):
         self.structure = plan.structure
         candidates = {name: getattr(plan, name).candidates for name in TILE} | folding.pipelines
         func = conv2d_tiles(self.structure.tiles)
+        if self.structure.pools:
+            func = pooled_in_warps(func, self.structure.tiles.spec)
         super().__init__(name, self.structure.variant, func, candidates, folding)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:

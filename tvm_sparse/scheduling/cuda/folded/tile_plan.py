@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
+from tvm_sparse.conv.pooled import COLUMNS, why_not_pooled
+from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_floats, row_stride
@@ -57,6 +59,8 @@ class Structure:
         Outputs of a thread side by side, in each of its rows. Their inputs overlap and lie side by side too, so that
         compilers load two or four floats at once: with 5x5 filters and 16 output channels a thread, two outputs take
         949 loads of shared memory where twice one output takes 2582.
+    pools
+        Whether the largest of each 2x2 outputs is written (`conv.pooled`).
     """
 
     tiles: SpatialTiles
@@ -65,12 +69,14 @@ class Structure:
     stages_weights: bool = False
     across: bool = False
     beside: int = 1
+    pools: bool = False
 
     @property
     def variant(self) -> str:
         """Its name."""
         order, beside = "-across" if self.across else "", f"x{self.beside}" if self.beside > 1 else ""
-        return f"{self.mode}-{self.tiles.variant}-pixels{self.pixels}{beside}{order}"
+        pools = "-pool" if self.pools else ""
+        return f"{self.mode}-{self.tiles.variant}-pixels{self.pixels}{beside}{order}{pools}"
 
     @property
     def columns(self) -> int:
@@ -143,6 +149,10 @@ def serves(structure: Structure) -> bool:
     spec, columns, beside = structure.tiles.spec, structure.tiles.columns, structure.beside
     whole = columns == spec.out_w or (columns % 4 == 0 and 0 < columns < spec.out_w)
     fits = structure.tiles.rows in _heights(spec, structure.pixels) and whole and columns <= beside * MAX_THREADS
+    if structure.pools:
+        # Whole warps store, each two rows.
+        exact = structure.tiles.rows == spec.out_h and columns == COLUMNS and spec.out_w % COLUMNS == 0
+        fits = fits and exact and structure.pixels == beside == 1 and not why_not_pooled(spec)
     return fits and _divides(spec, columns, beside)
 
 
@@ -208,6 +218,8 @@ def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | Non
     small = columns * thread_rows <= THREADS // 2
     rows = [thread_rows] if small else divisors(thread_rows, MAX_THREADS // columns)
     rows = [each for each in rows if structure.shared_bytes(each, 1, 1) <= MAX_SHARED]
+    # Windows do not leave a warp.
+    rows = [each for each in rows if not structure.pools or each % WINDOW == 0]
     taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
     filters = divisors(spec.k // spec.groups, ACCUMULATORS // pixels)
     filters = [each for each in filters if each * taps <= MAX_WEIGHTS]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
@@ -27,6 +28,7 @@ from tvm_sparse.scheduling.cuda.pairs.tiling import (
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
+from tvm_sparse.scheduling.schedule_names import POOL
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles, as 20 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
@@ -40,10 +42,11 @@ FITTING = 1.35
 
 
 class PairSpace(TilingSpace[PairTiling]):
-    """The space of all tilings of a convolution."""
+    """The space of all tilings of a convolution, or of one whose outputs are pooled."""
 
-    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(name, "", spec, gpu)
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, pools: bool = False):
+        super().__init__(name, POOL if pools else "", spec, gpu)
+        self.pools = pools
         self.positions = Positions.of(spec, pattern)
 
     @cached_property
@@ -56,7 +59,7 @@ class PairSpace(TilingSpace[PairTiling]):
 
     def tilings(self) -> Iterator[PairTiling]:
         for m_tiles, pixels, parts in product(*self.candidates.values()):
-            yield PairTiling(self.spec, m_tiles, pixels, parts)
+            yield PairTiling(self.spec, m_tiles, pixels, parts, self.pools)
 
     def obstacle(self, tiling: PairTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
@@ -92,7 +95,7 @@ class PairSpace(TilingSpace[PairTiling]):
         return START_US + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
-        return PairTiling(self.spec, **decisions)
+        return PairTiling(self.spec, **decisions, pools=self.pools)
 
     def counts(self, tiling: PairTiling) -> list[float]:
         return [tiling.blocks, self.slabs(tiling)]
@@ -109,6 +112,9 @@ class PairSpace(TilingSpace[PairTiling]):
         rows = tirx.Var("rows", "int32")
         slabs = tirx.floordiv(rows, tiling.k_tiles)
         launch = (tiling.blocks, 1, 1, THREADS, tiling.parts, tiling.shared_bytes)
-        return library_call(
-            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
-        )
+        shape = pooled_shape(self.spec) if self.pools else self.spec.output_shape
+
+        def numbers(stride: tirx.Var) -> list[Any]:
+            return [slabs, stride, *geometry(tiling), *launch]
+
+        return library_call(self.spec, LIBRARY, tiling.kernel, rows, numbers, written_shape=shape)
