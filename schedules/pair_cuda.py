@@ -47,7 +47,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space, or that of the kernels that pool their outputs."""
     gpu = gpu_info(target)
-    if why_not_served(spec, gpu) or (variant == POOL and (spec.residual or why_not_pooled(spec))):
+    if why_not_served(spec, gpu) or (variant == POOL and why_not_pooled(spec)):
         return None
     return PairSpace(NAME, spec, pattern, gpu, pools=variant == POOL) if variant in ("", POOL) else None
 

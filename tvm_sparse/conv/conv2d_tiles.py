@@ -10,6 +10,7 @@ from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reduce_axes, widened
 from tvm_sparse.conv.output_tiling import OutputTiling
+from tvm_sparse.conv.pooled import pooled_in_warps
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ class SpatialTiles(OutputTiling):
         return self.columns
 
 
-def conv2d_tiles(tiles: SpatialTiles) -> tirx.PrimFunc:
+def conv2d_tiles(tiles: SpatialTiles, pools: bool = False) -> tirx.PrimFunc:
     """The form whose input is staged tile by tile; arguments as `conv2d.conv2d`.
 
     ``pack`` has axes (n, c, tile, row, copy, lane); columns that neighbouring tiles share are there once for each.
-    ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them.
+    ``conv`` has axes (n, k, row, column), whole tiles of columns, and no condition on any of them. With `pools` the
+    largest of each 2x2 outputs is written (`pooled`).
     """
     spec, (down, right) = tiles.spec, tiles.footprint
     arguments, count, lanes = arguments_of(spec), tiles.side_by_side, tiles.lanes
@@ -75,5 +77,7 @@ def conv2d_tiles(tiles: SpatialTiles) -> tirx.PrimFunc:
         return te.sum(widened(value) * arguments[WEIGHT][k, c, r, s], axis=[c, r, s])
 
     conv = te.compute((spec.n, spec.k, tiles.rows, count * tiles.columns), conv_at, name="conv")
+    if pools:
+        return pooled_in_warps(spec, arguments, conv)
     out = te.compute(spec.output_shape, lambda *i: epilogue(spec, arguments, conv[i], i), name="out")
     return prim_func(arguments, out)

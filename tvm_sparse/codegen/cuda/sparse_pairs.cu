@@ -15,7 +15,8 @@
 // products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters. Where there are few tiles
 // several blocks, a cluster, share the slabs of one.
 //
-// Pixels come row by row, or window by window where the largest of 2x2 outputs is written (`pool`).
+// Pixels come row by row. Where the largest of each 2x2 outputs is written (`pool`), a block has whole windows, first
+// their upper rows, then their lower ones, so that neighbouring lanes still read neighbouring inputs.
 //
 // Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pairs/tiling.py, in that order.
 
@@ -157,15 +158,10 @@ struct Block {
   __device__ __forceinline__ int wrapped(int slab) const { return slab < slabs ? slab : slab - slabs; }
 };
 
-// Pixels of a window.
-constexpr int WINDOW = 4;
-// Pixels of an output: a window, or one.
-__device__ __forceinline__ int output_of(const Geometry& g, int pixel) { return g.pool ? pixel / WINDOW : pixel; }
-
 // Where an output is in an image's first map of all images, or -1.
 __device__ __forceinline__ int place_of(const Geometry& g, int output) {
   const int image = quotient(output, g.out_map, g.out_map_m);
-  return output < output_of(g, g.pixels) ? image * g.out_image + output - image * g.out_map : -1;
+  return output < g.pixels >> 2 * g.pool ? image * g.out_image + output - image * g.out_map : -1;
 }
 
 // A block's residuals, which its end would wait for: each eighth pixel of a filter stands for 32 bytes.
@@ -194,18 +190,19 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
   unsigned inside[B::GROUPS];
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) {
-    const int pixel = block.tile * N + i * 32 + lane;
-    const int output = output_of(g, pixel);
+    // Of a tile's pixels the second half are below the first, where outputs are pooled.
+    const int in_tile = i * 32 + lane, below = in_tile >= N / 2;
+    const int output = g.pool ? block.tile * (N / 4) + (in_tile - below * (N / 2)) / 2 : block.tile * N + in_tile;
     const int image = quotient(output, g.out_map, g.out_map_m), in_map = output - image * g.out_map;
     const int row = quotient(in_map, g.out_w, g.out_w_m), column = in_map - row * g.out_w;
-    const int out_y = (row << g.pool) + (pixel >> 1 & g.pool), out_x = (column << g.pool) + (pixel & g.pool);
+    const int out_y = (row << g.pool) + (below & g.pool), out_x = (column << g.pool) + (in_tile & g.pool);
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
     from[i] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
     inside[i] = 0;
     for (int r = 0; r < g.r; r++)
       for (int s = 0; s < g.s; s++) {
         const int y = in_y + r * g.dilation_h, x_ = in_x + s * g.dilation_w;
-        if (pixel < g.pixels && (unsigned)y < (unsigned)g.in_h && (unsigned)x_ < (unsigned)g.in_w)
+        if (output < g.pixels >> 2 * g.pool && (unsigned)y < (unsigned)g.in_h && (unsigned)x_ < (unsigned)g.in_w)
           inside[i] |= 1u << (r * g.s + s);
       }
   }
@@ -335,24 +332,23 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
 // NaN where one of two is.
 __device__ __forceinline__ float larger(float one, float other) { return one > other || one != one ? one : other; }
 
-// The largest sum of each window, which a lane finds side by side, with its bias.
+// The largest sum of each window, with its bias.
 template <int MT, int N>
 __device__ __forceinline__ void write_windows(const Geometry& g, const Block<MT, N>& block, const float* staged,
                                               int pitch, const float* bias, float* y) {
   constexpr int WARPS = MULTIPLYING / 32;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int at = lane < N / WINDOW ? place_of(g, block.tile * (N / WINDOW) + lane) : -1;
+  const int at = lane < N / 4 ? place_of(g, block.tile * (N / 4) + lane) : -1;
   if (at < 0) return;
 #pragma unroll 4
   for (int row = block.part * WARPS + warp; row < block.filters; row += g.parts * WARPS) {
-    float sums[WINDOW] = {0.f, 0.f, 0.f, 0.f};
-    const float* from = staged + row * pitch + lane * WINDOW;
-    for (int other = 0; other < g.parts; other++) {
-      if (g.parts > 1)
-        for (int i = 0; i < WINDOW; i++) sums[i] += remote_load(from + i, other);
-      else
-        *(float4*)sums = *(const float4*)from;
-    }
+    float sums[4] = {0.f, 0.f, 0.f, 0.f};
+    for (int other = 0; other < g.parts; other++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float* from = staged + row * pitch + i / 2 * (N / 2) + lane * 2 + i % 2;
+        sums[i] += g.parts > 1 ? remote_load(from, other) : *from;
+      }
     const float most = larger(larger(sums[0], sums[1]), larger(sums[2], sums[3]));
     const int filter = block.filter + row;
     y[at + filter * g.out_map] = with_relu(g, most + (g.has_bias ? bias[filter] : 0.f));

@@ -26,7 +26,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
-from tvm_sparse.conv.pooled import pooled_in_warps
+from tvm_sparse.conv.pooled import COLUMNS as POOLED_COLUMNS
+from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
@@ -59,9 +60,7 @@ class FoldedTileSpace(FoldedCudaSpace):
     def __init__(self, name: str, plan: Plan, folding: Fold):
         self.structure = plan.structure
         candidates = {name: getattr(plan, name).candidates for name in TILE} | folding.pipelines
-        func = conv2d_tiles(self.structure.tiles)
-        if self.structure.pools:
-            func = pooled_in_warps(func, self.structure.tiles.spec)
+        func = conv2d_tiles(self.structure.tiles, self.structure.pools)
         super().__init__(name, self.structure.variant, func, candidates, folding)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
@@ -102,11 +101,18 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
     x, *beside = sch.split(x, [None, structure.beside]) if structure.beside > 1 else [x]
     c_outer, c_inner = sch.split(c, [None, channels])
     order = [n_outer, y_outer, across] if structure.across else [n_outer, across, y_outer]
-    sch.reorder(*order, k_outer, n_inner, y_thread, x, c_outer, c_inner, r, s, k_inner, y_inner, *beside)
+    thread = [y_thread, x]
+    if structure.pools:
+        # A warp has two rows.
+        pairs = sch.split(y_thread, [None, WINDOW]), sch.split(x, [None, POOLED_COLUMNS])
+        thread = [loop for pair in zip(*pairs, strict=True) for loop in pair]
+    sch.reorder(*order, k_outer, n_inner, *thread, c_outer, c_inner, r, s, k_inner, y_inner, *beside)
     sch.bind(sch.fuse(*order), "blockIdx.x")
     sch.bind(k_outer, "blockIdx.y")
-    _bind_threads(sch, [n_inner, y_thread, x])
-    sch.reverse_compute_at(out, x, preserve_unit_loops=True)
+    if structure.pools:
+        thread = [sch.fuse(*thread[:2]), sch.fuse(*thread[2:])]
+    _bind_threads(sch, [n_inner, *thread])
+    sch.reverse_compute_at(out, thread[-1], preserve_unit_loops=True)
 
     threads = [images, rows, structure.columns]
     if structure.mode == "direct":

@@ -5,12 +5,13 @@ built in vain.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.input_footprint import input_footprint
 from tvm_sparse.conv.pooled import COLUMNS, why_not_pooled
+from tvm_sparse.conv.pooled import FILTERS as POOLED_FILTERS
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
@@ -107,7 +108,8 @@ class Structure:
     @property
     def row_stride(self) -> int:
         """The distance of rows in shared memory, modulo the 32 banks."""
-        return row_stride(self.tiles, self.pixels, self.beside)
+        tiles = replace(self.tiles, columns=COLUMNS) if self.pools else self.tiles
+        return row_stride(tiles, self.pixels, self.beside)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def serves(structure: Structure) -> bool:
     fits = structure.tiles.rows in _heights(spec, structure.pixels) and whole and columns <= beside * MAX_THREADS
     if structure.pools:
         # Whole warps store, each two rows.
-        exact = structure.tiles.rows == spec.out_h and columns == COLUMNS and spec.out_w % COLUMNS == 0
+        exact = structure.tiles.rows == spec.out_h and columns % COLUMNS == 0 and spec.out_w % columns == 0
         fits = fits and exact and structure.pixels == beside == 1 and not why_not_pooled(spec)
     return fits and _divides(spec, columns, beside)
 
@@ -223,6 +225,7 @@ def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | Non
     taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
     filters = divisors(spec.k // spec.groups, ACCUMULATORS // pixels)
     filters = [each for each in filters if each * taps <= MAX_WEIGHTS]
+    filters = [each for each in filters if not structure.pools or each % POOLED_FILTERS == 0]
     if not rows or not filters:
         return None
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
