@@ -32,12 +32,14 @@ from tvm_sparse.schedules import (
     linear_cpu,
     linear_cuda,
     pair_cuda,
+    pooled_cuda,
     slice_cuda,
     tensor_cuda,
     vector_cpu,
     vector_cuda,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
+from tvm_sparse.scheduling.schedule_names import is_pooled
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense baseline.
@@ -56,15 +58,17 @@ SCHEDULES: tuple[ModuleType, ...] = (
     data_cuda,
     csr_cuda,
     linear_cuda,
+    pooled_cuda,
     tensor_cuda,
     dense_cudnn,
     dense_cuda,
 )
 
 
-def schedule_names(target: Target) -> list[str]:
-    """Schedules for `target`, in the order in which they are tried."""
-    return [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
+def schedule_names(target: Target, pools: bool = False) -> list[str]:
+    """Schedules for `target`, in the order in which they are tried; with `pools` those of pooled layers too."""
+    names = [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
+    return [name for name in names if pools or not is_pooled(name)]
 
 
 def why_not_here(name: str) -> str:
@@ -82,11 +86,15 @@ def title_of(name: str) -> str:
 def spaces_of(
     spec: ConvSpec, pattern: SparsityPattern, target: Target, schedules: list[str] | None = None
 ) -> tuple[list[Space], dict[str, str]]:
-    """Spaces for one convolution, and for each schedule that has none the reason, as a sentence."""
+    """Spaces for one convolution, and for each schedule that has none the reason, as a sentence.
+
+    Without names those of all schedules that compute a convolution and nothing else.
+    """
     found: list[Space] = []
     reasons: dict[str, str] = {}
     for module in SCHEDULES:
-        if target.kind.name != module.TARGET or (schedules is not None and module.NAME not in schedules):
+        wanted = module.NAME in schedules if schedules is not None else not is_pooled(module.NAME)
+        if target.kind.name != module.TARGET or not wanted:
             continue
         try:
             found += module.spaces(spec, pattern, target)
@@ -104,7 +112,7 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
         No schedule has that name, or it does not serve this convolution.
     """
     schedule, _, variant = name.partition(":")
-    if schedule not in schedule_names(target):
+    if schedule not in schedule_names(target, pools=True):
         raise UsageError(
             f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(schedule_names(target))
         )

@@ -99,7 +99,7 @@ def _estimate_us(space: Space) -> float:
 
 _WARP_ROWS = re.compile(r"warp-rows(\d{1,4})")
 _NPQ = re.compile(r"(?:split(\d)-)?npq(\d{1,4})")
-_SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?(-pool)?")
+_SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels([12])(?:x([24]))?(-across)?")
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
@@ -113,7 +113,7 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if match := _SPATIAL.fullmatch(variant):
         rows, columns, pixels = map(int, match.groups()[:3])
         tiles, beside = SpatialTiles(spec, rows, columns), int(match[4] or 1)
-        structure = Structure(tiles, pixels, "multistage", across=bool(match[5]), beside=beside, pools=bool(match[6]))
+        structure = Structure(tiles, pixels, "multistage", across=bool(match[5]), beside=beside)
         return _tiled(structure, folding) if serves(structure) else None
     if match := _WARP_ROWS.fullmatch(variant):
         warp_rows = WarpRowTiles(spec, int(match[1]))

@@ -13,13 +13,12 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.pooled import why_not_pooled
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
 from tvm_sparse.scheduling.cuda.pairs.tiling import MAX_ELEMENTS, MAX_TAPS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.schedule_names import PAIR, POOL
+from tvm_sparse.scheduling.schedule_names import PAIR
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -42,14 +41,6 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
     return list[Space](offered([PairSpace(NAME, spec, pattern, gpu)], gpu))
-
-
-def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space, or that of the kernels that pool their outputs."""
-    gpu = gpu_info(target)
-    if why_not_served(spec, gpu) or (variant == POOL and why_not_pooled(spec)):
-        return None
-    return PairSpace(NAME, spec, pattern, gpu, pools=variant == POOL) if variant in ("", POOL) else None
 
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:

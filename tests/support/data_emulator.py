@@ -120,17 +120,10 @@ def compiled(path: Path) -> ctypes.CDLL:
 
 
 def passed(
-    spec: ConvSpec,
-    weights: np.ndarray,
-    arguments: dict[str, np.ndarray],
-    fields: Sequence[int],
-    shape: tuple[int, ...] | None = None,
+    spec: ConvSpec, weights: np.ndarray, arguments: dict[str, np.ndarray], fields: Sequence[int]
 ) -> tuple[np.ndarray, list[ctypes.c_void_p]]:
-    """An output of NaN, of another `shape` than the convolution's, and pointers to a kernel's tensors and geometry.
-
-    That output is the last of the tensors.
-    """
-    y = np.full(shape or spec.output_shape, np.nan, spec.dtype)
+    """An output of NaN, and pointers to a kernel's tensors, of which that is the last, and to its geometry."""
+    y = np.full(spec.output_shape, np.nan, spec.dtype)
     tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
     # The pointers keep the arrays.

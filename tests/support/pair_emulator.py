@@ -13,7 +13,6 @@ from data_emulator import MEETING, PRIMITIVES, compiled, passed
 from tensor_emulator import LAUNCH
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
 
 MULTIPLY = f"""
@@ -107,8 +106,7 @@ def run(tiling: PairTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     spec, slabs = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes <= SHARED
     fields = geometry(tiling)
-    shape = pooled_shape(spec) if tiling.pools else None
-    y, pointers = passed(spec, weights, arguments, fields, shape)
+    y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.m_tiles, tiling.pixels))
     numbers = (len(fields), kernel, tiling.blocks, THREADS, tiling.parts)
     _library(folder).launch(*pointers[:5], slabs, weights.shape[1], pointers[5], *numbers)

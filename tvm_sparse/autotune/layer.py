@@ -68,7 +68,7 @@ def tune_layer(
 def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     """Dense first, then the sparse spaces."""
     options, names = runner.options, schedule_names(runner.target)
-    wanted = [name for name in names if name.startswith("dense") or name in (options.schedules or names)]
+    wanted = [name for name in names if name.startswith("dense")] + [*(options.schedules or names)]
     spaces, _ = spaces_of(runner.spec, runner.pattern, runner.target, wanted)
     dense = [each for each in spaces if each.schedule.startswith("dense")]
     sparse = [each for each in spaces if each not in dense]

@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.kernel_selection import Decision, decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
+from tvm_sparse.compiler.pooled_layers import with_pools
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import channel_group
 from tvm_sparse.conv.storage import is_half
@@ -39,7 +40,14 @@ STAGED = {**NHWC, "layout": "nhwc_staged"}
 def decide_together(
     prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
 ) -> list[Decision]:
-    """As `decide`, for the layers of a model, whose layouts suit each other."""
+    """As `decide`, for the layers of a model: their layouts suit each other, and they pool where that is faster."""
+    decisions = _in_layouts(prepared, target, log, allow_tf32, predict)
+    return with_pools(prepared, decisions, target, log)
+
+
+def _in_layouts(
+    prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool, predict: bool
+) -> list[Decision]:
     decisions = decide(prepared.layers, target, log, allow_tf32, predict)
     if target.kind.name != "cuda" or why_not_here(CUDNN):
         return decisions

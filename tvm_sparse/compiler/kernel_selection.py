@@ -144,7 +144,7 @@ def _decide(
     found = against_baseline(match.record, dense, is_allowed)
     if found is None:
         return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
-    note = match.note + _from_log(log, match.record)
+    note = match.note + from_log(log, match.record)
     return _compare(replace(match, note=note), found, pattern, target, fallback)
 
 
@@ -161,7 +161,7 @@ def _default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool
     return tf32 if takes_tf32 else defaults[0]
 
 
-def _from_log(log: TuningLog | None, record: TuningRecord) -> str:
+def from_log(log: TuningLog | None, record: TuningRecord) -> str:
     """Where a record is from, unless it is the log that was named."""
     return f", {origin(path)}" if log is not None and (path := log.path_of(record)) not in log.named else ""
 
@@ -182,7 +182,7 @@ def _from_near(
     elif record.fingerprint["kind"] != "cuda":
         place += f" with {record.fingerprint['threads']} thread(s)"
     reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
-    reason += f"{_from_log(log, record)}; {MEASURE}"
+    reason += f"{from_log(log, record)}; {MEASURE}"
     return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
 
 

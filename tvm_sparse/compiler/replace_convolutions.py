@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -22,7 +23,7 @@ def replace_convolutions(
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function. Its
-    name begins with `prefix`.
+    name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the layer's max pool too.
     """
     builder = relax.BlockBuilder(module)
     groups = find_groups(module, weight_of)
@@ -36,8 +37,9 @@ def replace_convolutions(
         name = names[group.layer.name]
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
-        edits.update({absorbed: [] for absorbed in group.absorbed})
-        edits[group.result] = _bindings(builder.get(), functions[name], kernel, group)
+        whole = group if _written_shape(kernel) == group.layer.spec.output_shape else _with_pool(group)
+        edits.update({absorbed: [] for absorbed in whole.absorbed})
+        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole)
     return rebuild(builder.get(), edits)
 
 
@@ -68,11 +70,22 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
         arguments.append(shaped(group.residual, spec.output_shape))
-    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(spec.output_shape, spec.dtype))
-    if static_shape(result) == spec.output_shape:
+    written = _written_shape(kernel)
+    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
+    if static_shape(result) == written:
         return [*bindings, (result, call)]
-    output = new_var(module, result, f"{result.name}_out", spec.output_shape, spec.dtype)
+    output = new_var(module, result, f"{result.name}_out", written, spec.dtype)
     return [*bindings, (output, call), (result, _view(output, result.ty.shape, spec.dtype))]
+
+
+def _with_pool(group: Group) -> Group:
+    assert group.pool is not None, "a kernel that pools is chosen where there is a pool"
+    return replace(group, absorbed=(*group.absorbed, group.result), result=group.pool)
+
+
+def _written_shape(kernel: Kernel) -> tuple[int, ...]:
+    """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
+    return tuple(int(size) for size in kernel.func.params[-1].ty.shape)
 
 
 def _view(value: Expr, shape: Any, dtype: str) -> Expr:

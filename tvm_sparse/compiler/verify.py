@@ -20,7 +20,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn, is_pooled
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -57,7 +57,7 @@ def verify(
         return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
     packed_function.register()
     use_threads(thread_count(target))
-    arithmetic = {decision.layer: arithmetic_of(decision.schedule) for decision in decisions}
+    schedules = {decision.layer: decision.schedule for decision in decisions}
     names = function_names(layers, kernels, prefix)
     module = executable.jit() if hasattr(executable, "jit") else executable
     wrong: dict[str, str] = {}
@@ -68,7 +68,7 @@ def verify(
             for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
                 function = module.get_function(names[layer.name], query_imports=True)
                 try:
-                    worst = case.worst_error(function, kernels[layer.name], arithmetic[layer.name], device_of(target))
+                    worst = case.worst_error(function, kernels[layer.name], schedules[layer.name], device_of(target))
                 except BuildError as error:
                     # Of a library, which may not compute this convolution.
                     wrong[layer.name] = str(error)
@@ -111,14 +111,15 @@ class _Case:
             arguments["bias"] = layer.bias
         return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
 
-    def worst_error(self, function: Any, kernel: Kernel, arithmetic: str, device: Any) -> float:
+    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any) -> float:
         """Largest error of a kernel as a fraction of its bound."""
         x, *epilogue = (array if name == "bias" else array[self.images] for name, array in self.arguments.items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
-        spec = self.layer.spec
-        y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, spec.dtype), device)
+        expected = self.expected.pooled() if is_pooled(schedule) else self.expected
+        shape = (len(self.images), *expected.value.shape[1:])
+        y = tvm.runtime.tensor(np.full(shape, np.nan, self.layer.spec.dtype), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []
         scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
         function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
         device.sync()
-        return self.expected.within(arithmetic, self.layer.weight).worst(y.numpy(), self.images)
+        return expected.within(arithmetic_of(schedule), self.layer.weight).worst(y.numpy(), self.images)

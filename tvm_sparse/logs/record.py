@@ -19,7 +19,7 @@ from tvm_sparse.logs import record_codec
 from tvm_sparse.logs.record_codec import SCHEMA
 from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import Status
-from tvm_sparse.scheduling.schedule_names import is_tf32
+from tvm_sparse.scheduling.schedule_names import is_pooled, is_tf32
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
@@ -178,6 +178,11 @@ class TuningRecord:
     def is_dense(self) -> bool:
         """Whether the kernel ignores the zeros."""
         return self.schedule.startswith("dense")
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the kernel computes the max pool behind its layer too."""
+        return is_pooled(self.schedule)
 
     @property
     def is_tf32(self) -> bool:

@@ -136,7 +136,7 @@ class TuningLog:
         and the nearest density; among equals the fastest, see `ranking`. Without `own`, those that count as trials of
         this weight are left out.
         """
-        usable = [record for record in self._usable(spec, fingerprint) if not record.is_dense]
+        usable = [record for record in self._usable(spec, fingerprint) if _is_sparse(record)]
         if not own:
             usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
         return _best_match(usable, pattern)
@@ -151,9 +151,13 @@ class TuningLog:
         here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
         others = [record for record in self._by_spec.get(spec, ()) if mismatch(record, fingerprint)]
         for near in (here, [record for record in others if is_near(record, fingerprint)]):
-            if match := _best_match([each for each in near if _is_ok(each) and not each.is_dense], pattern):
+            if match := _best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
                 return match
         return None
+
+    def pooled(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+        """As `lookup`, of kernels that compute the max pool behind this convolution too."""
+        return _best_match([record for record in self._usable(spec, fingerprint) if record.is_pooled], pattern)
 
     def dense(
         self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
@@ -197,7 +201,8 @@ class TuningLog:
 
     def best(self) -> list[TuningRecord]:
         """The fastest verified record in float32, dense ones included, of each weight on each machine."""
-        return _fastest((record for record in self._lines.values() if not record.is_tf32), 1, lambda record: "")
+        found = (record for record in self._lines.values() if not record.is_tf32 and not record.is_pooled)
+        return _fastest(found, 1, lambda record: "")
 
     def distill(self, keep: int = 1) -> list[TuningRecord]:
         """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped.
@@ -297,3 +302,7 @@ def _sum_of(spec: ConvSpec) -> ConvSpec:
 
 def _is_ok(record: TuningRecord) -> bool:
     return record.status == "ok"
+
+
+def _is_sparse(record: TuningRecord) -> bool:
+    return not record.is_dense and not record.is_pooled

@@ -16,14 +16,16 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
     ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
-    write cannot pass. ``arithmetic`` says which bound it must meet.
+    write cannot pass. ``arithmetic`` says which bound it must meet, and ``pools`` whether it writes the largest of each
+    2x2 outputs; the others do not.
     """
     # Not before the worker has kept TVM from importing torch.
     from tvm_sparse.cudnn import packed_function
 
     packed_function.register()
     inputs = inputs_of(request["arrays"], request["kind"])
-    kernel = _Loaded(request["library"], inputs)
+    own = inputs_of(request["arrays"], request["kind"], True) if request.get("pools") else inputs
+    kernel = _Loaded(request["library"], own)
     error = kernel.error(request.get("arithmetic", EXACT))
     if not error <= 1:
         return {"error": error, "times_us": [], "dense_times_us": []}
@@ -63,14 +65,15 @@ class _Inputs:
     Only the distinct images of a batch and their reference are stored; ``images`` says which one each image repeats.
     """
 
-    def __init__(self, path: str, kind: str):
+    def __init__(self, path: str, kind: str, pools: bool = False):
         import tvm
 
         self.device = tvm.cuda(0) if kind == "cuda" else tvm.cpu(0)
         with np.load(path, allow_pickle=False) as arrays:
             self.images = arrays["images"]
             self._bounded: dict[str, Reference] = {}
-            self.expected = Reference(arrays["value"], arrays["bound"], arrays.get("sums"))
+            expected = Reference(arrays["value"], arrays["bound"], arrays.get("sums"))
+            self.expected = expected.pooled() if pools else expected
             self._weight = arrays.get("weight")
             names = [name for name in ("x", "bias", "residual") if name in arrays]
             found = {name: from_file(arrays[name]) for name in names}
@@ -86,10 +89,10 @@ class _Inputs:
         return self._bounded[arithmetic].worst(y, self.images)
 
 
-@functools.lru_cache(maxsize=1)
-def inputs_of(path: str, kind: str) -> _Inputs:
-    """Made once for all candidates of a search."""
-    return _Inputs(path, kind)
+@functools.lru_cache(maxsize=2)
+def inputs_of(path: str, kind: str, pools: bool = False) -> _Inputs:
+    """Made once for all candidates of a search, and for those whose outputs are pooled."""
+    return _Inputs(path, kind, pools)
 
 
 class _Loaded:

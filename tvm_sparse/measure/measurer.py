@@ -26,7 +26,7 @@ from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Statu
 from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
-from tvm_sparse.scheduling.schedule_names import arithmetic_of
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -92,7 +92,7 @@ class Measurer:
                 if self._device == "cpu":
                     failures = list(failures)
                 for failure, (candidate, library) in zip(failures, jobs, strict=True):
-                    outcome = failure or self._run(library, arithmetic_of(candidate.schedule))
+                    outcome = failure or self._run(library, candidate.schedule)
                     if library == jobs[-1][1]:
                         # Who asks for no more leaves this generator here.
                         self._give_back()
@@ -164,13 +164,14 @@ class Measurer:
             self._builders.put(worker)
         return _failure(answer, "build_failed")
 
-    def _run(self, library: str, arithmetic: str) -> Outcome:
+    def _run(self, library: str, schedule: str) -> Outcome:
         request = {
             "action": "run",
             "kind": self.target.kind.name,
             "arrays": self._arrays,
             "library": library,
-            "arithmetic": arithmetic,
+            "arithmetic": arithmetic_of(schedule),
+            "pools": is_pooled(schedule),
             "baseline": self._baseline,
             "others": self._others,
             "repeats": self.options.repeats,

@@ -11,12 +11,12 @@ from tvm_sparse.conv.reference import TF32 as IN_TF32
 TF32 = "tf32"
 # Variants of cuDNN's whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
-# How names of variants end whose kernels write the largest of each 2x2 outputs.
-POOL = "pool"
 # A schedule whose kernels are calls of cuDNN.
 CUDNN = "dense_cudnn"
 # A schedule whose kernels split their input into TF32 numbers and call cuDNN.
 TENSOR = "tensor_cuda"
+# A schedule whose kernels write the largest of each 2x2 outputs.
+POOLED = "pooled_cuda"
 # Schedules whose kernels launch a library of ours, which is compiled once for all of them.
 DATA = ("data_cuda", "vector_cuda", "slice_cuda", "pair_cuda")
 # Those of them that multiply on tensor cores: filters that share their zeros, and any.
@@ -30,23 +30,29 @@ def is_tf32(name: str) -> bool:
     return name.partition(":")[2] == TF32
 
 
+def is_folded(name: str) -> bool:
+    """Whether the weight is in the code of kernels, so that they take the longer to build the larger it is."""
+    return name.startswith("folded") or is_pooled(name)
+
+
+def is_pooled(name: str) -> bool:
+    """Whether kernels compute the max pool behind a convolution too, so that they serve no other layer."""
+    return name.partition(":")[0] == POOLED
+
+
 def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):
         return IN_TF32
     if is_in_parts(name):
-        return _IN_PARTS[_unpooled(name)]
+        return _IN_PARTS[name]
     schedule, _, variant = name.partition(":")
     return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
 
 
 def is_in_parts(name: str) -> bool:
     """Whether kernels multiply float32 numbers in parts that tensor cores take."""
-    return _unpooled(name) in _IN_PARTS
-
-
-def _unpooled(name: str) -> str:
-    return name.removesuffix(f":{POOL}")
+    return name in _IN_PARTS
 
 
 def is_exact(name: str) -> bool:

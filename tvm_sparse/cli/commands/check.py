@@ -17,6 +17,7 @@ from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.half_accuracy import accuracies
+from tvm_sparse.compiler.kernel_selection import to_dense
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -25,6 +26,7 @@ from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.scheduling.schedule_names import is_pooled
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 # Columns of the table of a half-precision model's accuracy.
@@ -48,7 +50,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     with build_progress.shown(console) as on_progress:
         compiled = build(prepared, decisions, target, on_progress)
     exposed = Exposed.of(prepared)
-    exposed_model = build(exposed.prepared, decisions, target)
+    # A kernel that pools too has no output of the convolution to show.
+    shown = [to_dense(d, target, "its output is shown") if is_pooled(d.schedule) else d for d in decisions]
+    exposed_model = build(exposed.prepared, shown, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))
     given = _inputs(arguments, compiled)

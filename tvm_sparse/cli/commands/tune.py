@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if given is None and arguments.devices is not None:
         given = kind_of(arguments.devices)
     target = resolve_target(given)
-    unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target)))
+    unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target, pools=True)))
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
     log = common.log_to_write(arguments, console)

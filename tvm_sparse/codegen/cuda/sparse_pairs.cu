@@ -15,16 +15,13 @@
 // products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters. Where there are few tiles
 // several blocks, a cluster, share the slabs of one.
 //
-// Pixels come row by row. Where the largest of each 2x2 outputs is written (`pool`), a block has whole windows, first
-// their upper rows, then their lower ones, so that neighbouring lanes still read neighbouring inputs.
-//
 // Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/pairs/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                  \
   /* Blocks that share a tile's slabs; tiles of filters, in all and of a group, and its filters. */                \
   X(parts) X(parts_m) X(k_tiles) X(k_tiles_m) X(group_tiles) X(group_tiles_m) X(group_filters)                     \
-  /* Whether windows are pooled. Pixels in all; outputs of a map, of a row; elements of an image. */               \
-  X(pool) X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m) X(out_image)                                               \
+  /* Output pixels in all, of a map, of a row; elements of an image. */                                            \
+  X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m) X(out_image)                                               \
   /* Input: its size, elements of an image and of a group's channels; the filter's size and steps. */              \
   X(in_h) X(in_w) X(image) X(group_elements) X(r) X(s) X(stride_h) X(stride_w) X(pad_h) X(pad_w) X(dilation_h)     \
   X(dilation_w) X(has_bias) X(has_residual) X(relu) X(relu_max)
@@ -158,10 +155,10 @@ struct Block {
   __device__ __forceinline__ int wrapped(int slab) const { return slab < slabs ? slab : slab - slabs; }
 };
 
-// Where an output is in an image's first map of all images, or -1.
-__device__ __forceinline__ int place_of(const Geometry& g, int output) {
-  const int image = quotient(output, g.out_map, g.out_map_m);
-  return output < g.pixels >> 2 * g.pool ? image * g.out_image + output - image * g.out_map : -1;
+// Where an output pixel is in an image's first map of all images, or -1.
+__device__ __forceinline__ int place_of(const Geometry& g, int pixel) {
+  const int image = quotient(pixel, g.out_map, g.out_map_m);
+  return pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
 }
 
 // A block's residuals, which its end would wait for: each eighth pixel of a filter stands for 32 bytes.
@@ -190,19 +187,16 @@ __device__ __forceinline__ void write_inputs(const Geometry& g, const Block<MT, 
   unsigned inside[B::GROUPS];
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) {
-    // Of a tile's pixels the second half are below the first, where outputs are pooled.
-    const int in_tile = i * 32 + lane, below = in_tile >= N / 2;
-    const int output = g.pool ? block.tile * (N / 4) + (in_tile - below * (N / 2)) / 2 : block.tile * N + in_tile;
-    const int image = quotient(output, g.out_map, g.out_map_m), in_map = output - image * g.out_map;
-    const int row = quotient(in_map, g.out_w, g.out_w_m), column = in_map - row * g.out_w;
-    const int out_y = (row << g.pool) + (below & g.pool), out_x = (column << g.pool) + (in_tile & g.pool);
+    const int pixel = block.tile * N + i * 32 + lane;
+    const int image = quotient(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
+    const int out_y = quotient(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
     from[i] = (const char*)(x + (image * g.image + in_y * g.in_w + in_x));
     inside[i] = 0;
     for (int r = 0; r < g.r; r++)
       for (int s = 0; s < g.s; s++) {
-        const int y = in_y + r * g.dilation_h, x_ = in_x + s * g.dilation_w;
-        if (output < g.pixels >> 2 * g.pool && (unsigned)y < (unsigned)g.in_h && (unsigned)x_ < (unsigned)g.in_w)
+        const int row = in_y + r * g.dilation_h, column = in_x + s * g.dilation_w;
+        if (pixel < g.pixels && (unsigned)row < (unsigned)g.in_h && (unsigned)column < (unsigned)g.in_w)
           inside[i] |= 1u << (r * g.s + s);
       }
   }
@@ -329,32 +323,6 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
   wait_for_products<0>();
 }
 
-// NaN where one of two is.
-__device__ __forceinline__ float larger(float one, float other) { return one > other || one != one ? one : other; }
-
-// The largest sum of each window, with its bias.
-template <int MT, int N>
-__device__ __forceinline__ void write_windows(const Geometry& g, const Block<MT, N>& block, const float* staged,
-                                              int pitch, const float* bias, float* y) {
-  constexpr int WARPS = MULTIPLYING / 32;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int at = lane < N / 4 ? place_of(g, block.tile * (N / 4) + lane) : -1;
-  if (at < 0) return;
-#pragma unroll 4
-  for (int row = block.part * WARPS + warp; row < block.filters; row += g.parts * WARPS) {
-    float sums[4] = {0.f, 0.f, 0.f, 0.f};
-    for (int other = 0; other < g.parts; other++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const float* from = staged + row * pitch + i / 2 * (N / 2) + lane * 2 + i % 2;
-        sums[i] += g.parts > 1 ? remote_load(from, other) : *from;
-      }
-    const float most = larger(larger(sums[0], sums[1]), larger(sums[2], sums[3]));
-    const int filter = block.filter + row;
-    y[at + filter * g.out_map] = with_relu(g, most + (g.has_bias ? bias[filter] : 0.f));
-  }
-}
-
 // Sums by way of shared memory, so that all lanes of a warp write pixels of one filter. Blocks that share a tile's slabs
 // write some of its filters each.
 template <int MT, int N>
@@ -382,14 +350,10 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
     meet_cluster();
   else
     meet(MULTIPLIED, MULTIPLYING);
-  constexpr int AT_ONCE = MULTIPLYING / 32 * ROWS;
-  if (g.pool) {
-    write_windows<MT, N>(g, block, staged, PITCH, bias, y);
-    return;
-  }
   int at[B::GROUPS];
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) at[i] = place_of(g, block.tile * N + i * 32 + lane);
+  constexpr int AT_ONCE = MULTIPLYING / 32 * ROWS;
   for (int first = block.part * AT_ONCE + warp * ROWS; first < block.filters; first += g.parts * AT_ONCE) {
     const int filter = block.filter + first, rows = block.filters - first;
     float total[ROWS][B::GROUPS];

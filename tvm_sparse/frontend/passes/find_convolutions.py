@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
@@ -58,7 +59,8 @@ class Group:
     """A layer and where it is in ``main``.
 
     `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`. Of a linear
-    layer these have shapes of their own, whose elements lie as those of the layer's spec.
+    layer these have shapes of their own, whose elements lie as those of the layer's spec. `pool` is
+    the one reader of `result`, where that is a max pool of 2x2 windows side by side.
     """
 
     layer: ConvLayer
@@ -66,6 +68,7 @@ class Group:
     residual: Expr | None
     absorbed: tuple[Var, ...]
     result: Var
+    pool: Var | None = None
 
 
 def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
@@ -132,7 +135,17 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
     layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
-    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1])
+    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], _pool_of(graph, variables[-1]))
+
+
+def _pool_of(graph: Graph, result: Var) -> Var | None:
+    user = graph.only_user(result)
+    if user is None or not is_call(user[1], "relax.nn.max_pool2d"):
+        return None
+    attrs, window = user[1].attrs, [WINDOW, WINDOW]
+    numbers = [list(map(int, each)) for each in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)]
+    is_nchw = (attrs.layout, attrs.out_layout) == ("NCHW", "NCHW")
+    return user[0] if is_nchw and numbers == [window, window, [0, 0, 0, 0], [1, 1]] else None
 
 
 def _half_tensors(graph: Graph, data: Expr, residual: Expr | None, result: Var) -> tuple[Expr, Expr | None, Var] | None:

@@ -57,14 +57,12 @@ def library_call(
     rows: tirx.Var | int,
     numbers: Callable[[tirx.Var], Sequence[Any]],
     copies: Copies | None = None,
-    written_shape: tuple[int, ...] | None = None,
 ) -> tirx.PrimFunc:
     """A function of x, weights int32 (`rows`, stride, 4), [bias], [residual] and y that launches a kernel.
 
     Any number of rows is taken where `rows` is a variable, and any stride. `numbers` of the stride are the integers
     that the kernel takes behind its tensors, then the launch: grid x, y, z, threads, blocks of a cluster, bytes of
-    shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number. y has
-    `written_shape`, or the output's.
+    shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -74,7 +72,7 @@ def library_call(
             "weights": ((rows, stride, 4), "int32"),
             **({"bias": ((spec.k,), spec.dtype)} if spec.bias else {}),
             **({"residual": (spec.output_shape, spec.dtype)} if spec.residual else {}),
-            "y": (written_shape or spec.output_shape, spec.dtype),
+            "y": (spec.output_shape, spec.dtype),
         }
         data = {name: T.arg(name, T.buffer(*shape, layout=None)).data for name, shape in shapes.items()}
         # What the convolution lacks the kernel does not read.

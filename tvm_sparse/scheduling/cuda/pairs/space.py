@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
@@ -28,7 +27,6 @@ from tvm_sparse.scheduling.cuda.pairs.tiling import (
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
-from tvm_sparse.scheduling.schedule_names import POOL
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles, as 20 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
@@ -42,11 +40,10 @@ FITTING = 1.35
 
 
 class PairSpace(TilingSpace[PairTiling]):
-    """The space of all tilings of a convolution, or of one whose outputs are pooled."""
+    """The space of all tilings of a convolution."""
 
-    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, pools: bool = False):
-        super().__init__(name, POOL if pools else "", spec, gpu)
-        self.pools = pools
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
+        super().__init__(name, "", spec, gpu)
         self.positions = Positions.of(spec, pattern)
 
     @cached_property
@@ -59,7 +56,7 @@ class PairSpace(TilingSpace[PairTiling]):
 
     def tilings(self) -> Iterator[PairTiling]:
         for m_tiles, pixels, parts in product(*self.candidates.values()):
-            yield PairTiling(self.spec, m_tiles, pixels, parts, self.pools)
+            yield PairTiling(self.spec, m_tiles, pixels, parts)
 
     def obstacle(self, tiling: PairTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
@@ -95,7 +92,7 @@ class PairSpace(TilingSpace[PairTiling]):
         return START_US + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
-        return PairTiling(self.spec, **decisions, pools=self.pools)
+        return PairTiling(self.spec, **decisions)
 
     def counts(self, tiling: PairTiling) -> list[float]:
         return [tiling.blocks, self.slabs(tiling)]
@@ -112,9 +109,6 @@ class PairSpace(TilingSpace[PairTiling]):
         rows = tirx.Var("rows", "int32")
         slabs = tirx.floordiv(rows, tiling.k_tiles)
         launch = (tiling.blocks, 1, 1, THREADS, tiling.parts, tiling.shared_bytes)
-        shape = pooled_shape(self.spec) if self.pools else self.spec.output_shape
-
-        def numbers(stride: tirx.Var) -> list[Any]:
-            return [slabs, stride, *geometry(tiling), *launch]
-
-        return library_call(self.spec, LIBRARY, tiling.kernel, rows, numbers, written_shape=shape)
+        return library_call(
+            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
+        )

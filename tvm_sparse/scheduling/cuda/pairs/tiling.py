@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
 
@@ -28,15 +27,13 @@ MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 class PairTiling:
     """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images.
 
-    `parts` blocks, a cluster, have one tile, and each has a part of its positions. With `pools` the largest of each 2x2
-    outputs is written.
+    `parts` blocks, a cluster, have one tile, and each has a part of its positions.
     """
 
     spec: ConvSpec
     m_tiles: int
     pixels: int
     parts: int = 1
-    pools: bool = False
 
     @cached_property
     def obstacle(self) -> str:
@@ -124,7 +121,6 @@ class Geometry(NamedTuple):
     group_tiles: int
     group_tiles_m: int
     group_filters: int
-    pool: int
     pixels: int
     out_map: int
     out_map_m: int
@@ -152,17 +148,15 @@ class Geometry(NamedTuple):
 def geometry(tiling: PairTiling) -> Geometry:
     """What the kernel is called with."""
     spec = tiling.spec
-    out_h, out_w = pooled_shape(spec)[2:] if tiling.pools else (spec.out_h, spec.out_w)
-    out_map, image = out_h * out_w, spec.c * spec.h * spec.w
+    out_map, image = spec.out_h * spec.out_w, spec.c * spec.h * spec.w
     return Geometry(
         **divisor("parts", tiling.parts),
         **divisor("k_tiles", tiling.k_tiles),
         **divisor("group_tiles", tiling.group_tiles),
         group_filters=tiling.group_filters,
-        pool=int(tiling.pools),
         pixels=spec.pixels,
         **divisor("out_map", out_map),
-        **divisor("out_w", out_w),
+        **divisor("out_w", spec.out_w),
         out_image=spec.k * out_map,
         in_h=spec.h,
         in_w=spec.w,

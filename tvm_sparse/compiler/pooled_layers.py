@@ -1,0 +1,74 @@
+"""Let a layer compute the 2x2 max pool behind it too (`schedules.pooled_cuda`), where that is faster."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.kernel_selection import Decision, from_log
+from tvm_sparse.conv.pooled import pooled_shape
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.errors import UsageError
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
+from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+
+# What to do about a prediction.
+MEASURE = f"not measured here: run tvm-sparse tune --schedules {pooled_cuda.NAME}"
+
+
+def with_pools(
+    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, log: TuningLog | None
+) -> list[Decision]:
+    """`decisions`, where layers with such a pool behind them have kernels that compute it, if that is faster.
+
+    By the log's records of such kernels; without one a folded kernel gives way to one that pools, by its default
+    decisions, where the output exceeds the level-2 cache, as it then is written to memory and read again.
+    """
+    if target.kind.name != pooled_cuda.TARGET:
+        return list(decisions)
+    groups = find_groups(prepared.mod)
+    pairs = zip(groups, decisions, strict=True)
+    return [
+        _pooled(group.layer, decision, target, log) if group.pool is not None else decision for group, decision in pairs
+    ]
+
+
+def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:
+    spec, pattern, gpu = layer.spec, layer.pattern, gpu_info(target)
+    match = log.pooled(spec, pattern, fingerprint_of(target)) if log is not None else None
+    is_folded = decision.schedule.partition(":")[0] == folded_cuda.NAME
+    if match is not None:
+        record, alone_us = match.record, decision.time_us or decision.expected_us
+        if alone_us is None or record.time_us > alone_us + _pool_us(spec, gpu):
+            return decision
+        times = (alone_us + _pool_us(spec, gpu)) / record.time_us
+        reason = f"{record.schedule} is {times:.2f}x faster than {decision.schedule} and the max pool behind it, "
+        reason += f"{match.note}{from_log(log, record)}"
+        is_other = match.how != "values" or record.error is None
+        found = replace(decision, schedule=record.schedule, record=record, time_us=record.time_us, reason=reason)
+        return replace(found, transferred=is_other, predicted=None, expected_us=None)
+    if not is_folded or _output_bytes(spec) <= gpu.level_2_bytes:
+        return decision
+    try:
+        space = find_space(pooled_cuda.NAME, spec, pattern, target)
+    except UsageError:
+        return decision
+    reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"
+    found = replace(decision, schedule=space.name, record=None, time_us=None, reason=reason, transferred=True)
+    return replace(found, predicted=space.starts()[0], expected_us=space.estimate_us)
+
+
+def _output_bytes(spec: ConvSpec) -> int:
+    return STORAGE[spec.dtype].size_bytes * math.prod(spec.output_shape)
+
+
+def _pool_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """What a max pool takes that reads the output and writes its own."""
+    written = STORAGE[spec.dtype].size_bytes * math.prod(pooled_shape(spec))
+    return (_output_bytes(spec) + written) / gpu.dram_bytes_s * 1e6
