@@ -101,6 +101,8 @@ class FoldedCudaSpace(HandMadeSpace):
     """
 
     has_features = True
+    # Code of a tile that defaults may have, bytes.
+    most_code_bytes = math.inf
 
     def __init__(
         self, name: str, variant: str, func: tirx.PrimFunc, candidates: dict[str, Sequence[int]], folding: Fold
@@ -159,7 +161,9 @@ class FoldedCudaSpace(HandMadeSpace):
             for values in itertools.product(*others[cut:], launches[:1])
         ]
         counted = [(self.tile_counts(tile, pipelines[0][1]), tile) for tile in itertools.product(*others[:cut])]
-        least = [(least_us(each, self.gpu), tile, each) for each, tile in counted if each.threads <= MAX_THREADS]
+        fitting = [each for each in counted if each[0].threads <= MAX_THREADS]
+        fitting = [each for each in fitting if each[0].code_bytes <= self.most_code_bytes]
+        least = [(least_us(each, self.gpu), tile, each) for each, tile in fitting]
         best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
         for least_time_us, tile, counts in sorted(least, key=lambda each: each[:2]):
             # No tile from here on can be among those that are kept.
