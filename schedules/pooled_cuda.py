@@ -40,7 +40,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if pattern.nnz > MAX_MULTIPLY_ADDS:
         raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
     folding = Fold.on(target, pattern)
-    widths = [each for each in divisors(spec.out_w) if each % COLUMNS == 0]
+    # Of tiles that are estimated alike the widest.
+    widths = [each for each in reversed(divisors(spec.out_w)) if each % COLUMNS == 0]
     found = [_space(spec, columns, columns < spec.out_w, folding) for columns in widths]
     fitting = [each for each in found if each is not None and each.defaults]
     if not fitting:

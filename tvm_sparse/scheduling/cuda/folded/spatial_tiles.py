@@ -36,8 +36,8 @@ from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 
 # Elements of the longest vectors that TVM writes arithmetic on, as padding is where copies are not asynchronous.
 VECTOR = 4
-# Code of a tile at most where outputs are pooled, by default: 128->128 3x3 on 112x112 took 923 us with 32 filters in 88 KB
-# and 1667 with 64 in 140 KB.
+# Code of a tile at most where outputs are pooled, by default: 128->128 3x3 on 112x112 took 923 us with 32 filters in
+# 88 KB and 1667 with 64 in 140 KB.
 POOLED_CODE_BYTES = 100 * 1024
 # What is decided about a tile in every mode: fields of a `Plan`.
 TILE = ("filters", "rows", "images", "channels")
