@@ -382,7 +382,7 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
 
     kernel = SimpleNamespace(constants=())
     for bad in (None, 0, 17, 39):
-        worst = case.worst_error(function, kernel, False, tvm.cpu(0))
+        worst = case.worst_error(function, kernel, "folded_cuda", tvm.cpu(0))
         assert worst <= 1 if bad is None else worst > 1
 
 

@@ -151,6 +151,21 @@ def test_tf32_is_chosen_only_where_it_is_allowed(on_host, prepared, log):
     assert not found.transferred
 
 
+def test_the_baseline_that_is_faster_is_what_runs(on_host, prepared, log):
+    """Though the log has no record of it alone, and one of a slower dense kernel."""
+    layer = prepared.layers[0]
+    log.append(alone(layer, "dense_cpu", 30.0, decisions={}))
+    log.append(record(layer, dense_times_us=(9.0,), library_times_us={TF32: [8.0]}))
+    found = decision_of(log, layer)
+    assert (found.schedule, found.time_us, found.reason) == (FP32, 9, "cuDNN float32 is faster: 9 us against 10 us")
+    assert found.transferred and found.chosen is None
+    assert decision_of(log, layer, allow_tf32=True).schedule == TF32
+    log.append(alone(layer, FP32, 9.5))
+    found = decision_of(log, layer)
+    assert (found.schedule, found.transferred, found.chosen) == (FP32, False, PLAN)
+    assert to_dense(found, HOST, "it is wrong").record is None
+
+
 def test_times_with_cold_code_count_for_libraries_too(on_host, prepared, log):
     layer = prepared.layers[0]
     cold = {"cold_times_us": (12.0,), "dense_cold_times_us": (24.0,), "library_cold_times_us": {TF32: [18.0]}}
