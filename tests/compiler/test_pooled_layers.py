@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from tvm.target import Target
 
+from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.kernel_selection import Decision, to_dense
@@ -147,6 +148,14 @@ def test_the_pool_is_gone() -> None:
     text = module.script()
     assert text.count("max_pool2d") == 2 and text.count("call_tir") == 3
     assert 'out_ty=R.Tensor((2, 8, 16, 16), dtype="float32")' in text
+
+
+def test_only_layers_with_a_pool_are_tuned_for_it() -> None:
+    """Where nothing else is asked for."""
+    model = prepared()
+    first, _, third = model.layers
+    assert [each.name for each in tuned_layers(model, ["pooled_cuda"])] == [first.name, third.name]
+    assert tuned_layers(model, ["pooled_cuda", "folded_cuda"]) == tuned_layers(model, None) == model.layers
 
 
 @pytest.mark.gpu

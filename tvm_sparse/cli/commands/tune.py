@@ -37,11 +37,12 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target = resolve_target(given)
     unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target, pools=True)))
     if unknown:
-        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target)))
+        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target, pools=True)))
     log = common.log_to_write(arguments, console)
     batches = batch_sizes(arguments.batch) if arguments.batch else [None]
-    tasks = [task for batch in batches for task in session.tasks_of(common.prepared(arguments, batch).layers)]
-    tasks = session.select(tasks, arguments.layers)
+    models = (common.prepared(arguments, batch) for batch in batches)
+    layers = (session.tuned_layers(prepared, arguments.schedules) for prepared in models)
+    tasks = session.select([task for some in layers for task in session.tasks_of(some)], arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
     if arguments.ray is None and target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
