@@ -18,6 +18,7 @@ from tvm_sparse.compiler.kernel_selection import Decision, to_dense
 from tvm_sparse.compiler.pooled_layers import with_pools
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.record import TuningRecord
@@ -136,6 +137,18 @@ def test_a_record_is_taken_where_it_is_faster_than_both(time_us: float, is_chose
     assert [each.schedule for each in log.distill()] == [POOLED]
     without = prepared(Pooled().first[:2])
     assert not any(each.schedule == POOLED for each in decide_together(without, CUDA, log))
+
+
+def test_a_record_of_fewer_non_zeros_is_expected_to_take_longer(tmp_path: Path) -> None:
+    """As long as their code is, at least."""
+    model, log = prepared(), TuningLog(tmp_path / "log.jsonl")
+    weight = model.layers[0].weight * (np.arange(model.layers[0].weight.size) % 2).reshape(model.layers[0].weight.shape)
+    log.append(replace(record_of(model, 50.0), pattern=SparsityPattern.of(weight.astype(np.float32))))
+    first = with_pools(model, folded(model), CUDA, log)[0]
+    assert first.schedule == POOLED and first.transferred and first.time_us is not None and first.time_us > 50
+    # Without a time of the layer's own kernel a record says nothing.
+    unknown = [replace(each, time_us=None) for each in folded(model)]
+    assert with_pools(model, unknown, CUDA, log) == unknown
 
 
 def test_the_pool_is_gone() -> None:

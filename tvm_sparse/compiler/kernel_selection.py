@@ -212,7 +212,7 @@ def _compare(
     """
     record, dense = match.record, replace(dense, is_open=False)
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    found = replace(found, own=found.own.times(_growth(record, pattern, target, more)))
+    found = replace(found, own=found.own.times(growth(record, pattern, target)))
     time_us, baseline_us = found.own.median, found.baseline.median
     if found.verdict != "faster":
         dense = replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=why_dense(found, more))
@@ -236,14 +236,15 @@ def _by_baseline(
     return replace(dense, schedule=name, record=record, transferred=_is_unverified(name, record, target))
 
 
-def _growth(record: TuningRecord, pattern: SparsityPattern, target: Target, more: float) -> float:
-    """How many times as long as `record` a kernel with its decisions may take, with `more` times the non-zeros.
+def growth(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float:
+    """How many times as long as `record`, at least once, its kernel may take for the non-zeros of `pattern`.
 
     On a CPU it is at most in proportion. On a GPU code that leaves a cache costs more, and a kernel that memory bounds
     hardly anything: of 62 kernels with decisions made for fewer non-zeros (docs/results/table2-h200.md) 23 took longer
     than in proportion, up to 2.3 times, but only three longer than this, by 10% at most. Kernels that read weights as
     data have the same code for any: ResNet-50's 48 took 1.29 times as long for twice the non-zeros.
     """
+    more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
     if more <= 1 or target.kind.name != "cuda":
         return more
     before_us, after_us = (_estimate_us(record, each, target) for each in (record.pattern, pattern))

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_selection import Decision, from_log
+from tvm_sparse.compiler.kernel_selection import Decision, from_log, growth
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -40,28 +40,35 @@ def with_pools(
 
 
 def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:
-    spec, pattern, gpu = layer.spec, layer.pattern, gpu_info(target)
-    match = log.pooled(spec, pattern, fingerprint_of(target)) if log is not None else None
+    match = log.pooled(layer.spec, layer.pattern, fingerprint_of(target)) if log is not None else None
+    alone_us = decision.time_us or decision.expected_us
+    if match is not None and alone_us is not None:
+        return _by_record(layer, decision, match, alone_us, target, from_log(log, match.record))
     is_folded = decision.schedule.partition(":")[0] == folded_cuda.NAME
-    if match is not None:
-        record, alone_us = match.record, decision.time_us or decision.expected_us
-        if alone_us is None or record.time_us > alone_us + _pool_us(spec, gpu):
-            return decision
-        times = (alone_us + _pool_us(spec, gpu)) / record.time_us
-        reason = f"{record.schedule} is {times:.2f}x faster than {decision.schedule} and the max pool behind it, "
-        reason += f"{match.note}{from_log(log, record)}"
-        is_other = match.how != "values" or record.error is None
-        found = replace(decision, schedule=record.schedule, record=record, time_us=record.time_us, reason=reason)
-        return replace(found, transferred=is_other, predicted=None, expected_us=None)
-    if not is_folded or _output_bytes(spec) <= gpu.level_2_bytes:
+    if not is_folded or _output_bytes(layer.spec) <= gpu_info(target).level_2_bytes:
         return decision
     try:
-        space = find_space(pooled_cuda.NAME, spec, pattern, target)
+        space = find_space(pooled_cuda.NAME, layer.spec, layer.pattern, target)
     except UsageError:
         return decision
     reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"
     found = replace(decision, schedule=space.name, record=None, time_us=None, reason=reason, transferred=True)
     return replace(found, predicted=space.starts()[0], expected_us=space.estimate_us)
+
+
+def _by_record(
+    layer: ConvLayer, decision: Decision, match: Match, alone_us: float, target: Target, place: str
+) -> Decision:
+    """The kernel of a record, where it is expected to be faster than the layer's own, of `alone_us`, and a pool."""
+    record = match.record
+    time_us = record.time_us * growth(record, layer.pattern, target)
+    times = (alone_us + _pool_us(layer.spec, gpu_info(target))) / time_us
+    if times < 1:
+        return decision
+    reason = f"{record.schedule} is {times:.2f}x faster than {decision.schedule} and the max pool behind it"
+    found = replace(decision, schedule=record.schedule, record=record, time_us=time_us, predicted=None)
+    is_other = match.how != "values" or record.error is None
+    return replace(found, expected_us=None, transferred=is_other, reason=f"{reason}, {match.note}{place}")
 
 
 def _output_bytes(spec: ConvSpec) -> int:
