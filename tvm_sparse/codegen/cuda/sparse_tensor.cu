@@ -112,6 +112,37 @@ __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x,
   }
 }
 
+#ifndef TVM_SPARSE_HALF
+// A lane's weights of 16 filters in a k-step, their high parts and as corrections.
+struct Filters {
+  unsigned high[4], corrections[4];
+
+  __device__ __forceinline__ void read(const uint4* fragment) {
+    *(uint4*)high = *fragment;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const float low = low_part(BITS_AS_FLOAT(high[j]));
+      high[j] &= HIGH;
+      corrections[j] = as_bfloat16(low, BITS_AS_FLOAT(high[j]));
+    }
+  }
+};
+
+// The same of its inputs of a group of 8 pixels.
+struct Inputs {
+  unsigned high[2], corrections[2];
+
+  __device__ __forceinline__ void read(const char* pixel, const Offsets& offsets) {
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+      const float value = *(const float*)(pixel + offsets.at[q]);
+      high[q] = FLOAT_AS_BITS(value) & HIGH;
+      corrections[q] = as_bfloat16(value, low_part(value));
+    }
+  }
+};
+#endif
+
 // One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
 template <int M, int NW>
 __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
@@ -129,30 +160,35 @@ __device__ __forceinline__ void add_step(float (&sums)[M][NW][4], const uint4* f
     for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
   }
 #else
-  unsigned high[M][4], corrections[M][4];
+  // Where a warp has no more groups of pixels than of filters, keeping the pixels' parts takes fewer registers.
+  if constexpr (M > 1 && NW <= M) {
+    Inputs inputs[NW];
 #pragma unroll
-  for (int m = 0; m < M; m++) {
-    *(uint4*)high[m] = fragments[m * 32];
+    for (int i = 0; i < NW; i++) inputs[i].read(input + pixels[i], offsets);
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float low = low_part(BITS_AS_FLOAT(high[m][j]));
-      high[m][j] &= HIGH;
-      corrections[m][j] = as_bfloat16(low, BITS_AS_FLOAT(high[m][j]));
+    for (int m = 0; m < M; m++) {
+      Filters filters;
+      filters.read(fragments + m * 32);
+#pragma unroll
+      for (int i = 0; i < NW; i++)
+        add_corrections(sums[m][i], filters.corrections, inputs[i].corrections[0], inputs[i].corrections[1]);
+#pragma unroll
+      for (int i = 0; i < NW; i++) multiply_add(sums[m][i], filters.high, inputs[i].high[0], inputs[i].high[1]);
     }
-  }
+  } else {
+    Filters filters[M];
 #pragma unroll
-  for (int i = 0; i < NW; i++) {
-    unsigned b_high[2], b_corrections[2];
+    for (int m = 0; m < M; m++) filters[m].read(fragments + m * 32);
 #pragma unroll
-    for (int q = 0; q < 2; q++) {
-      const float value = *(const float*)(input + pixels[i] + offsets.at[q]);
-      b_high[q] = FLOAT_AS_BITS(value) & HIGH;
-      b_corrections[q] = as_bfloat16(value, low_part(value));
+    for (int i = 0; i < NW; i++) {
+      Inputs inputs;
+      inputs.read(input + pixels[i], offsets);
+#pragma unroll
+      for (int m = 0; m < M; m++)
+        add_corrections(sums[m][i], filters[m].corrections, inputs.corrections[0], inputs.corrections[1]);
+#pragma unroll
+      for (int m = 0; m < M; m++) multiply_add(sums[m][i], filters[m].high, inputs.high[0], inputs.high[1]);
     }
-#pragma unroll
-    for (int m = 0; m < M; m++) add_corrections(sums[m][i], corrections[m], b_corrections[0], b_corrections[1]);
-#pragma unroll
-    for (int m = 0; m < M; m++) multiply_add(sums[m][i], high[m], b_high[0], b_high[1]);
   }
 #endif
 }
