@@ -92,9 +92,9 @@ def spaces_of(
     """
     found: list[Space] = []
     reasons: dict[str, str] = {}
+    names = schedule_names(target) if schedules is None else schedules
     for module in SCHEDULES:
-        wanted = module.NAME in schedules if schedules is not None else not is_pooled(module.NAME)
-        if target.kind.name != module.TARGET or not wanted:
+        if target.kind.name != module.TARGET or module.NAME not in names:
             continue
         try:
             found += module.spaces(spec, pattern, target)

@@ -89,14 +89,14 @@ def test_windows_side_by_side_are_found(last: nn.Module, is_found: bool) -> None
 def test_outputs_of_more_than_a_cache_are_pooled() -> None:
     """By prediction, of folded layers."""
     small, large = prepared(), prepared(images=3000)
-    assert with_pools(small, folded(small), CUDA, None) == folded(small)
-    first, second, third = with_pools(large, folded(large), CUDA, None)
+    assert with_pools(small.layers, folded(small), CUDA, None) == folded(small)
+    first, second, third = with_pools(large.layers, folded(large), CUDA, None)
     assert first.schedule.startswith("pooled_cuda:") and first.chosen is not None and first.transferred
     assert "predicted: pooled_cuda:" in first.reason and "--schedules pooled_cuda" in first.reason
     assert [second.schedule, third.schedule] == ["folded_cuda", "folded_cuda"]
     dense = [replace(each, schedule="dense_cudnn") for each in folded(large)]
-    assert with_pools(large, dense, CUDA, None) == dense
-    assert with_pools(large, folded(large), Target("llvm"), None) == folded(large)
+    assert with_pools(large.layers, dense, CUDA, None) == dense
+    assert with_pools(large.layers, folded(large), Target("llvm"), None) == folded(large)
     assert to_dense(first, CUDA, "it is wrong").schedule.startswith("dense")
 
 
@@ -127,7 +127,7 @@ def test_a_record_is_taken_where_it_is_faster_than_both(time_us: float, is_chose
     """And never for a layer without such a pool, whose kernel it is not."""
     model, log = prepared(), TuningLog(tmp_path / "log.jsonl")
     log.append(record_of(model, time_us))
-    first = with_pools(model, folded(model), CUDA, log)[0]
+    first = with_pools(model.layers, folded(model), CUDA, log)[0]
     assert (first.schedule == POOLED) == is_chosen
     if is_chosen:
         assert "x faster than folded_cuda and the max pool behind it, tuned for these weights" in first.reason
@@ -144,11 +144,11 @@ def test_a_record_of_fewer_non_zeros_is_expected_to_take_longer(tmp_path: Path) 
     model, log = prepared(), TuningLog(tmp_path / "log.jsonl")
     weight = model.layers[0].weight * (np.arange(model.layers[0].weight.size) % 2).reshape(model.layers[0].weight.shape)
     log.append(replace(record_of(model, 50.0), pattern=SparsityPattern.of(weight.astype(np.float32))))
-    first = with_pools(model, folded(model), CUDA, log)[0]
+    first = with_pools(model.layers, folded(model), CUDA, log)[0]
     assert first.schedule == POOLED and first.transferred and first.time_us is not None and first.time_us > 50
     # Without a time of the layer's own kernel a record says nothing.
     unknown = [replace(each, time_us=None) for each in folded(model)]
-    assert with_pools(model, unknown, CUDA, log) == unknown
+    assert with_pools(model.layers, unknown, CUDA, log) == unknown
 
 
 def test_the_pool_is_gone() -> None:
@@ -167,8 +167,10 @@ def test_only_layers_with_a_pool_are_tuned_for_it() -> None:
     """Where nothing else is asked for."""
     model = prepared()
     first, _, third = model.layers
-    assert [each.name for each in tuned_layers(model, ["pooled_cuda"])] == [first.name, third.name]
-    assert tuned_layers(model, ["pooled_cuda", "folded_cuda"]) == tuned_layers(model, None) == model.layers
+    assert [each.name for each in tuned_layers(model.layers, ["pooled_cuda"])] == [first.name, third.name]
+    assert (
+        tuned_layers(model.layers, ["pooled_cuda", "folded_cuda"]) == tuned_layers(model.layers, None) == model.layers
+    )
 
 
 @pytest.mark.gpu
@@ -177,7 +179,7 @@ def test_models_are_right_on_a_gpu() -> None:
     model, x = Pooled(), np.random.default_rng(0).standard_normal((2000, 4, 32, 32)).astype(np.float32)
     target = resolve_target("cuda")
     ready = prepare(model.eval(), torch.from_numpy(x))
-    decisions = with_pools(ready, folded(ready), target, None)
+    decisions = with_pools(ready.layers, folded(ready), target, None)
     found = build_model.build(ready, decisions, target)
     assert found.report()[0]["schedule"].startswith("pooled_cuda")
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()

@@ -22,8 +22,8 @@ from tvm_sparse.autotune.progress import Progress, Task
 from tvm_sparse.autotune.proxy_layer import Sample
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
-from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -36,11 +36,11 @@ from tvm_sparse.target.resolve import resolve_target
 DENSITY_RATIO = 1.25
 
 
-def tuned_layers(prepared: PreparedModel, schedules: Sequence[str] | None) -> list[ConvLayer]:
-    """The layers that `schedules` may serve (None: all): those that pool serve what has a pool behind it."""
+def tuned_layers(layers: Sequence[ConvLayer], schedules: Sequence[str] | None) -> list[ConvLayer]:
+    """Those that `schedules` may serve (None: all): schedules that pool serve what has a pool behind it."""
     if not schedules or not all(map(is_pooled, schedules)):
-        return prepared.layers
-    return [group.layer for group in find_groups(prepared.mod) if group.pool is not None]
+        return list(layers)
+    return [layer for layer in layers if layer.has_pool]
 
 
 def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
@@ -133,7 +133,7 @@ def tune(
     options = replace(options or TuneOptions(), trials=trials)
     batches = [None] if batch is None else batch_sizes(batch)
     models = [prepare(source, example_inputs, shapes, size, dtype) for size in batches]
-    tasks = [task for prepared in models for task in tasks_of(tuned_layers(prepared, options.schedules))]
+    tasks = [task for prepared in models for task in tasks_of(tuned_layers(prepared.layers, options.schedules))]
     tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
     if resolved is not None:
         tune_tasks(tasks, resolved, log, options, progress)

@@ -42,7 +42,7 @@ def decide_together(
 ) -> list[Decision]:
     """As `decide`, for the layers of a model: their layouts suit each other, and they pool where that is faster."""
     decisions = _in_layouts(prepared, target, log, allow_tf32, predict)
-    return with_pools(prepared, decisions, target, log)
+    return with_pools(prepared.layers, decisions, target, log)
 
 
 def _in_layouts(

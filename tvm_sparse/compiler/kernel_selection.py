@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.kernel_growth import growth
 from tvm_sparse.compiler.predict import Prediction
 from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
@@ -21,20 +22,18 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
-from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules import find_space, schedule_names, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_compiled, is_exact, is_library, precision_of
+from tvm_sparse.schedules import schedule_names, title_of, why_not_here
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_exact, is_library, precision_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 
-# A GPU's kernel for more non-zeros may take so many times as long as estimated.
-MARGIN = 1.5
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one.
 NEAR_MARGIN = 1.25
 # What to do about a prediction.
@@ -234,34 +233,6 @@ def _by_baseline(
     """`dense` computed by the schedule `name`, which sparse kernels were timed beside, with or without a record."""
     record = best_dense(name)
     return replace(dense, schedule=name, record=record, transferred=_is_unverified(name, record, target))
-
-
-def growth(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float:
-    """How many times as long as `record`, at least once, its kernel may take for the non-zeros of `pattern`.
-
-    On a CPU it is at most in proportion. On a GPU code that leaves a cache costs more, and a kernel that memory bounds
-    hardly anything: of 62 kernels with decisions made for fewer non-zeros (docs/results/table2-h200.md) 23 took longer
-    than in proportion, up to 2.3 times, but only three longer than this, by 10% at most. Kernels that read weights as
-    data have the same code for any: ResNet-50's 48 took 1.29 times as long for twice the non-zeros.
-    """
-    more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    if more <= 1 or target.kind.name != "cuda":
-        return more
-    before_us, after_us = (_estimate_us(record, each, target) for each in (record.pattern, pattern))
-    if before_us is None or after_us is None:
-        return more
-    longer = max(1.0, after_us / before_us)
-    return longer * min(more, MARGIN) if is_compiled(record.schedule) else min(longer, more)
-
-
-def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float | None:
-    """Estimated time of a record's decisions with another pattern of zeros, if there is an estimate."""
-    try:
-        space = find_space(record.schedule, record.spec, pattern, target)
-        schedule = space.scheduled(record.chosen)
-    except (UsageError, BuildError):
-        return None
-    return space.estimate(schedule)
 
 
 def _default_dense(target: Target) -> list[str]:

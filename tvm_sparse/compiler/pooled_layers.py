@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_selection import Decision, from_log, growth
+from tvm_sparse.compiler.kernel_growth import growth
+from tvm_sparse.compiler.kernel_selection import Decision, from_log
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
-from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -23,7 +23,7 @@ MEASURE = f"not measured here: run tvm-sparse tune --schedules {pooled_cuda.NAME
 
 
 def with_pools(
-    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, log: TuningLog | None
+    layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target, log: TuningLog | None
 ) -> list[Decision]:
     """`decisions`, where layers with such a pool behind them have kernels that compute it, if that is faster.
 
@@ -32,11 +32,8 @@ def with_pools(
     """
     if target.kind.name != pooled_cuda.TARGET:
         return list(decisions)
-    groups = find_groups(prepared.mod)
-    pairs = zip(groups, decisions, strict=True)
-    return [
-        _pooled(group.layer, decision, target, log) if group.pool is not None else decision for group, decision in pairs
-    ]
+    pairs = zip(layers, decisions, strict=True)
+    return [_pooled(layer, decision, target, log) if layer.has_pool else decision for layer, decision in pairs]
 
 
 def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:

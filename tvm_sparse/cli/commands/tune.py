@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = common.log_to_write(arguments, console)
     batches = batch_sizes(arguments.batch) if arguments.batch else [None]
     models = (common.prepared(arguments, batch) for batch in batches)
-    layers = (session.tuned_layers(prepared, arguments.schedules) for prepared in models)
+    layers = (session.tuned_layers(prepared.layers, arguments.schedules) for prepared in models)
     tasks = session.select([task for some in layers for task in session.tasks_of(some)], arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)

@@ -39,7 +39,7 @@ class ConvLayer:
     """One convolution of a model: `weight` (K, C / groups, R, S), float32, and `bias` (K,) or None, of the spec's type.
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
-    (N, C, 1, 1) and (N, K, 1, 1) do.
+    (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side.
     """
 
     name: str
@@ -47,6 +47,7 @@ class ConvLayer:
     weight: np.ndarray
     bias: np.ndarray | None
     is_linear: bool = False
+    has_pool: bool = False
 
     @cached_property
     def pattern(self) -> SparsityPattern:
@@ -60,7 +61,7 @@ class Group:
 
     `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`. Of a linear
     layer these have shapes of their own, whose elements lie as those of the layer's spec. `pool` is
-    the one reader of `result`, where that is a max pool of 2x2 windows side by side.
+    the result of the layer's pool, if it has one.
     """
 
     layer: ConvLayer
@@ -134,8 +135,9 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     if bias is not None:
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
-    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear)
-    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], _pool_of(graph, variables[-1]))
+    pool = _pool_of(graph, variables[-1])
+    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None)
+    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool)
 
 
 def _pool_of(graph: Graph, result: Var) -> Var | None:
