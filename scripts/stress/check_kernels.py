@@ -111,7 +111,7 @@ def main() -> int:
         return 4
     target = resolve_target(CPU if options.target == "llvm" else options.target)
     # Generated spaces have no decisions but those that a search finds.
-    schedules = options.schedules or [name for name in schedule_names(target) if not name.startswith("generated")]
+    schedules = options.schedules or [each for each in schedule_names(target, True) if not each.startswith("generated")]
     results, check_s = check(options, schedules)
     table = summary(results)
     report = {"cases": options.cases, "seed": options.seed, "fingerprint": fingerprint_of(target)}

@@ -20,6 +20,7 @@ from random_convolutions import (
     random_kernel,
     random_linear_case,
     random_pair_case,
+    random_pooled_case,
     random_slice_case,
     random_vector_case,
 )
@@ -37,7 +38,7 @@ from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled
 from tvm_sparse.target.resolve import resolve_target
 
 # Convolutions of real networks, larger than the random ones.
@@ -90,9 +91,11 @@ class Job:
     def case(self) -> Case:
         """The convolution, its weight and its inputs' seed."""
         if self.spec is not None:
-            return Case(self.spec, normal_weight(self.spec, DENSITY, self.seed), self.seed, integers=False)
+            weight = normal_weight(self.spec, DENSITY, self.seed)
+            return Case(self.spec, weight, self.seed, integers=False, pools=is_pooled(self.schedule))
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
         own = {"vector": random_vector_case, "slice": random_slice_case, "pair": random_pair_case}
+        own["pooled"] = random_pooled_case
         of = own.get(self.schedule.partition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
@@ -179,7 +182,7 @@ def run(request: dict[str, Any]) -> Result:
         constants = [made[name] for name in made]
     # In a model the runtime does it.
     packed_function.register()
-    y = call(tvm.runtime.load_module(request["library"]), case.spec, arguments, constants, device)
+    y = call(tvm.runtime.load_module(request["library"]), case.spec, arguments, constants, device, case.pools)
     # The space of a schedule is chosen as a kernel is built.
     name = request.get("space") or _job(request).schedule
     return {"worst": case.error(arguments, y, arithmetic_of(name))}

@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.pooled import COLUMNS, FILTERS, pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded, stored
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
@@ -37,13 +38,15 @@ ATTEMPTS = 20
 class Case:
     """A convolution, its weight (K, C / groups, R, S) float32 and the seed of its inputs.
 
-    With `integers`, weights and inputs are small whole numbers and a kernel's result must be exact.
+    With `integers`, weights and inputs are small whole numbers and a kernel's result must be exact. With `pools`, a
+    kernel writes the largest of each 2x2 outputs.
     """
 
     spec: ConvSpec
     weight: np.ndarray
     seed: int
     integers: bool
+    pools: bool = False
 
     def __repr__(self) -> str:
         kind = "integers" if self.integers else "normal"
@@ -70,6 +73,7 @@ class Case:
             spec, y = replace(spec, n=2), y[[0, -1]]
             batched = {name: value[[0, -1]] for name, value in batched.items()}
         expected = reference.reference(spec, batched["x"], self.weight, arguments.get("bias"), batched.get("residual"))
+        expected = expected.pooled() if self.pools else expected
         if self.integers:
             return 0.0 if np.array_equal(y, stored(expected.value, self.spec.dtype)) else float("inf")
         return expected.within(arithmetic, self.weight).worst(y)
@@ -81,11 +85,16 @@ def run(kernel: Kernel, spec: ConvSpec, arguments: dict[str, np.ndarray], target
 
 
 def call(
-    library: Any, spec: ConvSpec, arguments: dict[str, np.ndarray], constants: Sequence[np.ndarray], device: Any
+    library: Any,
+    spec: ConvSpec,
+    arguments: dict[str, np.ndarray],
+    constants: Sequence[np.ndarray],
+    device: Any,
+    pools: bool = False,
 ) -> np.ndarray:
-    """The output of a built kernel; elements that it does not write are NaN."""
+    """The output of a built kernel, which may be one that `pools`; elements that it does not write are NaN."""
     epilogue = [arguments[name] for name in ("bias", "residual") if name in arguments]
-    y = np.full(spec.output_shape, np.nan, spec.dtype)
+    y = np.full(pooled_shape(spec) if pools else spec.output_shape, np.nan, spec.dtype)
     tensors = [tvm.runtime.tensor(value, device) for value in (arguments["x"], *constants, *epilogue, y)]
     library["main"](*tensors)
     device.sync()
@@ -198,6 +207,19 @@ def random_pair_case(choose: Choose) -> Case:
     if kind == "vectors of 16":
         return Case(spec, vector_weight(spec, 16, density, seed, integers), seed, integers)
     return Case(spec, random_weight(spec, density, kind, seed, integers), seed, integers)
+
+
+def random_pooled_case(choose: Choose) -> Case:
+    """A case with a 2x2 max pool behind it, in rows of whole half warps."""
+    case = random_case(choose)
+    spec = replace(case.spec, stride=(1, 1), residual=False, k=case.spec.groups * FILTERS * choose((1, 2, 3, 6)))
+    channels = max(1, min(spec.c // spec.groups, MAX_WEIGHTS // (spec.k * spec.r * spec.s)))
+    spec = replace(spec, c=channels * spec.groups)
+    h, w = spec.h - spec.out_h + choose((4, 6, 16, 30)), spec.w - spec.out_w + COLUMNS * choose((1, 2, 3, 5))
+    # Padding may be all that there is.
+    spec = replace(spec, h=h if h > 0 else h % 2 or 2, w=w if w > 0 else w % COLUMNS or COLUMNS)
+    weight = random_weight(spec, choose(DENSITIES), choose(STRUCTURES), case.seed, case.integers)
+    return Case(spec, weight, case.seed, case.integers, pools=True)
 
 
 def vector_weight(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:

@@ -4,7 +4,7 @@
 
 Kernels are built side by side without the sanitizer; each is then run once under each tool and its result compared with
 the float64 reference. Folded schedules run with every one of the decisions that a search begins with, so all multistage
-pipelines and tilings are among them.
+pipelines and tilings are among them; schedules for layers or zeros of their own run random convolutions.
 """
 
 import argparse
@@ -35,6 +35,8 @@ SPECS = (
     ConvSpec(64, 16, 14, 40, 32, 3, 3, padding=(1, 1, 1, 1), residual=True),
     ConvSpec(1, 16, 57, 57, 32, 3, 3, stride=(2, 2), padding=(0, 1, 1, 0), dilation=(1, 2), groups=2, bias=True),
 )
+# Schedules that need layers, or zeros, of their own, and random convolutions of each.
+OWN, CASES = ("vector_cuda", "slice_cuda", "pair_cuda", "pooled_cuda", "linear_cuda"), range(8)
 TIMEOUT_S = 300
 # Exit code of the sanitizer where it found something, and of a kernel that is wrong.
 FOUND, WRONG = 9, 8
@@ -73,19 +75,20 @@ def main() -> int:
         return 4
     schedules = [name for name in schedule_names(resolve_target("cuda")) if not name.startswith("generated")]
     jobs = kernel_jobs.cuda_jobs(SPECS, schedules, every_start=True)
+    jobs += kernel_jobs.random_jobs(CASES, 0, OWN, on_gpu=False)
     with tempfile.TemporaryDirectory() as folder:
         made = list(kernel_jobs.built(jobs, options.workers, "cuda", folder))
         found = [{"tool": "build", "found": f"{request['job']}: {each}"} for request, each in made if "cause" in each]
-        requests = [request for request, each in made if "cause" not in each]
+        requests = [{**request, **each} for request, each in made if each.keys() == {"space"}]
         # Several kernels a process, since it takes seconds to start under these tools; several processes at once.
         processes = max(1, options.workers // len(TOOLS))
         groups = [(tool, requests[i::processes]) for tool in TOOLS for i in range(processes)]
         with ThreadPoolExecutor(len(groups)) as threads:
             said = list(threads.map(lambda group: sanitize(*group), groups))
     found += [{"tool": tool, "found": text} for (tool, _), text in zip(groups, said, strict=True) if text]
-    names = sorted({f"{job.schedule} {job.start}" for job in jobs})
-    report = {"kernels": len(jobs), "tools": TOOLS, "names": names, "findings": found}
-    print(f"{len(jobs)} kernels, {', '.join(TOOLS)}: {len(found)} findings")
+    names = sorted({f"{each['space']} {each['job']['start']}" for each in requests})
+    report = {"kernels": len(requests), "tools": TOOLS, "names": names, "findings": found}
+    print(f"{len(requests)} kernels, {', '.join(TOOLS)}: {len(found)} findings")
     for each in found:
         print(f"FOUND {each['tool']}\n{each['found']}")
     if options.output is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cuda_emulator import build_source, run_emulated
-from random_convolutions import Case, random_weight
+from random_convolutions import Case, random_kernel, random_pooled_case, random_weight
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
@@ -20,17 +20,13 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
+from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.schedule_names import is_compiled, is_folded, is_pooled
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 6, 32, 32, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 POOLED_32 = "pooled_cuda:multistage-32x16-pixels1"
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-
-
-def worst(case: Case, arguments: dict[str, np.ndarray], y: np.ndarray) -> float:
-    """The largest error of pooled outputs as a fraction of its bound."""
-    return reference.reference(case.spec, arguments["x"], case.weight, arguments.get("bias")).pooled().worst(y)
 
 
 @needs_compiler
@@ -48,7 +44,7 @@ def worst(case: Case, arguments: dict[str, np.ndarray], y: np.ndarray) -> float:
 def test_folded_convolutions(changes: dict, columns: int, across: str, tmp_path: Path) -> None:
     """Any epilogue, with default decisions and with many rows and channels of a tile."""
     spec = replace(LAYER, **changes)
-    case = Case(spec, random_weight(spec, 0.2, "unstructured", 1, integers=False), 1, False)
+    case = Case(spec, random_weight(spec, 0.2, "unstructured", 1, integers=False), 1, False, pools=True)
     name = f"pooled_cuda:multistage-{spec.out_h}x{columns}-pixels1{across}"
     space = find_space(name, spec, SparsityPattern.of(case.weight), TARGET)
     assert isinstance(space, FoldedTileSpace) and space.name == name
@@ -59,7 +55,23 @@ def test_folded_convolutions(changes: dict, columns: int, across: str, tmp_path:
         kernel = make_kernel(name, spec, case.weight, TARGET, {**start, "rows": rows})
         y = run_emulated(case, kernel, TARGET, folder, pooled_shape(spec))
         arguments = reference.random_arguments(spec, case.seed)
-        assert worst(case, arguments, y) <= 1
+        assert case.error(arguments, y) <= 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(6))
+def test_random_convolutions(seed: int, tmp_path: Path) -> None:
+    """Any padding, dilation and zeros, with default and with random decisions."""
+    choose = random.Random(seed).choice
+    case = random_pooled_case(choose)
+    spaces, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), TARGET, ["pooled_cuda"])
+    if not spaces:
+        assert "no tile" in reasons["pooled_cuda"]
+        return
+    space = choose(spaces)
+    kernel = random_kernel(space, case.weight, choose) if seed % 2 else apply_decisions(space, case.weight)
+    y = run_emulated(case, kernel, TARGET, tmp_path, pooled_shape(case.spec))
+    assert case.error(reference.random_arguments(case.spec, case.seed, case.integers), y) <= 1
 
 
 def test_a_window_with_a_number_that_is_none_has_none() -> None:
