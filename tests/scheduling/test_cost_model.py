@@ -36,7 +36,7 @@ def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
     """Within these factors in the median and for nine of ten."""
     off = factors(FITS[DEFAULT], shipped)
     assert len(off) >= 140
-    assert statistics.median(off) < 1.15
+    assert statistics.median(off) < 1.16
     assert off[int(0.9 * len(off))] < 1.7
 
 
