@@ -11,33 +11,13 @@ import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
 from tensor_emulator import LAUNCH
+from warpgroup_emulator import WARPGROUPS
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.pairs.tiling import LIBRARY, M_TILES, PIXELS, THREADS, PairTiling, geometry
 
 MULTIPLY = f"""
 #define TVM_SPARSE_PAIR_PRIMITIVES
-// As a GPU's, with the block's number in its cluster.
-static unsigned shared_address(const void* to) {{
-  return (const unsigned char*)to - shared_memory[rank] + (rank << 24);
-}}
-static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
-template <typename T> static void computed(T&) {{}}
-template <int COUNT> static void give_registers() {{}}
-template <int COUNT> static void take_registers() {{}}
-static void show_tensor_cores() {{}}
-static void prefetch(const float*) {{}}
-static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
-static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
-static void pass(int barrier, int threads) {{
-  if (++arrivals[rank][barrier] == threads) arrivals[rank][barrier] = 0, rounds[rank][barrier]++;
-}}
-static void meet(int barrier, int threads) {{
-  const int round = rounds[rank][barrier];
-  pass(barrier, threads);
-  while (rounds[rank][barrier] == round) yield();
-}}
-static void begin_products() {{}}
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
 static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
@@ -56,10 +36,6 @@ static void add(int selected, float (&sums)[N], const unsigned (&a)[4], unsigned
                          i / 4 * 8 + lane % 4 * 2 + i % 2);
     }}
   meet(agreed, lanes, lanes + 32);
-}}
-static const unsigned char* at(unsigned long long b, int chunk, int column) {{
-  return shared_memory[rank] + ((b & 0x3fff) << 4) + chunk * ((b >> 16 & 0x3fff) << 4) +
-         column / 8 * ((b >> 32 & 0x3fff) << 4) + column % 8 * 16;
 }}
 template <int SELECTED, int N>
 static void add_product(float (&sums)[N], const unsigned (&a)[4], unsigned long long b, unsigned choice) {{
@@ -92,7 +68,8 @@ KERNELS = [(m, n) for m in M_TILES for n in PIXELS]
 def _library(folder: Path) -> ctypes.CDLL:
     path = folder / f"{LIBRARY}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
-    path.write_text(PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(LIBRARY) + EXPORTED + launch)
+    emulated = PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
+    path.write_text(emulated + kernel_library.source(LIBRARY) + EXPORTED + launch)
     return compiled(path)
 
 

@@ -23,6 +23,7 @@ from tvm_sparse.schedules import (
     folded_cuda,
     linear_cpu,
     linear_cuda,
+    linear_tensor_cuda,
     pair_cuda,
     slice_cuda,
     spaces_of,
@@ -54,7 +55,16 @@ K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 # VGG16 at batch 64, an H100; the median), others as long as estimated.
 BEYOND_CACHES = 1.5
 DENSE = "dense"
-_ON_GPU = (data_cuda, folded_cuda, linear_cuda, pair_cuda, slice_cuda, tensor_cuda, vector_cuda)
+_ON_GPU = (
+    data_cuda,
+    folded_cuda,
+    linear_cuda,
+    linear_tensor_cuda,
+    pair_cuda,
+    slice_cuda,
+    tensor_cuda,
+    vector_cuda,
+)
 GPU_SCHEDULES = [each.NAME for each in _ON_GPU]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25

@@ -20,6 +20,7 @@ from tvm_sparse.scheduling.cuda.data import geometry as data_geometry
 from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
+from tvm_sparse.scheduling.cuda.linear_tensor import tiling as linear_tensor_tiling
 from tvm_sparse.scheduling.cuda.pairs import tiling as pair_tiling
 from tvm_sparse.scheduling.cuda.positions import geometry as position_geometry
 from tvm_sparse.scheduling.cuda.positions import tiling as position_tiling
@@ -38,8 +39,8 @@ def library_names(module: tvm.IRModule) -> list[str]:
 class _Library(NamedTuple):
     """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors.
 
-    Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `is_specific` it uses
-    what only GPUs of exactly the target's architecture have (``sm_90a``).
+    Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `has_warpgroups` these
+    multiply, which only GPUs of exactly the target's architecture have (``sm_90a``).
     """
 
     file: str
@@ -47,7 +48,13 @@ class _Library(NamedTuple):
     kernels: list[str]
     integers: int
     copies: int = 1
-    is_specific: bool = False
+    has_warpgroups: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that its source consists of."""
+        shared = ("data_primitives.cuh", "warpgroup_primitives.cuh")
+        return (*shared[: 1 + self.has_warpgroups], self.file)
 
 
 def _libraries() -> dict[str, _Library]:
@@ -64,7 +71,12 @@ def _libraries() -> dict[str, _Library]:
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
     of_pairs = [pair_tiling.kernel_name(m, n) for m in pair_tiling.M_TILES for n in pair_tiling.PIXELS]
     integers = 2 + len(pair_tiling.Geometry._fields)
-    found[pair_tiling.LIBRARY] = _Library("sparse_pairs.cu", (), of_pairs, integers, is_specific=True)
+    found[pair_tiling.LIBRARY] = _Library("sparse_pairs.cu", (), of_pairs, integers, has_warpgroups=True)
+    of_tiles = [
+        linear_tensor_tiling.kernel_name(f, each) for f in linear_tensor_tiling.FILTERS for each in (False, True)
+    ]
+    integers = len(linear_tensor_tiling.Geometry._fields)
+    found[linear_tensor_tiling.LIBRARY] = _Library("linear_tensor.cu", (), of_tiles, integers, has_warpgroups=True)
     half = ("TVM_SPARSE_HALF",)
     types: dict[str, tuple[str, ...]] = {FLOAT32: (), FLOAT16: half, BFLOAT16: (*half, "TVM_SPARSE_BFLOAT16")}
     for dtype, names in types.items():
@@ -89,7 +101,7 @@ def source(name: str) -> str:
     library = LIBRARIES[name]
     defined = "".join(f"#define {each}\n" for each in library.defined)
     folder = Path(__file__).parent
-    return defined + "".join((folder / each).read_text() for each in ("data_primitives.cuh", library.file))
+    return defined + "".join((folder / each).read_text() for each in library.files)
 
 
 @cache
@@ -139,7 +151,7 @@ def _code(name: str, target: Target) -> bytes:
 
 
 def _arch(name: str, target: Target) -> str:
-    return str(target.attrs["arch"]) + ("a" if LIBRARIES[name].is_specific else "")
+    return str(target.attrs["arch"]) + ("a" if LIBRARIES[name].has_warpgroups else "")
 
 
 def _compiled(text: str, arch: str) -> bytes:

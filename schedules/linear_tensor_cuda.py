@@ -1,0 +1,65 @@
+"""Linear layers on many images on the tensor cores of CUDA: weights are read sparse and multiplied dense.
+
+What many images of a large layer take longest for is to read the weight, of which a sparse one is a tenth; to multiply
+by its zeros too costs tensor cores less. So lists of non-zeros are written to tiles in shared memory, which tensor cores
+multiply (codegen/cuda/linear_tensor.cu). The variant `dense` is for layers with few zeros. Nothing is compiled for a
+weight.
+
+Numbers are multiplied in two parts, TF32 and what that cuts off in bfloat16: float32's accuracy within a bound of its
+own (`conv.reference.Reference.in_corrected_tf32`). All inputs of an image reach all of its outputs, also through
+zeros, as in a dense layer: where one is infinite or NaN, the outputs are NaN.
+
+After Xia et al., Flash-LLM (2023), who load sparse and compute dense in half precision.
+"""
+
+from tvm.target import Target
+
+from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE, LinearTensorSpace
+from tvm_sparse.scheduling.cuda.tiling_space import offered
+from tvm_sparse.scheduling.schedule_names import LINEAR_TENSOR
+from tvm_sparse.scheduling.space import NotApplicable, Space
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+
+NAME = LINEAR_TENSOR
+TARGET = "cuda"
+# Tensor cores take 64 images at a time: of fewer than these most were none.
+LEAST_IMAGES = 16
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """The spaces of `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        It is no linear layer or has few images, tensors are not float32, or the GPU is no Hopper.
+    """
+    gpu = gpu_info(target)
+    if reason := why_not_served(spec, gpu):
+        raise NotApplicable(reason)
+    return list[Space](offered([LinearTensorSpace(NAME, spec, pattern, gpu, each) for each in (False, True)], gpu))
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space called `variant`; None where it cannot be made."""
+    gpu = gpu_info(target)
+    if variant not in ("", DENSE) or why_not_served(spec, gpu):
+        return None
+    return LinearTensorSpace(NAME, spec, pattern, gpu, variant == DENSE)
+
+
+def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
+    """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
+    if not gpu.has_sparse_warpgroups:
+        return f"{gpu.name} has not the instructions of compute capability 9.0"
+    if spec.dtype != FLOAT32:
+        return f"its tensors are {spec.dtype}, and only {FLOAT32} is split"
+    if not is_linear(spec):
+        return "it is for linear layers, of one group"
+    if spec.n < LEAST_IMAGES:
+        return f"{spec.n} images, at least {LEAST_IMAGES} are served"
+    return ""

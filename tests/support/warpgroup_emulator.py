@@ -1,0 +1,33 @@
+"""What kernels share whose warpgroups multiply (codegen/cuda/warpgroup_primitives.cuh), as plain code."""
+
+from cuda_emulator import MAX_CLUSTER
+
+WARPGROUPS = f"""
+#define TVM_SPARSE_WARPGROUP_PRIMITIVES
+// As a GPU's, with the block's number in its cluster.
+static unsigned shared_address(const void* to) {{
+  return (const unsigned char*)to - shared_memory[rank] + (rank << 24);
+}}
+static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
+template <typename T> static void computed(T&) {{}}
+template <int COUNT> static void give_registers() {{}}
+template <int COUNT> static void take_registers() {{}}
+static void show_tensor_cores() {{}}
+static void prefetch(const float*) {{}}
+static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
+static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
+static void pass(int barrier, int threads) {{
+  if (++arrivals[rank][barrier] == threads) arrivals[rank][barrier] = 0, rounds[rank][barrier]++;
+}}
+static void meet(int barrier, int threads) {{
+  const int round = rounds[rank][barrier];
+  pass(barrier, threads);
+  while (rounds[rank][barrier] == round) yield();
+}}
+static void begin_products() {{}}
+static const unsigned char* at(unsigned long long b, int chunk, int column) {{
+  return shared_memory[rank] + ((b & 0x3fff) << 4) + chunk * ((b >> 16 & 0x3fff) << 4) +
+         column / 8 * ((b >> 32 & 0x3fff) << 4) + column % 8 * 16;
+}}
+static void leave_cluster() {{ cluster_arrive(), cluster_wait(); }}
+"""

@@ -1,0 +1,424 @@
+// Linear layers on many images, on tensor cores, weights as data: one kernel for every shape, weight and tile of
+// `linear_tensor_cuda`.
+//
+// A block computes F filters of 64 or 128 images. Two warpgroups multiply (`wgmma`): the rows of A are 64 images, whose
+// inputs a thread reads from memory right into the registers of a product, and the columns of B are the filters, whose
+// weights two other warpgroups write to shared memory, SLAB inputs (a slab) of all filters at a time, through a ring of
+// `STAGES` slabs. So weights are read sparse and multiplied dense: of a sparse layer a writer has a list of (place, value)
+// for each slab, and what it writes it makes zero again when the slab has been multiplied. Of 64 images the multiplying
+// warpgroups take every second slab each, of 128 images each its own of every slab.
+//
+// In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
+// `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. So a
+// weight is written twice, as it is and as the two columns (low, high) of a product in bfloat16.
+//
+// Blocks that share a tile's slabs (`parts`) are a cluster: at the end each adds up some of the sums of all.
+//
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear_tensor/tiling.py, in that
+// order.
+
+#define FIELDS(X)                                                                                                 \
+  /* Images, in all and of a block in groups of 64; of one of them inputs and outputs; inputs of a read: 4, or 1. */ \
+  X(batch) X(groups) X(inputs) X(outputs) X(vector)                                                               \
+  /* Tiles of filters, slabs of a tile, blocks that share them; what follows the sum. */                          \
+  X(tiles) X(slabs) X(parts) X(has_bias) X(has_residual) X(relu) X(relu_max)
+
+struct Geometry {
+  FIELDS(DECLARED)
+};
+
+// Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
+constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
+// Barriers of a block: of a slab that is full for a group of images, of one that is empty, of those who multiply, and of
+// each writer's threads.
+constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, MULTIPLIED = EMPTY + STAGES, WRITTEN = MULTIPLIED + 1;
+
+#ifndef TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
+// 64 rows of A in registers times F columns of B in shared memory.
+#define PRODUCT(NAME, KIND, LAST, F, SUMS, A0, A1, A2, A3, B)                                                   \
+  __device__ __forceinline__ void NAME(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b) {     \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #F KIND " {" NUMBERS_##SUMS "}, {%" #A0 ", %" #A1 ", %" #A2 \
+                 ", %" #A3 "}, %" #B ", 1, 1, 1" LAST ";"                                                       \
+                 : SUMS_##SUMS                                                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                         \
+  }
+#define PRODUCTS(F, ...)                                               \
+  PRODUCT(add_product, "k8.f32.tf32.tf32", "", F, __VA_ARGS__)         \
+  PRODUCT(add_corrections, "k16.f32.bf16.bf16", ", 0", F, __VA_ARGS__)
+PRODUCTS(64, 32, 32, 33, 34, 35, 36)
+PRODUCTS(128, 64, 64, 65, 66, 67, 68)
+PRODUCTS(144, 72, 72, 73, 74, 75, 76)
+// Two of half as many, as ptxas refuses one whose operands exceed the registers that a thread is launched with.
+#define TWICE(NAME)                                                                                              \
+  __device__ __forceinline__ void NAME(float (&sums)[128], const unsigned (&a)[4], unsigned long long b) {       \
+    NAME(*(float(*)[64]) & sums[0], a, b);                                                                       \
+    NAME(*(float(*)[64]) & sums[64], a, b + 128);                                                                \
+  }
+TWICE(add_product)
+TWICE(add_corrections)
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
+#endif
+
+// What all of a block knows. In shared memory: the ring, each slab F * SLAB weights as they are and as many as
+// corrections; lists, as they come from memory; where lists begin.
+template <int F>
+struct Block {
+  static constexpr int SLAB = F > 144 ? 16 : 32, STEPS = SLAB / 8, PART = F * SLAB * 4, BUFFER = 2 * PART;
+  // Quads of (place, value) of a list that there is room for, a third of the slab: the rest is read when it is needed. And
+  // how many lists a writer asks for ahead, besides those of slabs that are in the ring.
+  static constexpr int ROOM = PART / 48 / 32 * 32, AHEAD = F == 64 ? 6 : 2;
+  static constexpr int LISTS = STAGES + WRITERS * AHEAD, LIST_BYTES = 24 * ROOM, LISTS_AT = STAGES * BUFFER;
+  static constexpr int TABLE_AT = LISTS_AT + LISTS * LIST_BYTES;
+  // Registers of a thread that writes weights, and of one that multiplies: together those of two that were launched.
+  static constexpr int WRITERS_REGISTERS = F == 256 ? 64 : 80, REGISTERS = 256 - WRITERS_REGISTERS;
+
+  int part, tile, first_image, first_filter;
+  // Of this block's part; the first one is a different one for each tile, as those who read the same inputs at a time
+  // wait for each other.
+  int begin, slabs, first_slab;
+  char* ring;
+
+  __device__ __forceinline__ Block(const Geometry& g, char* shared) : ring(shared) {
+    part = blockIdx.x, tile = blockIdx.y, first_image = blockIdx.z * 64 * g.groups, first_filter = tile * F;
+    begin = g.slabs * part / g.parts, slabs = g.slabs * (part + 1) / g.parts - begin;
+    first_slab = (unsigned)tile % (unsigned)slabs;
+  }
+  // The slab that comes so many after the first, of this block's.
+  __device__ __forceinline__ int slab_of(int number) const {
+    const int slab = first_slab + number;
+    return slab < slabs ? slab : slab - slabs;
+  }
+  __device__ __forceinline__ char* buffer(int number) const { return ring + number % STAGES * BUFFER; }
+  __device__ __forceinline__ int handing(const Geometry& g) const { return 128 + 128 * g.groups; }
+};
+
+// A weight as the two columns of corrections that stand against those of an input, all and low.
+__device__ __forceinline__ unsigned corrections_of(float weight) {
+  const float low = low_part(weight);
+  return as_bfloat16(low, weight - low);
+}
+
+template <int F>
+__device__ __forceinline__ void hand_over(const Geometry& g, int number) {
+  show_tensor_cores();
+  for (int group = 0; group < g.groups; group++) {
+    // Of 64 images one warpgroup has the slab: it is the one that has every second slab from this one on.
+    const int reader = g.groups == 1 ? number % MULTIPLIERS : group;
+    pass(FULL + reader * STAGES + number % STAGES, 256);
+  }
+}
+
+// Every second slab of a dense layer, whose weights lie as they are multiplied.
+template <int F>
+__device__ __forceinline__ void write_dense(const Geometry& g, const Block<F>& block, const int4* weights, int writer) {
+  using B = Block<F>;
+  // A thread's reads of a slab, and slabs that are read ahead: memory needs 32 KB on their way to a multiprocessor.
+  constexpr int UNITS = B::PART / 16, READS = UNITS / 128, AHEAD = F == 64 ? 2 : 1;
+  const int thread = threadIdx.x & 127;
+  const int4* const own = weights + (size_t)(block.tile * g.slabs + block.begin) * UNITS + thread;
+  unsigned held[AHEAD][READS][4];
+  auto read = [&](int number, unsigned (&to)[READS][4]) {
+    if (number >= block.slabs) return;
+    const int4* from = own + (size_t)block.slab_of(number) * UNITS;
+#pragma unroll
+    for (int i = 0; i < READS; i++) read_early(to[i], from + 128 * i);
+  };
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) read(writer + i * WRITERS, held[i]);
+  for (int start = writer; start < block.slabs; start += AHEAD * WRITERS) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      const int number = start + i * WRITERS;
+      if (number >= block.slabs) break;
+      if (number >= STAGES) meet(EMPTY + number % STAGES, block.handing(g));
+      char* to = block.buffer(number) + thread * 16;
+#pragma unroll
+      for (int j = 0; j < READS; j++) {
+        const unsigned(&own)[4] = held[i][j];
+        unsigned low[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) low[k] = corrections_of(BITS_AS_FLOAT(own[k]));
+        *(uint4*)(to + 2048 * j) = make_uint4(own[0], own[1], own[2], own[3]);
+        *(uint4*)(to + 2048 * j + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
+      }
+      read(number + AHEAD * WRITERS, held[i]);
+      hand_over<F>(g, number);
+    }
+  }
+}
+
+// Four places in a slab, in bytes.
+struct __align__(8) Places {
+  unsigned short of[4];
+};
+
+// A sparse layer's weights: where each slab's list begins, in quads of (place, value), and where the last one ends; all
+// values; all places.
+template <int F>
+struct Lists {
+  using B = Block<F>;
+  const Block<F>& block;
+  const float4* values;
+  const Places* places;
+  const int* table;
+  int thread;
+
+  __device__ __forceinline__ Lists(const Geometry& g, const Block<F>& block, const int4* weights)
+      : block(block), thread(threadIdx.x & 127) {
+    const int lists = g.tiles * g.slabs;
+    values = (const float4*)weights + (lists + 4) / 4;
+    places = (const Places*)(values + ((const int*)weights)[lists]);
+    table = (const int*)(block.ring + B::TABLE_AT);
+  }
+  __device__ __forceinline__ char* room(int number) const {
+    return block.ring + B::LISTS_AT + number % B::LISTS * B::LIST_BYTES;
+  }
+  // A thread copies what it uses itself, so nobody else waits for it.
+  __device__ __forceinline__ void fetch(int number) const {
+    if (number < block.slabs) {
+      const int slab = block.slab_of(number), begin = table[slab], count = min(table[slab + 1] - begin, B::ROOM);
+      char* to = room(number);
+      for (int i = thread; i < count; i += 128) {
+        copy<16>(to + i * 16, values + begin + i, true);
+        copy<8>(to + B::ROOM * 16 + i * 8, places + begin + i, true);
+      }
+    }
+    commit_copies();
+  }
+  // Writes a slab's values, or zeros where they are.
+  template <bool ZEROS>
+  __device__ __forceinline__ void write(int number) const {
+    const int slab = block.slab_of(number), begin = table[slab], count = table[slab + 1] - begin;
+    const char* from = room(number);
+    char* to = block.buffer(number);
+    for (int i = thread; i < count; i += 128) {
+      Places at;
+      float4 value = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (i < B::ROOM) {
+        at = ((const Places*)(from + B::ROOM * 16))[i];
+        if (!ZEROS) value = ((const float4*)from)[i];
+      } else {
+        at = places[begin + i];
+        if (!ZEROS) value = values[begin + i];
+      }
+      const float four[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        *(float*)(to + at.of[j]) = four[j];
+        *(unsigned*)(to + at.of[j] + B::PART) = ZEROS ? 0 : corrections_of(four[j]);
+      }
+    }
+  }
+};
+
+// Every second slab of a sparse layer. A slab's place is zeros but for what its last list says.
+template <int F>
+__device__ __forceinline__ void write_lists(const Geometry& g, const Block<F>& block, const int4* weights, int writer) {
+  using B = Block<F>;
+  const Lists<F> lists(g, block, weights);
+  for (int i = 0; i < B::AHEAD; i++) lists.fetch(writer + i * WRITERS);
+  for (int number = writer; number < block.slabs; number += WRITERS) {
+    if (number < STAGES) {
+      int4* to = (int4*)block.buffer(number);
+      for (int i = lists.thread; i < B::BUFFER / 16; i += 128) to[i] = make_int4(0, 0, 0, 0);
+    } else {
+      meet(EMPTY + number % STAGES, block.handing(g));
+      lists.template write<true>(number - STAGES);
+    }
+    meet(WRITTEN + writer, 128);
+    // In the place of the list of zeros.
+    lists.fetch(number + B::AHEAD * WRITERS);
+    wait_for_copies<B::AHEAD>();
+    lists.template write<false>(number);
+    hand_over<F>(g, number);
+  }
+}
+
+// A thread's inputs of a slab: of two images, every fourth four of its inputs. They are in the order in which a product
+// takes them, so that of four side by side the first two are of one k-step.
+template <int F>
+struct Inputs {
+  unsigned of[Block<F>::STEPS][4];
+
+  __device__ __forceinline__ void read(const Geometry& g, const float* const (&images)[2], int first) {
+#pragma unroll
+    for (int step = 0; step < Block<F>::STEPS; step += 2)
+#pragma unroll
+      for (int image = 0; image < 2; image++) {
+        // Behind the last input any: weights are zero there.
+        const int at = first + step * 8;
+        unsigned four[4];
+        if (g.vector == 4)
+          read_early(four, (const int4*)(images[image] + min(at, g.inputs - 4)));
+        else
+#pragma unroll
+          for (int j = 0; j < 4; j++) four[j] = FLOAT_AS_BITS(images[image][min(at + j, g.inputs - 1)]);
+        of[step][image] = four[0], of[step][image + 2] = four[1];
+        of[step + 1][image] = four[2], of[step + 1][image + 2] = four[3];
+      }
+  }
+};
+
+// The same as the registers of A, of which tensor cores cut off themselves what is low, and as corrections.
+template <int F>
+struct Operands {
+  unsigned high[Block<F>::STEPS][4], corrections[Block<F>::STEPS][4];
+
+  __device__ __forceinline__ void take(const Inputs<F>& inputs) {
+#pragma unroll
+    for (int step = 0; step < Block<F>::STEPS; step++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        high[step][j] = inputs.of[step][j];
+        computed(high[step][j]);
+        const float value = BITS_AS_FLOAT(high[step][j]);
+        corrections[step][j] = as_bfloat16(value, low_part(value));
+        computed(corrections[step][j]);
+      }
+  }
+};
+
+// Products of 64 images with all filters, of every slab or every second one. While a slab's products are on their way the
+// operands of the next are made, of inputs that were asked for another slab earlier.
+template <int F>
+__device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& block, const float* x, float (&sums)[F / 2]) {
+  using B = Block<F>;
+  const int warpgroup = threadIdx.x >> 7, lane = threadIdx.x & 31;
+  const int own = g.groups == 1 ? 0 : warpgroup, first = g.groups == 1 ? warpgroup : 0, turns = MULTIPLIERS / g.groups;
+  const int image = block.first_image + own * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
+  // Beyond the last image the last one: what comes of it is not stored.
+  const float* const images[2] = {x + (size_t)min(image, g.batch - 1) * g.inputs,
+                                  x + (size_t)min(image + 8, g.batch - 1) * g.inputs};
+  const unsigned ring = lower_half(shared_address(block.ring), F * 16);
+  Inputs<F> ahead;
+  Operands<F> operands[2];
+  auto read = [&](int number) {
+    if (number < block.slabs) ahead.read(g, images, (block.begin + block.slab_of(number)) * B::SLAB + (lane & 3) * 4);
+  };
+  wait_for_kernel();
+  read(first);
+  operands[0].take(ahead);
+  read(first + turns);
+  for (int start = first; start < block.slabs; start += 2 * turns) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int number = start + i * turns, slot = number % STAGES;
+      if (number >= block.slabs) break;
+      meet(FULL + warpgroup * STAGES + slot, 256);
+      const unsigned high_at = ring + slot * (B::BUFFER >> 4), low_at = high_at + (B::PART >> 4);
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < B::STEPS; step++) {
+        add_corrections(sums, operands[i].corrections[step], descriptor(low_at + step * 2 * F));
+        add_product(sums, operands[i].high[step], descriptor(high_at + step * 2 * F));
+      }
+      commit_products();
+      wait_for_products<1>();
+      // The slab before is multiplied: its place and its operands' registers are free.
+      const int before = number - turns;
+      if (before >= 0 && before + STAGES < block.slabs) pass(EMPTY + before % STAGES, block.handing(g));
+      // Behind the last slab too, for nothing: with a branch here ptxas has products wait for each other.
+      operands[1 - i].take(ahead);
+      read(number + 2 * turns);
+    }
+  }
+  wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < F / 2; i++) computed(sums[i]);
+}
+
+// Images of a block are rows in shared memory, in the ring, which nobody reads any more.
+template <int F>
+__device__ __forceinline__ void stage_sums(const Geometry& g, const Block<F>& block, const float (&sums)[F / 2]) {
+  constexpr int PITCH = F + 8;
+  const int warpgroup = threadIdx.x >> 7, warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
+  const int row = (g.groups == 1 ? 0 : warpgroup * 64) + warp * 16 + (lane >> 2);
+  float* const staged = (float*)block.ring + row * PITCH + (lane & 3) * 2;
+  meet(MULTIPLIED, MULTIPLYING);
+  // Of 64 images both warpgroups have sums: the second one adds its own to the first one's.
+  if (g.groups == 1 && warpgroup == 1) meet(MULTIPLIED, MULTIPLYING);
+#pragma unroll
+  for (int i = 0; i < F / 4; i++) {
+    float2* to = (float2*)(staged + (i & 1) * 8 * PITCH + (i >> 1) * 8);
+    float2 sum = make_float2(sums[2 * i], sums[2 * i + 1]);
+    if (g.groups == 1 && warpgroup == 1) sum = make_float2(to->x + sum.x, to->y + sum.y);
+    *to = sum;
+  }
+  if (g.groups == 1 && warpgroup == 0) meet(MULTIPLIED, MULTIPLYING);
+}
+
+// Blocks that share a tile's slabs write some of its outputs each, neighbouring lanes neighbouring filters.
+template <int F>
+__device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& block, const float* bias,
+                                           const float* residual, float* y) {
+  constexpr int PITCH = F + 8, AT_ONCE = 3, STEP = AT_ONCE * MULTIPLYING;
+  const float* const staged = (const float*)block.ring;
+  const int count = min(64 * g.groups, g.batch - block.first_image) * F;
+  for (int start = block.part * STEP + threadIdx.x; start < count; start += g.parts * STEP) {
+    float total[AT_ONCE];
+    int from[AT_ONCE], to[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      const int index = min(start + i * MULTIPLYING, count - 1), row = index / F, filter = block.first_filter + index % F;
+      const bool is_output = start + i * MULTIPLYING < count && filter < g.outputs;
+      from[i] = row * PITCH + index % F;
+      to[i] = is_output ? (block.first_image + row) * g.outputs + filter : -1;
+      total[i] = g.has_bias && is_output ? bias[filter] : 0.f;
+      if (g.has_residual && is_output) total[i] += residual[to[i]];
+    }
+    for (int other = 0; other < g.parts; other++)
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) total[i] += g.parts > 1 ? remote_load(staged + from[i], other) : staged[from[i]];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+      if (to[i] >= 0) y[to[i]] = with_relu(g, total[i]);
+  }
+}
+
+template <int F, bool DENSE>
+__device__ __forceinline__ void linear(const Geometry& g, const float* __restrict__ x, const int4* __restrict__ weights,
+                                       const float* __restrict__ bias, const float* __restrict__ residual,
+                                       float* __restrict__ y) {
+  SHARED_MEMORY;
+  using B = Block<F>;
+  const B block(g, (char*)shared);
+  if (!DENSE) {
+    const int* begins = (const int*)weights + block.tile * g.slabs + block.begin;
+    for (int i = threadIdx.x; i <= block.slabs; i += blockDim.x) ((int*)(block.ring + B::TABLE_AT))[i] = begins[i];
+    __syncthreads();
+  }
+  launch_next();
+  const int warpgroup = threadIdx.x >> 7;
+  if (warpgroup >= MULTIPLIERS) {
+    give_registers<B::WRITERS_REGISTERS>();
+    if (DENSE)
+      write_dense(g, block, weights, warpgroup - MULTIPLIERS);
+    else
+      write_lists(g, block, weights, warpgroup - MULTIPLIERS);
+    if (g.parts > 1) meet_cluster();
+  } else {
+    take_registers<B::REGISTERS>();
+    float sums[F / 2];
+#pragma unroll
+    for (int i = 0; i < F / 2; i++) sums[i] = 0.f;
+    multiply(g, block, x, sums);
+    stage_sums(g, block, sums);
+    if (g.parts > 1)
+      meet_cluster();
+    else
+      meet(MULTIPLIED, MULTIPLYING);
+    write_sums(g, block, bias, residual, y);
+  }
+  // Until nobody reads sums of this block any more.
+  if (g.parts > 1) leave_cluster();
+}
+
+#define LINEAR(NAME, F, DENSE)                                                                                        \
+  KERNEL tvm_sparse_##NAME##_##F(const float* x, const int4* weights, const float* bias, const float* residual, float* y \
+                                 FIELDS(PARAMETER)) {                                                                 \
+    const Geometry g = {FIELDS(PASSED)};                                                                              \
+    linear<F, DENSE>(g, x, weights, bias, residual, y);                                                               \
+  }
+#define LINEARS(F) LINEAR(linear_lists, F, false) LINEAR(linear_dense, F, true)
+LINEARS(64) LINEARS(128) LINEARS(144) LINEARS(256)

@@ -1,0 +1,78 @@
+// What kernels share whose warpgroups multiply with `wgmma`: products, barriers of some of a block's threads, registers.
+//
+// The other files of a build may define the first of these in their own way (tests run the kernels on a CPU).
+
+#ifndef TVM_SPARSE_WARPGROUP_PRIMITIVES
+// Operands of a product: so many sums of a thread.
+#define NUMBERS_32                                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_48 \
+  NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NUMBERS_64 \
+  NUMBERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NUMBERS_72 NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define SUMS_8(i)                                                                                             \
+  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
+      "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define SUMS_32 SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
+#define SUMS_48 SUMS_32, SUMS_8(32), SUMS_8(40)
+#define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
+#define SUMS_72 SUMS_64, SUMS_8(64)
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups of products but the last LEFT are complete.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// What is computed by here, so that it is not moved between products, which then would wait for each other.
+__device__ __forceinline__ void computed(unsigned& value) { asm volatile("" : "+r"(value)::"memory"); }
+__device__ __forceinline__ void computed(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+// What was written to shared memory is there for tensor cores.
+__device__ __forceinline__ void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// A barrier of some of a block's threads: `meet` waits for `threads` to come, `pass` does not wait itself.
+__device__ __forceinline__ void meet(int barrier, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void pass(int barrier, int threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// A warpgroup's registers a thread, fewer or more than it began with.
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+// What will be read comes to the level-2 cache meanwhile, 32 bytes.
+__device__ __forceinline__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+// 16 bytes on their way to registers from here on, however much later they are needed.
+__device__ __forceinline__ void read_early(unsigned (&to)[4], const int4* from) {
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "l"(from));
+}
+// A number in the shared memory of a cluster's other block, where this one has it at `pointer`.
+__device__ __forceinline__ float remote_load(const float* pointer, int other) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote_address(pointer, other)) : "memory");
+  return value;
+}
+// All threads of a cluster's blocks, none of which reads what another has written before.
+__device__ __forceinline__ void leave_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  cluster_wait();
+}
+#endif
+
+// Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
+// positions are `pitch` apart (PTX ISA, "Matrix descriptor", no swizzling). The lower half counts 16 bytes, so what is
+// further is found by adding to it. In an address, bits from 24 on say which block of a cluster it is of.
+__device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) {
+  return (at & 0x3ffff) >> 4 | pitch >> 4 << 16;
+}
+__device__ __forceinline__ unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
+

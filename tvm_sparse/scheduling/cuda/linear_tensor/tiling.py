@@ -1,0 +1,142 @@
+"""How a linear layer on many images is cut for tensor cores (codegen/cuda/linear_tensor.cu)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.kernel_numbers import epilogue
+
+# The library of kernels, and the filters of a block that there are kernels for.
+LIBRARY, FILTERS = "linear_tensor", (64, 128, 144, 256)
+# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs.
+ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 7, 8)
+# Slabs of the ring; threads of a block; a block's slabs at most.
+STAGES, THREADS, MAX_SLABS = 4, 512, 1024
+# (place, value) that a thread takes at a time; bytes of a list's quad.
+QUAD, QUAD_BYTES = 4, 24
+# Inputs whose places in a slab are exchanged with each other.
+EXCHANGED = 16
+
+
+@dataclass(frozen=True)
+class LinearTensorTiling:
+    """A block has `filters` outputs of `images` images; `parts` blocks, a cluster, share the inputs, slab by slab.
+
+    The weights of a `dense` layer are read as they are multiplied, those of others as lists of non-zeros.
+    """
+
+    spec: ConvSpec
+    filters: int
+    images: int
+    parts: int
+    dense: bool = False
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why the kernel cannot do it, or ""."""
+        if self.filters not in FILTERS or self.images not in IMAGES:
+            return f"no kernel has {self.filters} filters and {self.images} images"
+        if self.parts not in PARTS:
+            return f"{self.parts} parts of the inputs, not one of {PARTS}"
+        if self.parts > self.slabs:
+            return f"{self.parts} parts of {self.slabs} slabs of inputs"
+        if self.part_slabs > MAX_SLABS:
+            return f"{self.part_slabs} slabs of inputs, at most {MAX_SLABS}"
+        return ""
+
+    @property
+    def slab(self) -> int:
+        """Inputs that are multiplied at a time."""
+        return 16 if self.filters > 144 else 32
+
+    @property
+    def slabs(self) -> int:
+        """Of all inputs."""
+        return -(-self.spec.c // self.slab)
+
+    @property
+    def part_slabs(self) -> int:
+        """Slabs of a block, at most."""
+        return -(-self.slabs // self.parts)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of filters."""
+        return -(-self.spec.k // self.filters)
+
+    @property
+    def places(self) -> int:
+        """Weights of a slab."""
+        return self.filters * self.slab
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks: parts, filters, images."""
+        return self.parts, self.tiles, -(-self.spec.n // self.images)
+
+    @property
+    def room(self) -> int:
+        """Quads of a slab's list that there is room for in shared memory."""
+        return self.places // 12 // 32 * 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the ring, lists and where they begin, or sums on their way out."""
+        ahead = 6 if self.filters == 64 else 2
+        lists = (STAGES + 2 * ahead) * self.room * QUAD_BYTES + 4 * (MAX_SLABS + 1)
+        return max(STAGES * self.places * 8 + lists, 4 * self.images * (self.filters + 8))
+
+    def place(self, filters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """Where in a slab the weight lies that a filter of a tile has for one of the slab's inputs.
+
+        Four inputs of a filter lie side by side, as tensor cores read them. Of 16 inputs these are every fourth, as a
+        thread that reads four inputs of an image side by side has one in each of four rows.
+        """
+        fourth, row = inputs % EXCHANGED // 4, inputs // EXCHANGED * 4 + inputs % 4
+        return (row * self.filters + filters) * 4 + fourth
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return kernel_name(self.filters, self.dense)
+
+
+def kernel_name(filters: int, dense: bool) -> str:
+    """The kernel for so many filters a block."""
+    return f"tvm_sparse_linear_{'dense' if dense else 'lists'}_{filters}"
+
+
+class Geometry(NamedTuple):
+    """The kernel's integer parameters, in its order; their meaning is said there."""
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    vector: int
+    tiles: int
+    slabs: int
+    parts: int
+    has_bias: int
+    has_residual: int
+    relu: int
+    relu_max: int
+
+
+def geometry(tiling: LinearTensorTiling) -> Geometry:
+    """What the kernel is called with."""
+    spec = tiling.spec
+    return Geometry(
+        batch=spec.n,
+        groups=tiling.images // ROWS,
+        inputs=spec.c,
+        outputs=spec.k,
+        vector=4 if spec.c % 4 == 0 else 1,
+        tiles=tiling.tiles,
+        slabs=tiling.slabs,
+        parts=tiling.parts,
+        **epilogue(spec),
+    )
