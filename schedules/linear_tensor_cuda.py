@@ -1,9 +1,8 @@
 """Linear layers on many images on the tensor cores of CUDA: weights are read sparse and multiplied dense.
 
-What many images of a large layer take longest for is to read the weight, of which a sparse one is a tenth; to multiply
-by its zeros too costs tensor cores less. So lists of non-zeros are written to tiles in shared memory, which tensor cores
-multiply (codegen/cuda/linear_tensor.cu). The variant `dense` is for layers with few zeros. Nothing is compiled for a
-weight.
+To multiply by zeros costs tensor cores less than to read them from memory costs the others. So what is read are lists
+of non-zeros, which are written to tiles in shared memory, which tensor cores multiply (codegen/cuda/linear_tensor.cu).
+The variant `dense` is for layers with few zeros. Nothing is compiled for a weight.
 
 Numbers are multiplied in two parts, TF32 and what that cuts off in bfloat16: float32's accuracy within a bound of its
 own (`conv.reference.Reference.in_corrected_tf32`). All inputs of an image reach all of its outputs, also through

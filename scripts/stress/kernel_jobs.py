@@ -22,6 +22,7 @@ from random_convolutions import (
     random_pair_case,
     random_pooled_case,
     random_slice_case,
+    random_tiles_case,
     random_vector_case,
 )
 
@@ -94,9 +95,14 @@ class Job:
             weight = normal_weight(self.spec, DENSITY, self.seed)
             return Case(self.spec, weight, self.seed, integers=False, pools=is_pooled(self.schedule))
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
-        own = {"vector": random_vector_case, "slice": random_slice_case, "pair": random_pair_case}
-        own["pooled"] = random_pooled_case
-        of = own.get(self.schedule.partition("_")[0], of)
+        own = {
+            "vector": random_vector_case,
+            "slice": random_slice_case,
+            "pair": random_pair_case,
+            "pooled": random_pooled_case,
+            "linear_tensor": random_tiles_case,
+        }
+        of = own.get(self.schedule.partition(":")[0].rpartition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 

@@ -166,6 +166,16 @@ def random_images_case(choose: Choose) -> Case:
     return Case(spec, weight, case.seed, case.integers)
 
 
+def random_tiles_case(choose: Choose) -> Case:
+    """A case of a linear layer on many images, large enough for several tiles of filters and slabs of inputs."""
+    channels, filters = choose((64, 1, 6, 36, 300, 610, 1111)), choose((64, 1, 40, 129, 300, 300))
+    epilogue = {**{name: choose((False, True)) for name in ("bias", "residual")}, **choose(RELUS)}
+    spec = ConvSpec(choose((16, 33, 64, 70, 130, 200)), channels, 1, 1, filters, 1, 1, **epilogue)
+    density, structure = choose(DENSITIES), choose(("unstructured", "dead filters", "dead channels", "tiles"))
+    seed, integers = choose(range(2**16)), choose((True, False))
+    return Case(spec, random_weight(spec, density, structure, seed, integers), seed, integers)
+
+
 def random_vector_case(choose: Choose) -> Case:
     """A case whose weight has vectors of filters that share their zeros."""
     spec, length = random_spec(choose), choose((8, 4, 16, 32))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.dense_products import PREFIX, SCHEDULE, DenseProducts
+from tvm_sparse.compiler.dense_products import ELSEWHERE, ON_TENSOR_CORES, PREFIX, DenseProducts
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.replace_convolutions import function_names
@@ -38,7 +38,7 @@ def replaced(model: nn.Module, shape: tuple[int, ...], target=CUDA, wrong=()) ->
 
 def made(requests: list[KernelRequest]) -> list[Kernel]:
     """Kernels that are not compiled."""
-    assert [each.schedule for each in requests] == [SCHEDULE]
+    assert [each.schedule for each in requests] == [ON_TENSOR_CORES]
     return [make_kernel(each.schedule, each.spec, each.weight, CUDA, each.decisions) for each in requests]
 
 
@@ -74,7 +74,7 @@ def test_none_is_replaced_on_a_cpu_or_where_it_was_wrong() -> None:
 
 
 def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
-    """Beside the model's own layers, without a copy, and with the kernel that many filters share."""
+    """Beside the model's own layers, without a copy, and on tensor cores."""
     prepared = prepare(classifier(), torch.zeros(4, 16, 1024))
     decisions = decide(prepared.layers, CUDA, None)
     module = build_model.replace_convolutions(prepared.mod, build_model.kernels_of(prepared.layers, decisions, CUDA))
@@ -86,6 +86,20 @@ def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
     text = products.replace(module, kernels)["main"].script()
     assert "R.matmul" not in text and "R.nn.relu" not in text
     assert "R.call_tir(tvm_sparse_0_" in text and "R.call_tir(tvm_sparse_dense_0_" in text
+
+
+def test_kernels_of_other_gpus_are_others() -> None:
+    """Those with clusters, whose warpgroups do not multiply."""
+    module = prepare(classifier(), torch.zeros(64, 1024)).mod
+    for arch, schedule in (("sm_90", ON_TENSOR_CORES), ("sm_100", ELSEWHERE)):
+        target = resolve_target({"kind": "cuda", "arch": arch})
+        products = DenseProducts.of(module, target)
+        assert products.schedule == schedule
+
+        def make(requests: list[KernelRequest], target=target) -> list[Kernel]:
+            return [make_kernel(each.schedule, each.spec, each.weight, target, each.decisions) for each in requests]
+
+        assert list(products.kernels(make)) == ["linear0"]
 
 
 def test_functions_are_found_again_where_some_layers_stay() -> None:

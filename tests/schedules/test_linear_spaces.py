@@ -80,9 +80,9 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["linear_cuda", "dense_cuda"])
+@pytest.mark.parametrize("schedule", ["linear_cuda", "linear_tensor_cuda", "dense_cuda"])
 def test_kernels_match_the_reference_on_a_gpu(schedule: str) -> None:
-    """200 random ones, outputs poisoned, and the layers of VGG16."""
+    """Hundreds of random ones, outputs poisoned, and the layers of VGG16."""
     target, device = resolve_target("cuda"), tvm.cuda(0)
     cases = [random_linear_case(random.Random(f"{seed} linear gpu").choice) for seed in range(200)]
     cases += [random_images_case(random.Random(f"{seed} images gpu").choice) for seed in range(200)]

@@ -1,7 +1,8 @@
-"""Dense linear layers of a GPU model on many images: computed by `linear_cuda`, whose filters share what they read.
+"""Dense linear layers of a GPU model on many images: computed by kernels of ours, on Hopper's tensor cores.
 
 They are no business of ours but for one thing: beside fast convolutions, the classifiers of VGG16 and AlexNet would
-show. TVM's product of 64 images with a 4096x1000 weight takes 90 us on an H100 (`schedule_gemm`), this one 49.
+show. TVM's product of 64 images with a 4096x1000 weight takes 90 us on an H100 (`schedule_gemm`), that of `linear_cuda`
+49, and `linear_tensor_cuda` should take about 10.
 """
 
 import math
@@ -23,10 +24,11 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import matrix_weight, static_shape
 from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.schedule_names import LINEAR_TENSOR
 from tvm_sparse.target.gpu import gpu_info
 
-# Eight filters share a read of the inputs, so it takes as many at a time.
-SCHEDULE = "linear_cuda:images-filters8"
+# On tensor cores of compute capability 9.0; elsewhere eight filters share a read of the inputs.
+ON_TENSOR_CORES, ELSEWHERE = f"{LINEAR_TENSOR}:dense", "linear_cuda:images-filters8"
 # Images: of fewer reading the weight is the bound, and of more TVM's product keeps a GPU busy. Weights: of fewer both
 # take as long as a launch.
 IMAGES, LEAST_WEIGHTS = range(32, 129), 2**19
@@ -38,10 +40,14 @@ Make = Callable[[Sequence[KernelRequest]], list[Kernel | TvmSparseError]]
 
 @dataclass(frozen=True)
 class DenseProducts:
-    """The dense linear layers of a module that are worth it, in program order; those of `names` get kernels."""
+    """The dense linear layers of a module that are worth it, in program order; those of `names` get kernels.
+
+    These are of the space called `schedule`.
+    """
 
     layers: list[ConvLayer]
     names: frozenset[str]
+    schedule: str = ON_TENSOR_CORES
 
     @classmethod
     def of(cls, module: tvm.IRModule, target: Target, wrong: Collection[str] = ()) -> "DenseProducts":
@@ -49,12 +55,13 @@ class DenseProducts:
         if target.kind.name != "cuda" or not gpu_info(target).has_clusters:
             return cls([], frozenset())
         layers = [group.layer for group in find_groups(module, _weight)]
-        return cls(layers, frozenset(each.name for each in layers if each.spec.dtype == FLOAT32).difference(wrong))
+        names = frozenset(each.name for each in layers if each.spec.dtype == FLOAT32).difference(wrong)
+        return cls(layers, names, ON_TENSOR_CORES if gpu_info(target).has_sparse_warpgroups else ELSEWHERE)
 
     def kernels(self, make: Make) -> dict[str, Kernel]:
         """Kernels, by their layers, where `make` makes one."""
         layers = [each for each in self.layers if each.name in self.names]
-        made = make([KernelRequest.of(each, _decision(each, True)) for each in layers]) if layers else []
+        made = make([KernelRequest.of(each, self._decision(each, True)) for each in layers]) if layers else []
         pairs = zip(layers, made, strict=True)
         return {layer.name: kernel for layer, kernel in pairs if isinstance(kernel, Kernel)}
 
@@ -66,8 +73,20 @@ class DenseProducts:
         self, kernels: Mapping[str, Kernel], executable: Any, target: Target, store: KernelStore | None
     ) -> dict[str, str]:
         """As `verify`, of the layers named in `kernels`, which the compiled model `executable` has replaced."""
-        decisions = [_decision(each, each.name in kernels) for each in self.layers]
+        decisions = [self._decision(each, each.name in kernels) for each in self.layers]
         return verify(self.layers, decisions, kernels, executable, target, store, PREFIX)
+
+    def _decision(self, layer: ConvLayer, is_replaced: bool) -> Decision:
+        return Decision(
+            layer=layer.name,
+            density=1.0,
+            structure="dense",
+            schedule=self.schedule,
+            dense_time_us=None,
+            time_us=None,
+            reason="a dense linear layer of many images",
+            transferred=is_replaced,
+        )
 
 
 def _weight(value: Expr) -> np.ndarray | None:
@@ -77,18 +96,5 @@ def _weight(value: Expr) -> np.ndarray | None:
         return None
     if math.prod((static_shape(value.args[0]) or ())[:-1]) not in IMAGES:
         return None
-    # Products with zeros, which the kernel leaves out, are computed where the layer is dense: they may be no numbers.
+    # Products with zeros, which `linear_cuda` leaves out, are computed where the layer is dense: they may be NaN.
     return weight if weight.all() else None
-
-
-def _decision(layer: ConvLayer, is_replaced: bool) -> Decision:
-    return Decision(
-        layer=layer.name,
-        density=1.0,
-        structure="dense",
-        schedule=SCHEDULE,
-        dense_time_us=None,
-        time_us=None,
-        reason="a dense linear layer of many images",
-        transferred=is_replaced,
-    )

@@ -13,9 +13,9 @@ BANKS = 32
 def packed(weight: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
     """A weight (K, C, 1, 1) float32 as int32 (units, 1, 4), 16 bytes a unit.
 
-    Of a dense layer all slabs, tile after tile, each as it lies in shared memory (`LinearTensorTiling.place`). Of others
-    lists: where each slab's begins, in quads of non-zeros, and where the last one ends; then the values of all; then
-    their places in bytes, uint16. A list is filled up to whole quads by one of its own non-zeros.
+    Of a dense layer all slabs, tile after tile, each as it lies in shared memory (`LinearTensorTiling.place`). Of
+    others lists: where each slab's begins, in quads of non-zeros, and where the last one ends; then the values of all;
+    then their places in bytes, uint16. A list is filled up to whole quads by one of its own non-zeros.
     """
     matrix = weight.reshape(len(weight), -1)
     units = _dense(matrix, tiling) if tiling.dense else _lists(matrix, tiling)

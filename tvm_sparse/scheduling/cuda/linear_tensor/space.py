@@ -33,7 +33,7 @@ INPUT_BYTES_S = 5e12
 # a tile; microseconds to start (expected, not measured).
 SLAB_CYCLES, BLOCK_CYCLES, JOIN_CYCLES, START_US = 60, 3500, 2000, 3.0
 # Accesses of shared memory that 32 threads take to write one number each of a list.
-LIST_ACCESSES = 1.3
+LIST_ACCESSES = 1.7
 # Elements of a tensor at most.
 MAX_ELEMENTS = 2**31 - 1
 DENSE = "dense"
