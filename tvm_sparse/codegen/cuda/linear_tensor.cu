@@ -279,6 +279,20 @@ struct Operands {
   }
 };
 
+// Asks for the products of 64 images with all filters, in a slab.
+template <int F>
+__device__ __forceinline__ void add_slab(float (&sums)[F / 2], const Operands<F>& operands, const char* slab) {
+  using B = Block<F>;
+  const unsigned high_at = lower_half(shared_address(slab), F * 16), low_at = high_at + (B::PART >> 4);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < B::STEPS; step++) {
+    add_corrections(sums, operands.corrections[step], descriptor(low_at + step * 2 * F));
+    add_product(sums, operands.high[step], descriptor(high_at + step * 2 * F));
+  }
+  commit_products();
+}
+
 // Products of 64 images with all filters, of every slab or every second one. While a slab's products are on their way the
 // operands of the next are made, of inputs that were asked for another slab earlier.
 template <int F>
@@ -290,7 +304,6 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
   // Beyond the last image the last one: what comes of it is not stored.
   const float* const images[2] = {x + (size_t)min(image, g.batch - 1) * g.inputs,
                                   x + (size_t)min(image + 8, g.batch - 1) * g.inputs};
-  const unsigned ring = lower_half(shared_address(block.ring), F * 16);
   Inputs<F> ahead;
   Operands<F> operands[2];
   auto read = [&](int number) {
@@ -303,17 +316,10 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
   for (int start = first; start < block.slabs; start += 2 * turns) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const int number = start + i * turns, slot = number % STAGES;
+      const int number = start + i * turns;
       if (number >= block.slabs) break;
-      meet(FULL + warpgroup * STAGES + slot, 256);
-      const unsigned high_at = ring + slot * (B::BUFFER >> 4), low_at = high_at + (B::PART >> 4);
-      begin_products();
-#pragma unroll
-      for (int step = 0; step < B::STEPS; step++) {
-        add_corrections(sums, operands[i].corrections[step], descriptor(low_at + step * 2 * F));
-        add_product(sums, operands[i].high[step], descriptor(high_at + step * 2 * F));
-      }
-      commit_products();
+      meet(FULL + warpgroup * STAGES + number % STAGES, 256);
+      add_slab(sums, operands[i], block.buffer(number));
       wait_for_products<1>();
       // The slab before is multiplied: its place and its operands' registers are free.
       const int before = number - turns;
