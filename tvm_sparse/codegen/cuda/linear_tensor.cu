@@ -4,13 +4,13 @@
 // A block computes F filters of 64 or 128 images. Two warpgroups multiply (`wgmma`): the rows of A are 64 images, whose
 // inputs a thread reads from memory right into the registers of a product, and the columns of B are the filters, whose
 // weights two other warpgroups write to shared memory, SLAB inputs (a slab) of all filters at a time, through a ring of
-// `STAGES` slabs. So weights are read sparse and multiplied dense: of a sparse layer a writer has a list of (place, value)
-// for each slab, and what it writes it makes zero again when the slab has been multiplied. Of 64 images the multiplying
-// warpgroups take every second slab each, of 128 images each its own of every slab.
+// `STAGES` slabs. So weights are read sparse and multiplied dense: of a sparse layer a writer has a list of (place,
+// value) for each slab, and what it writes it makes zero again when the slab has been multiplied. Of 64 images the
+// multiplying warpgroups take every second slab each, of 128 images each its own of every slab.
 //
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
-// `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. So a
-// weight is written twice, as it is and as the two columns (low, high) of a product in bfloat16.
+// `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. So
+// a weight is written twice, as it is and as the two columns (low, high) of a product in bfloat16.
 //
 // Blocks that share a tile's slabs (`parts`) are a cluster: at the end each adds up some of the sums of all.
 //
@@ -29,8 +29,8 @@ struct Geometry {
 
 // Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
 constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
-// Barriers of a block: of a slab that is full for a group of images, of one that is empty, of those who multiply, and of
-// each writer's threads.
+// Barriers of a block: of a slab that is full for a group of images, of one that is empty, of those who multiply, and
+// of each writer's threads.
 constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, MULTIPLIED = EMPTY + STAGES, WRITTEN = MULTIPLIED + 1;
 
 #ifndef TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
@@ -65,8 +65,8 @@ TWICE(add_corrections)
 template <int F>
 struct Block {
   static constexpr int SLAB = F > 144 ? 16 : 32, STEPS = SLAB / 8, PART = F * SLAB * 4, BUFFER = 2 * PART;
-  // Quads of (place, value) of a list that there is room for, a third of the slab: the rest is read when it is needed. And
-  // how many lists a writer asks for ahead, besides those of slabs that are in the ring.
+  // Quads of (place, value) of a list that there is room for, a third of the slab: the rest is read when it is needed.
+  // And how many lists a writer asks for ahead, besides those of slabs that are in the ring.
   static constexpr int ROOM = PART / 48 / 32 * 32, AHEAD = F == 64 ? 6 : 2;
   static constexpr int LISTS = STAGES + WRITERS * AHEAD, LIST_BYTES = 24 * ROOM, LISTS_AT = STAGES * BUFFER;
   static constexpr int TABLE_AT = LISTS_AT + LISTS * LIST_BYTES;
@@ -99,7 +99,7 @@ __device__ __forceinline__ unsigned corrections_of(float weight) {
   return as_bfloat16(low, weight - low);
 }
 
-template <int F>
+// What a thread has written of a slab is there for who multiplies it.
 __device__ __forceinline__ void hand_over(const Geometry& g, int number) {
   show_tensor_cores();
   for (int group = 0; group < g.groups; group++) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void write_dense(const Geometry& g, const Block<F>& b
         *(uint4*)(to + 2048 * j + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
       }
       read(number + AHEAD * WRITERS, held[i]);
-      hand_over<F>(g, number);
+      hand_over(g, number);
     }
   }
 }
@@ -231,7 +231,7 @@ __device__ __forceinline__ void write_lists(const Geometry& g, const Block<F>& b
     lists.fetch(number + B::AHEAD * WRITERS);
     wait_for_copies<B::AHEAD>();
     lists.template write<false>(number);
-    hand_over<F>(g, number);
+    hand_over(g, number);
   }
 }
 
@@ -293,10 +293,11 @@ __device__ __forceinline__ void add_slab(float (&sums)[F / 2], const Operands<F>
   commit_products();
 }
 
-// Products of 64 images with all filters, of every slab or every second one. While a slab's products are on their way the
-// operands of the next are made, of inputs that were asked for another slab earlier.
+// Products of 64 images with all filters, of every slab or every second one. While a slab's products are on their way
+// the operands of the next are made, of inputs that were asked for another slab earlier.
 template <int F>
-__device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& block, const float* x, float (&sums)[F / 2]) {
+__device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& block, const float* x,
+                                         float (&sums)[F / 2]) {
   using B = Block<F>;
   const int warpgroup = threadIdx.x >> 7, lane = threadIdx.x & 31;
   const int own = g.groups == 1 ? 0 : warpgroup, first = g.groups == 1 ? warpgroup : 0, turns = MULTIPLIERS / g.groups;
@@ -366,7 +367,8 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& bl
     int from[AT_ONCE], to[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-      const int index = min(start + i * MULTIPLYING, count - 1), row = index / F, filter = block.first_filter + index % F;
+      const int index = min(start + i * MULTIPLYING, count - 1), row = index / F;
+      const int filter = block.first_filter + index % F;
       const bool is_output = start + i * MULTIPLYING < count && filter < g.outputs;
       from[i] = row * PITCH + index % F;
       to[i] = is_output ? (block.first_image + row) * g.outputs + filter : -1;
@@ -375,7 +377,8 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& bl
     }
     for (int other = 0; other < g.parts; other++)
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++) total[i] += g.parts > 1 ? remote_load(staged + from[i], other) : staged[from[i]];
+      for (int i = 0; i < AT_ONCE; i++)
+        total[i] += g.parts > 1 ? remote_load(staged + from[i], other) : staged[from[i]];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
       if (to[i] >= 0) y[to[i]] = with_relu(g, total[i]);
@@ -420,11 +423,11 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
   if (g.parts > 1) leave_cluster();
 }
 
-#define LINEAR(NAME, F, DENSE)                                                                                        \
-  KERNEL tvm_sparse_##NAME##_##F(const float* x, const int4* weights, const float* bias, const float* residual, float* y \
-                                 FIELDS(PARAMETER)) {                                                                 \
-    const Geometry g = {FIELDS(PASSED)};                                                                              \
-    linear<F, DENSE>(g, x, weights, bias, residual, y);                                                               \
+#define LINEAR(NAME, F, DENSE)                                                                            \
+  KERNEL tvm_sparse_##NAME##_##F(const float* x, const int4* weights, const float* bias,                  \
+                                 const float* residual, float* y FIELDS(PARAMETER)) {                     \
+    const Geometry g = {FIELDS(PASSED)};                                                                  \
+    linear<F, DENSE>(g, x, weights, bias, residual, y);                                                   \
   }
 #define LINEARS(F) LINEAR(linear_lists, F, false) LINEAR(linear_dense, F, true)
 LINEARS(64) LINEARS(128) LINEARS(144) LINEARS(256)

@@ -1,4 +1,4 @@
-// What kernels share whose warpgroups multiply with `wgmma`: products, barriers of some of a block's threads, registers.
+// What kernels share whose warpgroups multiply (`wgmma`): products, barriers of some of a block's threads, registers.
 //
 // The other files of a build may define the first of these in their own way (tests run the kernels on a CPU).
 
