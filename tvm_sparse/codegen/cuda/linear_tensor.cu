@@ -48,14 +48,6 @@ constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, MULTIPLIED = EMPTY + STAGES, 
 PRODUCTS(64, 32, 32, 33, 34, 35, 36)
 PRODUCTS(128, 64, 64, 65, 66, 67, 68)
 PRODUCTS(144, 72, 72, 73, 74, 75, 76)
-// Two of half as many, as ptxas refuses one whose operands exceed the registers that a thread is launched with.
-#define TWICE(NAME)                                                                                              \
-  __device__ __forceinline__ void NAME(float (&sums)[128], const unsigned (&a)[4], unsigned long long b) {       \
-    NAME(*(float(*)[64]) & sums[0], a, b);                                                                       \
-    NAME(*(float(*)[64]) & sums[64], a, b + 128);                                                                \
-  }
-TWICE(add_product)
-TWICE(add_corrections)
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
@@ -64,14 +56,14 @@ TWICE(add_corrections)
 // corrections; lists, as they come from memory; where lists begin.
 template <int F>
 struct Block {
-  static constexpr int SLAB = F > 144 ? 16 : 32, STEPS = SLAB / 8, PART = F * SLAB * 4, BUFFER = 2 * PART;
+  static constexpr int SLAB = 32, STEPS = SLAB / 8, PART = F * SLAB * 4, BUFFER = 2 * PART;
   // Quads of (place, value) of a list that there is room for, a third of the slab: the rest is read when it is needed.
   // And how many lists a writer asks for ahead, besides those of slabs that are in the ring.
   static constexpr int ROOM = PART / 48 / 32 * 32, AHEAD = F == 64 ? 6 : 2;
   static constexpr int LISTS = STAGES + WRITERS * AHEAD, LIST_BYTES = 24 * ROOM, LISTS_AT = STAGES * BUFFER;
   static constexpr int TABLE_AT = LISTS_AT + LISTS * LIST_BYTES;
   // Registers of a thread that writes weights, and of one that multiplies: together those of two that were launched.
-  static constexpr int WRITERS_REGISTERS = F == 256 ? 64 : 80, REGISTERS = 256 - WRITERS_REGISTERS;
+  static constexpr int WRITERS_REGISTERS = 80, REGISTERS = 256 - WRITERS_REGISTERS;
 
   int part, tile, first_image, first_filter;
   // Of this block's part; the first one is a different one for each tile, as those who read the same inputs at a time
@@ -430,4 +422,4 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
     linear<F, DENSE>(g, x, weights, bias, residual, y);                                                   \
   }
 #define LINEARS(F) LINEAR(linear_lists, F, false) LINEAR(linear_dense, F, true)
-LINEARS(64) LINEARS(128) LINEARS(144) LINEARS(256)
+LINEARS(64) LINEARS(128) LINEARS(144)

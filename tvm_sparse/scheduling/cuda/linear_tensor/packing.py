@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.linear_tensor.tiling import QUAD, LinearTensorTiling
+from tvm_sparse.scheduling.cuda.linear_tensor.tiling import QUAD, SLAB, LinearTensorTiling
 
 # Banks of shared memory, 4 bytes each.
 BANKS = 32
@@ -29,12 +29,12 @@ def _tiles(matrix: np.ndarray, tiling: LinearTensorTiling) -> Iterator[np.ndarra
 
 def _dense(matrix: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
     slabs = np.zeros((tiling.tiles, tiling.slabs, tiling.places), np.float32)
-    inputs, filters = np.ogrid[: tiling.slab, : tiling.filters]
+    inputs, filters = np.ogrid[:SLAB, : tiling.filters]
     place = tiling.place(filters, inputs)
     for tile, to in zip(_tiles(matrix, tiling), slabs, strict=True):
-        full = np.zeros((tiling.slabs * tiling.slab, tiling.filters), np.float32)
+        full = np.zeros((tiling.slabs * SLAB, tiling.filters), np.float32)
         full[: tile.shape[1], : len(tile)] = tile.T
-        to[:, place] = full.reshape(tiling.slabs, tiling.slab, tiling.filters)
+        to[:, place] = full.reshape(tiling.slabs, SLAB, tiling.filters)
     return slabs
 
 
@@ -53,8 +53,8 @@ def _tile_lists(tile: np.ndarray, tiling: LinearTensorTiling) -> tuple[np.ndarra
     come in rounds in which each bank of shared memory has one at most.
     """
     filters, inputs = np.nonzero(tile)
-    values, place = tile[filters, inputs], tiling.place(filters, inputs % tiling.slab)
-    cell = inputs // tiling.slab * BANKS + place % BANKS
+    values, place = tile[filters, inputs], tiling.place(filters, inputs % SLAB)
+    cell = inputs // SLAB * BANKS + place % BANKS
     by_cell = np.argsort(cell.astype(np.uint16) if tiling.slabs * BANKS <= 1 << 16 else cell, kind="stable")
     counts = np.bincount(cell, minlength=tiling.slabs * BANKS).reshape(-1, BANKS)
     order = by_cell[_in_rounds(counts)]

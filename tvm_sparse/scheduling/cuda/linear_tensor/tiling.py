@@ -10,11 +10,12 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.kernel_numbers import epilogue
 
 # The library of kernels, and the filters of a block that there are kernels for.
-LIBRARY, FILTERS = "linear_tensor", (64, 128, 144, 256)
-# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs.
-ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 7, 8)
-# Slabs of the ring; threads of a block; a block's slabs at most.
-STAGES, THREADS, MAX_SLABS = 4, 512, 1024
+LIBRARY, FILTERS = "linear_tensor", (64, 128, 144)
+# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs: of clusters of seven only fifteen
+# run at once.
+ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 8)
+# Inputs that are multiplied at a time, a slab; slabs of the ring; threads of a block; a block's slabs at most.
+SLAB, STAGES, THREADS, MAX_SLABS = 32, 4, 512, 1024
 # (place, value) that a thread takes at a time; bytes of a list's quad.
 QUAD, QUAD_BYTES = 4, 24
 # Inputs whose places in a slab are exchanged with each other.
@@ -48,14 +49,9 @@ class LinearTensorTiling:
         return ""
 
     @property
-    def slab(self) -> int:
-        """Inputs that are multiplied at a time."""
-        return 16 if self.filters > 144 else 32
-
-    @property
     def slabs(self) -> int:
         """Of all inputs."""
-        return -(-self.spec.c // self.slab)
+        return -(-self.spec.c // SLAB)
 
     @property
     def part_slabs(self) -> int:
@@ -70,7 +66,7 @@ class LinearTensorTiling:
     @property
     def places(self) -> int:
         """Weights of a slab."""
-        return self.filters * self.slab
+        return self.filters * SLAB
 
     @property
     def grid(self) -> tuple[int, int, int]:
