@@ -39,6 +39,8 @@ SPECS = (
 OWN = ("vector_cuda", "slice_cuda", "pair_cuda", "pooled_cuda", "linear_cuda", "linear_tensor_cuda")
 CASES = range(8)
 TIMEOUT_S = 300
+# Of what a tool says at most so many characters are kept.
+SAID = 20_000
 # Exit code of the sanitizer where it found something, and of a kernel that is wrong.
 FOUND, WRONG = 9, 8
 
@@ -51,7 +53,11 @@ def sanitize(tool: str, requests: Sequence[Request]) -> str:
         done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         return f"not done after {TIMEOUT_S} s: {(error.stdout or b'').decode()[-1500:]}"
-    return "" if done.returncode == 0 else f"exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"
+    if done.returncode == 0:
+        return ""
+    # The kernel that a finding is of has its line behind it, unless it was the last.
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("=========", "{"))]
+    return f"exit {done.returncode}: {chr(10).join(lines)[:SAID]}{done.stderr[-SAID:]}"
 
 
 def run_here(requests: Sequence[Request]) -> int:

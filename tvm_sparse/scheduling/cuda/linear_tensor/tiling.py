@@ -11,7 +11,7 @@ from tvm_sparse.scheduling.cuda.kernel_numbers import epilogue
 
 # The library of kernels, and the filters of a block that there are kernels for.
 LIBRARY, FILTERS = "linear_tensor", (64, 128, 144)
-# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs: of clusters of seven only fifteen
+# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs: of seven only fifteen clusters
 # run at once.
 ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 8)
 # Inputs that are multiplied at a time, a slab; slabs of the ring; threads of a block; a block's slabs at most.
