@@ -72,6 +72,7 @@ def main() -> int:
     """4 without compute-sanitizer, 5 where a tool found something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", help=argparse.SUPPRESS)
+    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="only these (default: all with decisions)")
     parser.add_argument("--workers", type=int, default=available_cores(), help="processes side by side")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
@@ -80,9 +81,10 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH; it comes with the CUDA toolkit", file=sys.stderr)
         return 4
-    schedules = [name for name in schedule_names(resolve_target("cuda")) if not name.startswith("generated")]
-    jobs = kernel_jobs.cuda_jobs(SPECS, schedules, every_start=True)
-    jobs += kernel_jobs.random_jobs(CASES, 0, OWN, on_gpu=False)
+    names = schedule_names(resolve_target("cuda"), True)
+    schedules = options.schedules or [name for name in names if not name.startswith("generated")]
+    jobs = kernel_jobs.cuda_jobs(SPECS, [name for name in schedules if name not in OWN], every_start=True)
+    jobs += kernel_jobs.random_jobs(CASES, 0, [name for name in schedules if name in OWN], on_gpu=False)
     with tempfile.TemporaryDirectory() as folder:
         made = list(kernel_jobs.built(jobs, options.workers, "cuda", folder))
         found = [{"tool": "build", "found": f"{request['job']}: {each}"} for request, each in made if "cause" in each]
