@@ -29,9 +29,8 @@ struct Geometry {
 
 // Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
 constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
-// Barriers of a block: of a slab that is full for a group of images, of one that is empty, of those who multiply, and
-// of each writer's threads.
-constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, MULTIPLIED = EMPTY + STAGES, WRITTEN = MULTIPLIED + 1;
+// Barriers: of a slab that is full for a group of images, of one that is empty, and of each writer's threads.
+constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES;
 
 #ifndef TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
 // 64 rows of A in registers times F columns of B in shared memory.
@@ -327,24 +326,34 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
   for (int i = 0; i < F / 2; i++) computed(sums[i]);
 }
 
-// Images of a block are rows in shared memory, in the ring, which nobody reads any more.
+// All threads of the blocks that share a tile.
+__device__ __forceinline__ void meet_sharing(const Geometry& g) {
+  if (g.parts > 1)
+    meet_cluster();
+  else
+    __syncthreads();
+}
+
+// Images of a block are rows in shared memory, in the ring, which nobody reads or writes any more. Those who write
+// weights meet the others around it, twice (`linear`).
 template <int F>
 __device__ __forceinline__ void stage_sums(const Geometry& g, const Block<F>& block, const float (&sums)[F / 2]) {
   constexpr int PITCH = F + 8;
   const int warpgroup = threadIdx.x >> 7, warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
   const int row = (g.groups == 1 ? 0 : warpgroup * 64) + warp * 16 + (lane >> 2);
   float* const staged = (float*)block.ring + row * PITCH + (lane & 3) * 2;
-  meet(MULTIPLIED, MULTIPLYING);
   // Of 64 images both warpgroups have sums: the second one adds its own to the first one's.
-  if (g.groups == 1 && warpgroup == 1) meet(MULTIPLIED, MULTIPLYING);
+  const bool adds = g.groups == 1 && warpgroup == 1;
+  __syncthreads();
+  if (adds) __syncthreads();
 #pragma unroll
   for (int i = 0; i < F / 4; i++) {
     float2* to = (float2*)(staged + (i & 1) * 8 * PITCH + (i >> 1) * 8);
     float2 sum = make_float2(sums[2 * i], sums[2 * i + 1]);
-    if (g.groups == 1 && warpgroup == 1) sum = make_float2(to->x + sum.x, to->y + sum.y);
+    if (adds) sum = make_float2(to->x + sum.x, to->y + sum.y);
     *to = sum;
   }
-  if (g.groups == 1 && warpgroup == 0) meet(MULTIPLIED, MULTIPLYING);
+  if (!adds) __syncthreads();
 }
 
 // Blocks that share a tile's slabs write some of its outputs each, neighbouring lanes neighbouring filters.
@@ -397,7 +406,9 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
       write_dense(g, block, weights, warpgroup - MULTIPLIERS);
     else
       write_lists(g, block, weights, warpgroup - MULTIPLIERS);
-    if (g.parts > 1) meet_cluster();
+    // Around the sums that the others stage where the weights were.
+    __syncthreads(), __syncthreads();
+    meet_sharing(g);
   } else {
     take_registers<B::REGISTERS>();
     float sums[F / 2];
@@ -405,10 +416,7 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
     for (int i = 0; i < F / 2; i++) sums[i] = 0.f;
     multiply(g, block, x, sums);
     stage_sums(g, block, sums);
-    if (g.parts > 1)
-      meet_cluster();
-    else
-      meet(MULTIPLIED, MULTIPLYING);
+    meet_sharing(g);
     write_sums(g, block, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
