@@ -17,6 +17,8 @@ The last command needs no GPU and makes the report. Here is how times come about
 - Calls are captured in CUDA graphs. A cold replay follows a read of memory that displaces everything from the L2 cache,
   and each of its calls has input and output of its own; verdicts come from these. A warm replay repeats one call; it is
   timed where input and output fit the cache. Code and weights are as warm as the calls before left them.
+- ``--cold-code``, the default, adds times of calls as cold replays make them whose code is in no instruction cache, for
+  all contenders that take part in all rounds. docs/clock.md says how.
 - Each round replays every contender once, in an order shuffled by the seed. A short pilot decides which variants
   (layouts, say) of a method take part. Ratios are taken round by round; faster or slower is said where three quarters
   of the rounds agree.
@@ -54,7 +56,15 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--schedules", nargs="+", default=[], metavar="NAME", help="kernels of these schedules too")
     parser.add_argument("--rounds", type=int, default=15, help="at most (default: %(default)s)")
-    parser.add_argument("--case-seconds", type=float, default=2, help="of all rounds of a case (default: %(default)s)")
+    parser.add_argument(
+        "--cold-code",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="times with cold code too (default: yes; takes as long as the other rounds)",
+    )
+    parser.add_argument(
+        "--case-seconds", type=float, default=2, help="of all rounds of a case, of each kind (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this time")
     parser.add_argument(
         "--workers", type=int, default=available_cores(), help="kernels built at a time (default: cores)"

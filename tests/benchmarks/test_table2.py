@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import math
 import os
@@ -16,11 +17,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from table2_made import make_case, make_record
+from table2_made import make_case, make_record, with_cold_code
 
 from tvm_sparse.benchmarks import references
 from tvm_sparse.benchmarks.baselines import Baseline, NotServed, Prepared
-from tvm_sparse.benchmarks.gpu import case, code_size, contenders, cuda_graph_clock, isolated_process, kernels, suite
+from tvm_sparse.benchmarks.gpu import (
+    case,
+    code_evictor,
+    code_size,
+    cold_code_clock,
+    contenders,
+    cuda_graph_clock,
+    isolated_process,
+    kernels,
+    suite,
+)
 from tvm_sparse.benchmarks.results import OURS, Case, Document
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
@@ -91,7 +102,7 @@ class FakeClock(cuda_graph_clock.CpuClock):
         replay.calls = len(calls)
         return replay
 
-    def round_us(self, replays: Any, cold: bool) -> list[float]:
+    def times_us(self, replays: Any) -> list[float]:
         for replay in replays:
             replay()
         return [10.0 * getattr(replay, "calls", 1) for replay in replays]
@@ -103,6 +114,7 @@ def raise_(error: Exception) -> Any:
 
 def settings(tmp_path: Path, **changes: Any) -> contenders.Settings:
     plain = {"baselines": ("fake",), "rounds": 8, "seconds": 1, "seed": 0, "escort_library": None, "on_gpu": False}
+    plain["cold_code"] = True
     return contenders.Settings(**{**plain, "progress": str(tmp_path / "progress"), **changes})
 
 
@@ -138,6 +150,8 @@ def test_a_failing_contender_costs_only_itself(monkeypatch: pytest.MonkeyPatch, 
     assert found["wrong", 0.1].error > 1 and found["unwritten", 0.1].error is None
     good = found["good", 0.1]
     assert good.cold_us == (10.0,) * 8 and good.warm_us == (10.0,) * 3 and good.final
+    # A row of evictors and calls, less one of evictors.
+    assert good.cold_code_us == (10.0,) * 8 and not found["wrong", 0.1].cold_code_us
     assert good.detail == "a detail" and 0 <= good.error <= 1
 
 
@@ -170,11 +184,45 @@ def test_far_variants_leave_after_the_pilot(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sys.modules[__name__], "FakeClock", Slow)
     baselines = [fake("fake", variant, lambda y: y) for variant in ("near", "close", "far")]
     found = run_case(monkeypatch, tmp_path, baselines)
-    assert {(each.variant, each.final, len(each.cold_us)) for each in found.contenders} == {
-        ("near", True, 8),
-        ("close", True, 8),
-        ("far", False, case.PILOT_ROUNDS),
-    }
+    rounds = {(each.variant, each.final, len(each.cold_us), len(each.cold_code_us)) for each in found.contenders}
+    assert rounds == {("near", True, 8, 8), ("close", True, 8, 8), ("far", False, case.PILOT_ROUNDS, 0)}
+
+
+def test_cold_code_is_left_out_where_nobody_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(contenders, "all_baselines", lambda library: [fake("fake", "good", lambda y: y)])
+    monkeypatch.setattr(case, "CpuClock", FakeClock)
+    found = case.bench_case(2, 1, (0.5,), [], settings(tmp_path, cold_code=False), {})
+    assert [(len(each.cold_us), each.cold_code_us) for each in found.contenders] == [(8, ())]
+
+
+def test_an_evictor_runs_ahead_of_each_call_and_is_taken_off() -> None:
+    ran: list[str] = []
+
+    class Counting(cuda_graph_clock.CpuClock):
+        """An evictor takes 100 us, a call 7."""
+
+        def times_us(self, replays: Any) -> list[float]:
+            ran.append("timed:")
+            times = []
+            for replay in replays:
+                start = len(ran)
+                replay()
+                times.append(sum(100.0 if each.startswith("evict") else 7.0 for each in ran[start:]))
+            return times
+
+        def displace_data(self) -> None:
+            ran.append("displace")
+
+    clock = cold_code_clock.ColdCodeClock(Counting(), lambda turn: ran.append(f"evict{turn}"))
+    calls = [lambda number=number: ran.append(f"call{number}") for number in range(40)]
+    three = clock.capture(calls[:3])
+    assert three.number == 2 and clock.round_us([three]) == [14.0]
+    first, evictors = ["displace", "evict1", "call0"], ["evict0", "evict1"]
+    assert ran == [*first, "timed:", *evictors, "evict0", "call1", "evict1", "call2"]
+    one, many = clock.capture(calls[:1]), clock.capture(calls)
+    # A single call is repeated; of many, those beyond the limit are left out.
+    assert (one.number, many.number) == (1, cold_code_clock.MAX_CALLS)
+    assert clock.round_us([one, many]) == [7.0, 7.0 * cold_code_clock.MAX_CALLS]
 
 
 def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +250,9 @@ def test_a_broken_contender_is_left_out_of_what_follows(tmp_path: Path, capsys: 
     assert "operator 3, batch 64: nobody known broke the process: no memory for the inputs" in printed
     line = suite.line(cases[0])
     assert "op 1 b64 d0.1: 100 us (folded_cuda:async); fp32 4.00x faster; TF32 0.95x slower" in line
-    assert "escort-prepadded 0.1: failed, why" in line
+    assert "escort-prepadded 0.1: failed, why" in line and "cold code" not in line
+    line = suite.line(with_cold_code(cases[0]))
+    assert "with cold code: 200 us (folded_cuda:async); fp32 2.50x faster; TF32 0.97x slower" in line
 
 
 def test_a_process_that_dies_is_replaced() -> None:
@@ -250,6 +300,14 @@ def test_code_size_is_that_of_the_kernels(tmp_path: Path) -> None:
     assert code_size.code_bytes(tmp_path / "a.cu") is None
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+def test_evictors_are_larger_than_the_caches(tmp_path: Path) -> None:
+    """Two kernels of 512 KB each, and little more; a Hopper multiprocessor's caches hold 128 KB, a GPC's 150."""
+    library = code_evictor.build(tmp_path, "sm_90")
+    assert 2 * 512 << 10 <= code_size.code_bytes(library) < 2 * 520 << 10
+    assert hasattr(ctypes.CDLL(str(library)), "evict_code_launch")
+
+
 @pytest.mark.slow
 def test_a_trial_run_on_the_cpu(tmp_path: Path) -> None:
     """The whole benchmark, processes and all, and its report."""
@@ -266,6 +324,7 @@ def test_a_trial_run_on_the_cpu(tmp_path: Path) -> None:
     for each in case.contenders:
         status.setdefault(each.status, set()).add(each.family)
         assert each.status != "ok" or (each.cold_us and 0 <= each.error <= 1)
+        assert len(each.cold_code_us) >= 7 if each.final else not each.cold_code_us
     assert status["not served"] == {"escort", "escort-prepadded"}
     assert {OURS, "cudnn-fp32", "im2col-cusparse", "half-both-fp32"} <= status["ok"]
     assert set(status) == {"ok", "not served"}
@@ -276,7 +335,8 @@ def test_a_trial_run_on_the_cpu(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.endswith("found 0.1; allowed: 0.05\n")
     done = subprocess.run([*command, "--density", "0.05"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "default decisions" in (tmp_path / "trial.md").read_text()
+    page = (tmp_path / "trial.md").read_text()
+    assert "default decisions" in page and "| all | 1 |" in page.partition("## Cold code\n")[2]
 
 
 @pytest.mark.gpu
@@ -295,3 +355,23 @@ def test_graphs_are_timed() -> None:
         times = clock.round_us([clock.capture([each.clone] * 2) for each in (small, large)], cold=True)
     # 2 x 2 x 256 MiB at 5 TB/s at most.
     assert 0 < times[0] < times[1] and times[1] > 200
+
+
+@pytest.mark.gpu
+def test_graphs_are_timed_with_cold_code(tmp_path: Path) -> None:
+    """All calls of all graphs run once a round, and what is left without the evictors is more than nothing."""
+    major, minor = torch.cuda.get_device_capability()
+    clock = cuda_graph_clock.GpuClock()
+    total = torch.zeros(1 << 10, device=clock.device)
+    with clock.running():
+        evictor = code_evictor.CodeEvictor(code_evictor.build(tmp_path, f"sm_{major}{minor}"))
+        code_clock = cold_code_clock.ColdCodeClock(clock, evictor)
+        total.add_(1).zero_()
+        replay = code_clock.capture([lambda: total.add_(1)] * 9)
+        assert replay.number == 8
+        times = [code_clock.round_us([replay])[0] for _ in range(5)]
+        # Of each round: the call that is not timed, and eight.
+        assert (total == 5 * 9).all()
+        (evictors_us,) = clock.times_us([replay.evictors])
+    # An addition takes some microseconds, an evictor tens.
+    assert 0.5 < sorted(times)[2] / 8 < 50 and 10 < evictors_us / 8 < 1000

@@ -80,6 +80,8 @@ def test_it_holds_schedules_logs_and_data(wheel):
     for folder, suffix in (
         ("cli/data", "*"),
         ("codegen/cuda", "*.cu"),
+        ("benchmarks/baselines", "*.cu"),
+        ("benchmarks/gpu", "*.cu"),
         ("benchmarks/report", "*.j2"),
         (".", "py.typed"),
     ):

@@ -42,6 +42,12 @@ def make_case(operator: int, batch: int, densities: tuple[float, ...]) -> Case:
     return Case(operator=operator, batch=batch, seed=0, calls=8, contenders=(*ours, *baselines), seconds=1.5)
 
 
+def with_cold_code(case: Case) -> Case:
+    """A case in which every contender takes 100 us more with cold code."""
+    contenders = (replace(each, cold_code_us=tuple(time + 100 for time in each.cold_us)) for each in case.contenders)
+    return replace(case, contenders=tuple(contenders))
+
+
 def make_document() -> Document:
     """Some operators at density 0.1, and two of them swept; two searches."""
     cases = tuple(make_case(operator, batch, (0.1,)) for operator in (1, 6, 7) for batch in (64, 1))

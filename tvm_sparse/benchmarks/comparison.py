@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device
+from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Kind
 from tvm_sparse.benchmarks.timing import Quartiles, speedup, verdict
 from tvm_sparse.target.gpu import GpuInfo, capability_of, card
 
@@ -39,27 +39,30 @@ class Roof:
         return max(self.compute_us, self.memory_us)
 
 
-def best(case: Case, families: Sequence[str], density: float | None = None) -> Contender | None:
+def best(case: Case, families: Sequence[str], density: float | None = None, kind: Kind = "cold") -> Contender | None:
     """The fastest contender of these families; one that depends on zeros only at `density`."""
     found = [
         contender
         for contender in case.contenders
-        if contender.family in families and contender.final and contender.density in (None, density)
+        if contender.family in families
+        and contender.final
+        and contender.density in (None, density)
+        and contender.times_us(kind)
     ]
-    return min(found, key=median_us, default=None)
+    return min(found, key=lambda contender: median_us(contender, kind), default=None)
 
 
-def median_us(contender: Contender) -> float:
-    """Median time, cold."""
-    return Quartiles.of(contender.cold_us).median
+def median_us(contender: Contender, kind: Kind = "cold") -> float:
+    """Median time."""
+    return Quartiles.of(contender.times_us(kind)).median
 
 
-def against(case: Case, density: float, families: Sequence[str]) -> Comparison | None:
+def against(case: Case, density: float, families: Sequence[str], kind: Kind = "cold") -> Comparison | None:
     """Our kernel at `density` against the best of some families, in the same rounds."""
-    own, baseline = best(case, [OURS], density), best(case, families, density)
+    own, baseline = best(case, [OURS], density, kind), best(case, families, density, kind)
     if own is None or baseline is None:
         return None
-    ratio = speedup(own.cold_us, baseline.cold_us)
+    ratio = speedup(own.times_us(kind), baseline.times_us(kind))
     return Comparison(baseline, ratio, verdict(ratio))
 
 

@@ -10,7 +10,7 @@ import json
 import lzma
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,8 @@ SCHEMA = 1
 # Family of our kernels that a log or default decisions give; "tvm-sparse <schedule>" are those of one schedule.
 OURS = "tvm-sparse"
 Status = Literal["ok", "wrong", "failed", "not served"]
+# Of times.
+Kind = Literal["cold", "warm", "cold_code"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +42,10 @@ class Contender:
         bound holds); the error found, as a fraction of what is allowed.
     status, cause
         Whether it was timed, and why not.
-    cold_us, warm_us
+    cold_us, warm_us, cold_code_us
         Microseconds a call, by round; `final` where it took part in all rounds, else it was only compared within its
-        family. Cold: inputs and outputs rotate and nothing of them is in the L2 cache; warm: the same ones again.
+        family. Cold: inputs and outputs rotate and nothing of them is in the L2 cache; warm: the same ones again. Cold
+        code: as cold, and the code is in no instruction cache.
     weight_bytes, code_bytes
         Of the weight as it is kept, and of GPU code made for this weight (None: not found out).
     detail
@@ -61,6 +64,7 @@ class Contender:
     error: float | None = None
     cold_us: tuple[float, ...] = ()
     warm_us: tuple[float, ...] = ()
+    cold_code_us: tuple[float, ...] = ()
     final: bool = False
     weight_bytes: int = 0
     code_bytes: int | None = None
@@ -72,6 +76,11 @@ class Contender:
         """Unique within a case."""
         density = "" if self.density is None else f" {self.density:g}"
         return f"{self.family} {self.variant}".strip() + density
+
+    def times_us(self, kind: Kind) -> tuple[float, ...]:
+        """Times of a kind; none where it was not timed so."""
+        times: tuple[float, ...] = getattr(self, f"{kind}_us")
+        return times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,13 +200,17 @@ def rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _decode(where: str, data: Any, cls: Any) -> Any:
-    """A dataclass of dataclasses, tuples and plain values from its JSON object."""
+    """A dataclass of dataclasses, tuples and plain values from its JSON object.
+
+    Results of before a field existed lack it, and have its default.
+    """
     if get_origin(cls) is tuple:
         return tuple(_decode(where, each, get_args(cls)[0]) for each in data)
     if not is_dataclass(cls):
         return data
     hints = get_type_hints(cls)
-    if not isinstance(data, dict) or set(data) != set(hints):
+    needed = {each.name for each in fields(cls) if each.default is MISSING}
+    if not isinstance(data, dict) or not needed <= set(data) <= set(hints):
         found = sorted(set(hints) ^ set(data)) if isinstance(data, dict) else type(data).__name__
         raise LogError(where, f"is damaged: {getattr(cls, '__name__', cls)} has other fields", found)
-    return cls(**{name: _decode(where, data[name], hint) for name, hint in hints.items()})  # type: ignore[operator]
+    return cls(**{name: _decode(where, value, hints[name]) for name, value in data.items()})  # type: ignore[operator]

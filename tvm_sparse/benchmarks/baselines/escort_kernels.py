@@ -1,14 +1,12 @@
 """Escort's compiled kernels: the shapes they come in, building them with nvcc, and calling them on torch's tensors."""
 
 import ctypes
-import subprocess
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from tvm_sparse.benchmarks.baselines.base import Tensor
+from tvm_sparse.benchmarks.nvcc import shared_library
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import BuildError
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,7 @@ def build(folder: Path, arch: str) -> Path:
     BuildError
         There is no nvcc, or it fails; the sentence quotes it.
     """
-    library = folder / f"escort_{arch}.so"
-    with resources.as_file(resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu") as source:
-        command = ["nvcc", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC", "-o", str(library), str(source)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise BuildError("Escort's kernels", f"nvcc does not start ({error})", hint="put nvcc on PATH") from None
-    if done.returncode:
-        raise BuildError("Escort's kernels", f"nvcc rejects them: {done.stderr.strip()[-500:]}")
-    return library
+    return shared_library("Escort's kernels", "tvm_sparse.benchmarks.baselines", "escort.cu", folder, arch)
 
 
 class Kernels:

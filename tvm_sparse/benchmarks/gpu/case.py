@@ -16,10 +16,12 @@ from typing import Any
 
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.baselines import NotServed
+from tvm_sparse.benchmarks.gpu.code_evictor import CodeEvictor
+from tvm_sparse.benchmarks.gpu.cold_code_clock import ColdCodeClock
 from tvm_sparse.benchmarks.gpu.contenders import Entry, Kernels, Settings, all_entries
 from tvm_sparse.benchmarks.gpu.cuda_graph_clock import CaptureError, CpuClock, GpuClock
 from tvm_sparse.benchmarks.references import References
-from tvm_sparse.benchmarks.results import Case
+from tvm_sparse.benchmarks.results import Case, Kind
 from tvm_sparse.conv.spec import ConvSpec
 
 # A cold replay rotates through so many bytes, more than any L2 cache, and so many inputs at least, where memory allows.
@@ -70,6 +72,8 @@ def bench_case(
                 bench.guard(entry, partial(bench.prepare, entry))
         bench.pilot(entries)
         bench.final(entries)
+        if settings.cold_code:
+            bench.cold_code(entries)
     results = tuple(entry.result for entry in entries)
     seconds = round(time.monotonic() - started, 1)
     return Case(
@@ -92,6 +96,8 @@ class _Bench:
             torch.randn(spec.input_shape, generator=generator, device=clock.device) for _ in range(self.calls)
         ]
         self.references = References(self.inputs[0])
+        library = settings.evictor_library
+        self.code_clock = ColdCodeClock(clock, CodeEvictor(library) if library else lambda turn: None)
 
     def guard(self, entry: Entry, work: Callable[[], None]) -> None:
         """Do some of a contender's work; what goes wrong is its own failure."""
@@ -106,7 +112,7 @@ class _Bench:
             raise Broken(name, str(error)[-1000:]) from None
         except Exception as error:  # Of whatever kind: it is kept as the cause.
             cause = f"{type(error).__name__}: {str(error)[-1000:]}"
-            entry.result = replace(entry.result, status="failed", cause=cause)
+            entry.result = replace(entry.result, status="failed", cause=cause, final=False)
             try:
                 self.clock.synchronize()
             except RuntimeError:
@@ -130,8 +136,8 @@ class _Bench:
             return
         time_us = max(0.1, min(self.clock.round_us([call] * 2, cold=False)))
         number = max(1, min(self.calls, round(MAX_REPLAY_US / time_us)))
-        calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1:number]]
-        entry.replays["cold"] = self.clock.capture(calls), number
+        entry.calls = [call] + [prepared.bind(prepared.load(x)) for x in self.inputs[1:number]]
+        entry.replays["cold"] = self.clock.capture(entry.calls), number
         if self.bytes <= WARM_BYTES:
             number = max(4, min(MAX_WARM_CALLS, round(WARM_REPLAY_US / time_us)))
             entry.replays["warm"] = self.clock.capture([call] * number), number
@@ -153,6 +159,7 @@ class _Bench:
             entry.result = replace(entry.result, final=final)
             if not final:
                 entry.replays.clear()
+                entry.calls.clear()
 
     def final(self, entries: Sequence[Entry]) -> None:
         """All rounds; in each, every contender once, in an order of its own."""
@@ -160,19 +167,48 @@ class _Bench:
         if not order:
             return
         replays_us = sum(statistics.median(entry.result.cold_us) * entry.replays["cold"][1] for entry in order)
-        rounds = min(self.settings.rounds, max(MIN_ROUNDS, int(self.settings.seconds * 1e6 / replays_us)))
         for entry in order:
             entry.result = replace(entry.result, cold_us=())
         Path(self.settings.progress).write_text("")
         shuffle = random.Random(self.settings.seed).shuffle
-        for number in range(rounds):
+        for number in range(self._rounds(replays_us)):
             shuffle(order)
             self._time(order, "cold")
             if number % 3 == 0:
                 self._time([entry for entry in order if "warm" in entry.replays], "warm")
 
-    def _time(self, entries: Sequence[Entry], kind: str) -> None:
+    def cold_code(self, entries: Sequence[Entry]) -> None:
+        """The same with cold code, for those that took part in all rounds."""
+
+        def capture(entry: Entry) -> None:
+            replay = self.code_clock.capture(entry.calls)
+            entry.replays["cold_code"] = replay, replay.number
+
+        for entry in entries:
+            if entry.result.final:
+                self.guard(entry, partial(capture, entry))
+        order = [entry for entry in entries if "cold_code" in entry.replays]
+        if not order:
+            return
+        Path(self.settings.progress).write_text("")
+        # How long a round takes, evictors and all, is found by one that does not count.
+        started = time.monotonic()
+        self.code_clock.round_us([entry.replays["cold_code"][0] for entry in order])
+        shuffle = random.Random(self.settings.seed).shuffle
+        for _ in range(self._rounds((time.monotonic() - started) * 1e6)):
+            shuffle(order)
+            self._time(order, "cold_code")
+
+    def _rounds(self, round_us: float) -> int:
+        """How many rounds there is time for."""
+        return min(self.settings.rounds, max(MIN_ROUNDS, int(self.settings.seconds * 1e6 / round_us)))
+
+    def _time(self, entries: Sequence[Entry], kind: Kind) -> None:
         """One replay of each entry, one after the other."""
-        times = self.clock.round_us([entry.replays[kind][0] for entry in entries], cold=kind == "cold")
+        replays = [entry.replays[kind][0] for entry in entries]
+        if kind == "cold_code":
+            times = self.code_clock.round_us(replays)
+        else:
+            times = self.clock.round_us(replays, cold=kind == "cold")
         for entry, time_us in zip(entries, times, strict=True):
             entry.add(kind, time_us)

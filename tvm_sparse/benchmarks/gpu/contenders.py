@@ -9,8 +9,8 @@ import numpy as np
 
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.benchmarks.baselines import Baseline, all_baselines
-from tvm_sparse.benchmarks.gpu.cuda_graph_clock import Replay
-from tvm_sparse.benchmarks.results import Contender, rounded
+from tvm_sparse.benchmarks.gpu.cuda_graph_clock import Call
+from tvm_sparse.benchmarks.results import Contender, Kind, rounded
 
 # Kernels of ours for one operator and batch, each with the density of the weight that it was built for.
 Kernels = list[tuple[float, Baseline]]
@@ -21,7 +21,8 @@ class Settings:
     """How cases are run.
 
     `baselines` are prefixes of the families to run; `rounds` at most, fewer where a case would take longer than
-    `seconds`; the name of the contender at work stands in `progress`. `on_gpu` False: a trial run on the CPU.
+    `seconds`, and as many again with `cold_code`; the name of the contender at work stands in `progress`. `on_gpu`
+    False: a trial run on the CPU, which needs no libraries.
     """
 
     baselines: tuple[str, ...]
@@ -31,24 +32,28 @@ class Settings:
     escort_library: Path | None
     progress: str
     on_gpu: bool = True
+    cold_code: bool = False
+    evictor_library: Path | None = None
 
 
 @dataclass
 class Entry:
     """A contender while it runs, and the weight that it is verified with.
 
-    `replays` are ``cold`` and ``warm``, each with the number of calls it makes.
+    `calls` have an input each; `replays` are ``cold``, ``warm`` and ``cold_code``, each with the number of calls it
+    makes.
     """
 
     method: Baseline
     weight: np.ndarray
     result: Contender
-    replays: dict[str, tuple[Replay, int]] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    replays: dict[Kind, tuple[Any, int]] = field(default_factory=dict)
 
-    def add(self, kind: str, time_us: float) -> None:
+    def add(self, kind: Kind, time_us: float) -> None:
         """Append the time of a replay, as microseconds a call."""
         name, calls = f"{kind}_us", self.replays[kind][1]
-        times: dict[str, Any] = {name: (*getattr(self.result, name), *rounded([time_us / calls]))}
+        times: dict[str, Any] = {name: (*self.result.times_us(kind), *rounded([time_us / calls]))}
         self.result = replace(self.result, **times)
 
 

@@ -35,7 +35,14 @@ class CpuClock:
     def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
         """Time of each replay, microseconds, one after the other: with nothing in the cache, or run once before."""
         del cold
+        return self.times_us(replays)
+
+    def times_us(self, replays: Sequence[Replay]) -> list[float]:
+        """Time of each replay, microseconds, one right after the other."""
         return [time_us(replay, 1) for replay in replays]
+
+    def displace_data(self) -> None:
+        """Leave no data of calls in the L2 cache of a GPU."""
 
     def synchronize(self) -> None:
         """Wait for all work; raises what went wrong in it."""
@@ -92,25 +99,45 @@ class GpuClock(CpuClock):
         return replay
 
     def round_us(self, replays: Sequence[Replay], cold: bool) -> list[float]:
-        import torch
-
-        if cold and self._eviction is None:
-            self._eviction = torch.zeros(EVICTION_BYTES // 4, device=self.device)
         spans = []
         for replay in replays:
             if cold:
-                self._eviction.sum()
+                self.displace_data()
             else:
                 replay()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            replay()
-            end.record()
-            spans.append((start, end))
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) * 1e3 for start, end in spans]
+            spans.append(_span(replay))
+        return _lengths_us(spans)
+
+    def times_us(self, replays: Sequence[Replay]) -> list[float]:
+        return _lengths_us([_span(replay) for replay in replays])
+
+    def displace_data(self) -> None:
+        import torch
+
+        if self._eviction is None:
+            self._eviction = torch.zeros(EVICTION_BYTES // 4, device=self.device)
+        self._eviction.sum()
 
     def synchronize(self) -> None:
         import torch
 
         torch.cuda.synchronize()
+
+
+def _span(replay: Replay) -> tuple[Any, Any]:
+    """Events before and behind a replay."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    replay()
+    end.record()
+    return start, end
+
+
+def _lengths_us(spans: Sequence[tuple[Any, Any]]) -> list[float]:
+    """Time between two events each, microseconds, when all have come."""
+    import torch
+
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e3 for start, end in spans]

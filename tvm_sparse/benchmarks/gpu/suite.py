@@ -16,11 +16,12 @@ from pathlib import Path
 
 from tvm_sparse.benchmarks.baselines import escort_kernels
 from tvm_sparse.benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
+from tvm_sparse.benchmarks.gpu import code_evictor
 from tvm_sparse.benchmarks.gpu.case import Broken, bench_case
 from tvm_sparse.benchmarks.gpu.contenders import Kernels, Settings
 from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.gpu.kernels import built, wanted
-from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Run
+from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Kind, Run
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -67,17 +68,24 @@ def line(case: Case) -> str:
     """What a case found, in one line a density."""
     lines = []
     for density in case.densities:
-        own = best(case, [OURS], density)
-        text = f"{median_us(own):.4g} us ({own.detail})" if own else "no kernel of ours"
-        for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
-            found = against(case, density, families)
-            if found is not None:
-                text += f"; {label} {found.ratio.median:.2f}x {found.verdict}"
-                text += f" ({found.baseline.family})" if label == "exact" else ""
-        lines.append(f"op {case.operator} b{case.batch} d{density}: {text}")
+        lines.append(f"op {case.operator} b{case.batch} d{density}: {_found(case, density, 'cold')}")
+        if best(case, [OURS], density, "cold_code"):
+            lines.append(f"    with cold code: {_found(case, density, 'cold_code')}")
     lines.append(f"    {case.seconds:g} s")
     lines += [f"    {each.name}: {each.status}, {each.cause[-200:]}" for each in case.contenders if each.status in _BAD]
     return "\n".join(lines)
+
+
+def _found(case: Case, density: float, kind: Kind) -> str:
+    """Our time at a density, and ratios to baselines."""
+    own = best(case, [OURS], density, kind)
+    text = f"{median_us(own, kind):.4g} us ({own.detail})" if own else "no kernel of ours"
+    for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
+        found = against(case, density, families, kind)
+        if found is not None:
+            text += f"; {label} {found.ratio.median:.2f}x {found.verdict}"
+            text += f" ({found.baseline.family})" if label == "exact" else ""
+    return text
 
 
 def bench(options: argparse.Namespace, command: str) -> int:
@@ -93,23 +101,14 @@ def bench(options: argparse.Namespace, command: str) -> int:
     ]
     started, done = time.monotonic(), list[Case]()
     with tempfile.TemporaryDirectory() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
-        # While kernels are built, so are Escort's, and the process for the GPU imports what it needs.
-        library = aside.submit(_escort, Path(folder), arch if on_gpu else "", options.baselines)
+        # While kernels are built, so are the libraries, and the process for the GPU imports what it needs.
+        settings_then = aside.submit(_settings, options, Path(folder), arch if on_gpu else "")
         machine = aside.submit(runner.call, versions_and_device, arch, on_gpu)
         with built(kernels, target, options.workers, options.timeout) as by_case:
             print(f"{len(kernels)} kernels built in {time.monotonic() - started:.0f} s", flush=True)
-            versions, device = machine.result()
+            (versions, device), settings = machine.result(), settings_then.result()
             run = Run(
                 command=command, started=utc_now(), device=device, versions=versions, rounds=options.rounds, cases=()
-            )
-            settings = Settings(
-                baselines=tuple(options.baselines),
-                rounds=options.rounds,
-                seconds=options.case_seconds,
-                seed=options.seed,
-                escort_library=library.result(),
-                progress=str(Path(folder) / "progress"),
-                on_gpu=on_gpu,
             )
             for case in run_cases(cases, by_case, settings, options, runner):
                 print(line(case), flush=True)
@@ -118,6 +117,21 @@ def bench(options: argparse.Namespace, command: str) -> int:
     print(f"{len(done)} of {len(cases)} cases in {time.monotonic() - started:.0f} s: {options.output}")
     bad = any(each.status in _BAD for case in done for each in case.contenders)
     return 5 if bad or len(done) < len(cases) else 0
+
+
+def _settings(options: argparse.Namespace, folder: Path, arch: str) -> Settings:
+    """What `options` say, and the libraries for a GPU, built in `folder`; without `arch` there is no GPU."""
+    return Settings(
+        baselines=tuple(options.baselines),
+        rounds=options.rounds,
+        seconds=options.case_seconds,
+        seed=options.seed,
+        escort_library=_escort(folder, arch, options.baselines),
+        progress=str(folder / "progress"),
+        on_gpu=bool(arch),
+        cold_code=options.cold_code,
+        evictor_library=code_evictor.build(folder, arch) if arch and options.cold_code else None,
+    )
 
 
 def _escort(folder: Path, arch: str, prefixes: Sequence[str]) -> Path | None:

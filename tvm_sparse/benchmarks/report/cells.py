@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm_sparse.benchmarks.comparison import median_us
-from tvm_sparse.benchmarks.results import Contender
+from tvm_sparse.benchmarks.comparison import CUDNN_FP16, CUDNN_FP32, CUDNN_TF32, EXACT, Comparison, median_us
+from tvm_sparse.benchmarks.results import Contender, Kind
 from tvm_sparse.benchmarks.timing import Quartiles
 
 NOTHING = "-"
+# Columns of the tables of verdicts.
+BASELINES = {
+    "cuDNN float32": CUDNN_FP32,
+    "cuDNN, TF32 allowed": CUDNN_TF32,
+    "cuDNN float16": CUDNN_FP16,
+    "best exact baseline": EXACT,
+}
 
 
 @dataclass(frozen=True)
@@ -33,14 +40,21 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
-def median(contender: Contender | None) -> str:
-    """Median microseconds, cold."""
-    return NOTHING if contender is None else f"{median_us(contender):.4g}"
+def median(contender: Contender | None, kind: Kind = "cold") -> str:
+    """Median microseconds."""
+    return NOTHING if contender is None else f"{median_us(contender, kind):.4g}"
 
 
-def time(contender: Contender | None) -> str:
-    """Median microseconds with quartiles, cold."""
-    return NOTHING if contender is None else with_quartiles(contender.cold_us)
+def time(contender: Contender | None, kind: Kind = "cold") -> str:
+    """Median microseconds with quartiles."""
+    return NOTHING if contender is None else with_quartiles(contender.times_us(kind))
+
+
+def verdict(found: Comparison | None, kind: Kind = "cold", name: str = "") -> str:
+    """A baseline's `name` and time, how many times as fast ours is, and whether rounds agree."""
+    if found is None:
+        return NOTHING
+    return f"{name} {median(found.baseline, kind)}: **{found.ratio.median:.2f}x** {found.verdict}".lstrip()
 
 
 def with_quartiles(times_us: Sequence[float]) -> str:

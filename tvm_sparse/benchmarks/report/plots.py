@@ -27,7 +27,7 @@ COLUMNS = 5
 
 def plots(document: Document, density: float) -> list[tuple[str, str]]:
     """(title, SVG) of every plot that there are results for."""
-    at, swept = by_batch(cases_at(document, density)), by_batch(sweeps(document))
+    at, swept = by_batch(cases_at(document.cases, density)), by_batch(sweeps(document))
     title = f"Speed against cuDNN in float32, batch {{}}, density {density:g}"
     found = [(title.format(batch), _bars(cases, density)) for batch, cases in at.items()]
     found += [(f"Speed against sparsity, batch {batch}", _sparsity(cases)) for batch, cases in swept.items()]

@@ -1,13 +1,11 @@
 """Tables of the report on Table 2, from a `results.Document` of one GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tvm_sparse.benchmarks.comparison import (
-    CUDNN_FP16,
     CUDNN_FP32,
     CUDNN_TF32,
     EXACT,
-    Comparison,
     against,
     best,
     crossing,
@@ -15,19 +13,13 @@ from tvm_sparse.benchmarks.comparison import (
     pick,
     roof,
 )
-from tvm_sparse.benchmarks.report.cells import NOTHING, Table, median, time
+from tvm_sparse.benchmarks.report import cold_code
+from tvm_sparse.benchmarks.report.cells import BASELINES, NOTHING, Table, median, time, verdict
 from tvm_sparse.benchmarks.report.details import failures, memory, predictions
 from tvm_sparse.benchmarks.report.search_curves import equal_trials
-from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document
+from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document, Kind
 from tvm_sparse.benchmarks.timing import Quartiles
 
-# Columns of the tables of verdicts.
-BASELINES = {
-    "cuDNN float32": CUDNN_FP32,
-    "cuDNN, TF32 allowed": CUDNN_TF32,
-    "cuDNN float16": CUDNN_FP16,
-    "best exact baseline": EXACT,
-}
 # What the table of all methods shows, in this order.
 METHODS = (
     "cudnn-fp32",
@@ -42,9 +34,9 @@ METHODS = (
 )
 
 
-def cases_at(document: Document, density: float) -> dict[tuple[int, int], Case]:
+def cases_at(cases: Iterable[Case], density: float) -> dict[tuple[int, int], Case]:
     """For each operator and batch the case with most methods at a density."""
-    cases = [case for case in document.cases if density in case.densities]
+    cases = [case for case in cases if density in case.densities]
     timed = (None, density)
     return pick(cases, lambda case: len({c.family for c in case.contenders if c.final and c.density in timed}))
 
@@ -69,9 +61,11 @@ def own_densities(case: Case) -> list[float]:
 def tables(document: Document, density: float) -> list[Table]:
     """All tables, in the order of the report."""
     device = document.runs[0].device
-    at = cases_at(document, density)
+    at = cases_at(document.cases, density)
+    with_cold_code = [case for case in document.cases if any(each.cold_code_us for each in case.contenders)]
     return [
         *(_verdicts(cases, density, device, number == 0) for number, cases in enumerate(by_batch(at).values())),
+        *_cold_code(cases_at(with_cold_code, density), density),
         _methods(at, density),
         _warm(at, density),
         _densities(document),
@@ -80,6 +74,14 @@ def tables(document: Document, density: float) -> list[Table]:
         predictions(document, density),
         failures(document),
     ]
+
+
+def _cold_code(cases: dict[tuple[int, int], Case], density: float) -> list[Table]:
+    """None where nothing was timed so."""
+    if not cases:
+        return []
+    methods = _methods(cases, density, "cold_code")
+    return [cold_code.verdicts(cases, density), cold_code.layouts(cases, density), methods]
 
 
 def _verdicts(cases: Sequence[Case], density: float, device: Device, is_first: bool) -> Table:
@@ -92,19 +94,15 @@ def _verdicts(cases: Sequence[Case], density: float, device: Device, is_first: b
     rows = []
     for case in cases:
         own = best(case, [OURS], density)
-        cells = [_against(against(case, density, each), name_it=each is EXACT) for each in BASELINES.values()]
+        cells = []
+        for families in BASELINES.values():
+            found = against(case, density, families)
+            cells.append(verdict(found, name=found.baseline.family if found and families is EXACT else ""))
         kernel = own.detail.removeprefix("folded_cuda:") if own else NOTHING
         kernel = kernel.removesuffix(", tuned for these weights")
         rows.append((str(case.operator), time(own), *cells, _roof(case, own, density, device), kernel))
     header = ("op", "ours", *BASELINES, "roof", "kernel")
     return Table(f"Batch {cases[0].batch}", note if is_first else "As above.", header, tuple(rows))
-
-
-def _against(found: Comparison | None, name_it: bool) -> str:
-    if found is None:
-        return NOTHING
-    name = f"{found.baseline.family} " if name_it else ""
-    return f"{name}{median(found.baseline)}: **{found.ratio.median:.2f}x** {found.verdict}"
 
 
 def _roof(case: Case, own: Contender | None, density: float, device: Device) -> str:
@@ -115,16 +113,17 @@ def _roof(case: Case, own: Contender | None, density: float, device: Device) -> 
     return f"{100 * least.time_us / median_us(own):.0f}% ({bound})"
 
 
-def _methods(cases: dict[tuple[int, int], Case], density: float) -> Table:
+def _methods(cases: dict[tuple[int, int], Case], density: float, kind: Kind = "cold") -> Table:
+    title, what = ("Every method", "cold") if kind == "cold" else ("Cold code, every method", "cold data and code")
     note = (
-        f"Median microseconds of each method's best variant, density {density:g}, cold. What ends in tf32 or fp16 is "
+        f"Median microseconds of each method's best variant, density {density:g}, {what}. What ends in tf32 or fp16 is "
         "not exact. half-*: dense cuDNN with half the channels, filters, or both: a smaller convolution. "
         "escort-prepadded is not charged for padding its input."
     )
     own = sorted({c.family for case in cases.values() for c in case.contenders if c.family.startswith(OURS)})
-    shown = [*own, *(name for name in METHODS if any(best(case, [name], density) for case in cases.values()))]
-    rows = [(*key, *(median(best(case, [name], density)) for name in shown)) for key, case in _named(cases)]
-    return Table("Every method", note, ("op", "batch", *shown), tuple(rows))
+    shown = [*own, *(name for name in METHODS if any(best(case, [name], density, kind) for case in cases.values()))]
+    rows = [(*key, *(median(best(case, [name], density, kind), kind) for name in shown)) for key, case in _named(cases)]
+    return Table(title, note, ("op", "batch", *shown), tuple(rows))
 
 
 def _named(cases: dict[tuple[int, int], Case]) -> list[tuple[tuple[str, str], Case]]:
