@@ -152,9 +152,9 @@ def test_the_report_of_cold_code(tmp_path: Path) -> None:
     # Only operators that were timed so, in their own run; the other tables stay as they were.
     assert [row[:2] for row in verdicts.rows] == [("1", "1"), ("1", "64"), ("6", "1"), ("6", "64"), *means(1, 64)]
     assert verdicts.rows[0][2:5] == (
-        "200 (199.7-200.3) (100)",
-        "nchw 500: **2.50x** faster (4.00x)",
-        "nhwc 195: **0.97x** slower (0.95x)",
+        "200 (199.7-200.3), warm 100",
+        "fp32 nchw 500: **2.50x** faster (4.00x)",
+        "tf32 nhwc 195: **0.97x** slower (0.95x)",
     )
     assert verdicts.rows[0][6].startswith("escort 400: **2.00x** faster (3.00x)")
     assert verdicts.rows[-1][2:5] == ("-", "**2.50x** (4.00x)", "**0.97x** (0.95x)")

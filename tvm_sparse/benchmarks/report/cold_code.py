@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tvm_sparse.benchmarks.baselines import cudnn
-from tvm_sparse.benchmarks.comparison import EXACT, Comparison, against, best
+from tvm_sparse.benchmarks.comparison import Comparison, against, best
 from tvm_sparse.benchmarks.report.cells import BASELINES, NOTHING, Table, median, time, verdict
 from tvm_sparse.benchmarks.results import OURS, Case, Contender
 from tvm_sparse.benchmarks.timing import speedup
@@ -23,16 +23,16 @@ def verdicts(cases: Cases, density: float) -> Table:
     note = (
         f"Density {density:g}. Data as above, and cold code: ahead of each call runs a kernel whose 512 KB of code "
         "displace all other from the instruction caches of the multiprocessors; its own time is taken off. In brackets "
-        "the same with warm code, as above. The best variants of both may differ; of cuDNN the layout is said. Last "
-        "come geometric means of the ratios."
+        "ratios with warm code, as above. The best variants of both may differ; that with cold code is said. Last come "
+        "geometric means of the ratios."
     )
     rows, ratios = [], dict[tuple[int, str], list[tuple[float, float]]]()
     for (operator, batch), case in cases.items():
         own, warm = best(case, [OURS], density, "cold_code"), best(case, [OURS], density)
-        cells = [f"{time(own, 'cold_code')} ({median(warm)})"]
+        cells = [f"{time(own, 'cold_code')}, warm {median(warm)}"]
         for name, families in BASELINES.items():
             pair = against(case, density, families, "cold_code"), against(case, density, families)
-            cells.append(_both(*pair, by_family=families is EXACT))
+            cells.append(_both(*pair))
             if pair[0] is not None and pair[1] is not None:
                 ratios.setdefault((batch, name), []).append((pair[0].ratio.median, pair[1].ratio.median))
         rows.append((str(operator), str(batch), *cells))
@@ -42,11 +42,11 @@ def verdicts(cases: Cases, density: float) -> Table:
     return Table("Cold code", note, ("op", "batch", "ours", *BASELINES), tuple(rows))
 
 
-def _both(cold: Comparison | None, warm: Comparison | None, by_family: bool) -> str:
+def _both(cold: Comparison | None, warm: Comparison | None) -> str:
     """The comparison with cold code, and the ratio with warm code in brackets."""
     if cold is None or warm is None:
         return NOTHING
-    name = cold.baseline.family if by_family else cold.baseline.variant
+    name = f"{cold.baseline.family.removeprefix('cudnn-')} {cold.baseline.variant}".rstrip()
     return f"{verdict(cold, 'cold_code', name)} ({warm.ratio.median:.2f}x)"
 
 
@@ -62,7 +62,8 @@ def layouts(cases: Cases, density: float) -> Table:
     """Ours against each layout of cuDNN."""
     note = (
         f"Density {density:g}. Median microseconds of cuDNN in each layout with cold code, and how many times faster "
-        "ours is. -: took over 1.1 times as long as the other layout with warm code, and was not timed with cold code."
+        "ours is. -: not timed so, as with warm code it took over 1.1 times as long as the other layout, or "
+        "was not timed."
     )
     rows = []
     for (operator, batch), case in cases.items():
