@@ -15,7 +15,7 @@ from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.kernel_selection import Decision, to_dense
-from tvm_sparse.compiler.pooled_layers import with_pools
+from tvm_sparse.compiler.pooled_layers import pooled_space, with_pools
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -92,7 +92,7 @@ def test_outputs_of_more_than_a_cache_are_pooled() -> None:
     assert with_pools(small.layers, folded(small), CUDA, None) == folded(small)
     first, second, third = with_pools(large.layers, folded(large), CUDA, None)
     assert first.schedule.startswith("pooled_cuda:") and first.chosen is not None and first.transferred
-    assert "predicted: pooled_cuda:" in first.reason and "--schedules pooled_cuda" in first.reason
+    assert "predicted: pooled_cuda:" in first.reason and "run tvm-sparse optimize" in first.reason
     assert [second.schedule, third.schedule] == ["folded_cuda", "folded_cuda"]
     dense = [replace(each, schedule="dense_cudnn") for each in folded(large)]
     assert with_pools(large.layers, dense, CUDA, None) == dense
@@ -184,3 +184,11 @@ def test_models_are_right_on_a_gpu() -> None:
     assert found.report()[0]["schedule"].startswith("pooled_cuda")
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
     assert relative_difference(found(torch.from_numpy(x).cuda()).cpu().numpy(), expected) < 1e-6
+
+
+def test_pools_promise_something_where_the_output_exceeds_the_cache() -> None:
+    """64 KB an image and two layers; `optimize` measures what promises something."""
+    spaces = [pooled_space(layer, CUDA) for layer in prepared(images=2000).layers]
+    assert [None if each is None else each.name for each in spaces] == [POOLED, None, None]
+    assert not any(pooled_space(layer, CUDA) for layer in prepared(images=2).layers)
+    assert not any(pooled_space(layer, resolve_target("llvm")) for layer in prepared(images=2000).layers)

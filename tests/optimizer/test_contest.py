@@ -186,3 +186,30 @@ def test_no_batch_begins_that_would_end_too_late(fake, tmp_path, monkeypatch):
     # All time is used: first by those that gain most, in the end by those that still fit.
     assert clock_s[0] == 200
     assert fake.order[-10:] == [8] * 10
+
+
+def test_layers_with_a_pool_are_tuned_alone_and_with_it(tmp_path, monkeypatch):
+    """Times with the pool are no times of the layers alone."""
+
+    def tune_layer(spec, weight, target, options, known, out_of_time, starts, crew):
+        pools, log_has = options.schedules == ("pooled_cuda",), {each.schedule for each in known}
+        for schedule, time_us in (("dense_cpu", 100.0), ("pooled_cuda" if pools else "folded_cpu", 40.0 + pools)):
+            if schedule not in log_has:
+                yield make_record(
+                    spec=spec,
+                    pattern=SparsityPattern.of(weight),
+                    schedule=schedule,
+                    times_us=(time_us,),
+                    dense_times_us=() if schedule == "dense_cpu" else (100.0,),
+                    baseline="" if schedule == "dense_cpu" else "dense_cpu",
+                    fingerprint=fingerprint_of(target),
+                    target=target_json(target),
+                )
+
+    monkeypatch.setattr(module, "tune_layer", tune_layer)
+    log = TuningLog(tmp_path / "log.jsonl")
+    with Contest([task(8, layers=2)], TARGET, log, OPTIONS, Progress(), [task(8)]) as contest:
+        contest.run(time.monotonic() + 60, lambda _: None)
+    assert [(each.pools, each.time_us) for each in contest.entries] == [(False, 40.0), (True, 41.0)]
+    assert (contest.model_us, contest.dense_us) == (80.0, 200.0)
+    assert [each.schedule for each in log.records] == ["dense_cpu", "folded_cpu", "pooled_cuda"]

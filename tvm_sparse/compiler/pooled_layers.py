@@ -7,7 +7,7 @@ from dataclasses import replace
 from tvm.target import Target
 
 from tvm_sparse.compiler.kernel_growth import growth
-from tvm_sparse.compiler.kernel_selection import Decision, from_log
+from tvm_sparse.compiler.kernel_selection import MEASURE, Decision, from_log
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
@@ -15,11 +15,9 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.tuning_log import Match, TuningLog
 from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
-
-# What to do about a prediction.
-MEASURE = f"not measured here: run tvm-sparse tune --schedules {pooled_cuda.NAME}"
 
 
 def with_pools(
@@ -36,17 +34,27 @@ def with_pools(
     return [_pooled(layer, decision, target, log) if layer.has_pool else decision for layer, decision in pairs]
 
 
+def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
+    """The space of kernels that compute a layer and the pool behind it; None where they promise nothing.
+
+    That is where the output fits the level-2 cache, in which the pool finds it.
+    """
+    is_on_gpu = target.kind.name == pooled_cuda.TARGET
+    if not is_on_gpu or not layer.has_pool or _output_bytes(layer.spec) <= gpu_info(target).level_2_bytes:
+        return None
+    try:
+        return find_space(pooled_cuda.NAME, layer.spec, layer.pattern, target)
+    except UsageError:
+        return None
+
+
 def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:
     match = log.pooled(layer.spec, layer.pattern, fingerprint_of(target)) if log is not None else None
     alone_us = decision.time_us or decision.expected_us
     if match is not None and alone_us is not None:
         return _by_record(layer, decision, match, alone_us, target, from_log(log, match.record))
-    is_folded = decision.schedule.partition(":")[0] == folded_cuda.NAME
-    if not is_folded or _output_bytes(layer.spec) <= gpu_info(target).level_2_bytes:
-        return decision
-    try:
-        space = find_space(pooled_cuda.NAME, layer.spec, layer.pattern, target)
-    except UsageError:
+    space = pooled_space(layer, target) if decision.schedule.partition(":")[0] == folded_cuda.NAME else None
+    if space is None:
         return decision
     reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"
     found = replace(decision, schedule=space.name, record=None, time_us=None, reason=reason, transferred=True)

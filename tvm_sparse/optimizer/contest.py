@@ -20,7 +20,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.crew import Crew
-from tvm_sparse.scheduling.schedule_names import is_exact
+from tvm_sparse.scheduling.schedule_names import POOLED, is_exact
 
 # Trials of a task in a row.
 SLICE = 8
@@ -40,9 +40,11 @@ class Entry:
     """A task in the contest, and what is known of it. Times are microseconds of one of its layers.
 
     `batch_s` is how long the longest batch of its trials took, seconds: its search proposes and builds several at once.
+    With `pools` its kernels compute the max pool behind the layers too, which have another entry without.
     """
 
     task: Task
+    pools: bool = False
     dense_us: float = math.inf
     sparse_us: float = math.inf
     slices_without_gain: int = 0
@@ -68,7 +70,7 @@ class Entry:
             return
         if record.is_dense:
             self.dense_us = min(self.dense_us, record.time_us)
-        else:
+        elif record.is_pooled == self.pools:
             self.sparse_us = min(self.sparse_us, record.time_us)
 
     def promise(self) -> float:
@@ -84,10 +86,21 @@ class Entry:
 
 
 class Contest:
-    """The tasks of a model while they are tuned into `log`; a context manager that ends their searches."""
+    """The tasks of a model while they are tuned into `log`; a context manager that ends their searches.
 
-    def __init__(self, tasks: Sequence[Task], target: Any, log: TuningLog, options: TuneOptions, progress: Progress):
-        self.entries = [Entry(task) for task in tasks]
+    Those of `pooled` are tuned once more, with the max pool behind their layers.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Any,
+        log: TuningLog,
+        options: TuneOptions,
+        progress: Progress,
+        pooled: Sequence[Task] = (),
+    ):
+        self.entries = [Entry(task) for task in tasks] + [Entry(task, pools=True) for task in pooled]
         self._target, self._log, self._options, self._progress = target, log, options, progress
         self._crew = Crew()
 
@@ -100,14 +113,19 @@ class Contest:
         self._crew.__exit__()
 
     @property
+    def measured(self) -> list[Entry]:
+        """Those that have a kernel for their layers alone."""
+        return [each for each in self.entries if not each.pools and not math.isinf(each.time_us)]
+
+    @property
     def model_us(self) -> float:
-        """Time of all measured layers with the best kernels so far."""
-        return sum(each.time_us * each.layers for each in self.entries if not math.isinf(each.time_us))
+        """Time of all measured layers with the best kernels so far, pools not counted."""
+        return sum(each.time_us * each.layers for each in self.measured)
 
     @property
     def dense_us(self) -> float:
         """The same with dense kernels."""
-        return sum(each.dense_us * each.layers for each in self.entries if not math.isinf(each.dense_us))
+        return sum(each.dense_us * each.layers for each in self.measured if not math.isinf(each.dense_us))
 
     def run(self, end_s: float, look: Callable[[Entry], None]) -> None:
         """Tune until the clock (`time.monotonic`) shows `end_s` or nothing more is expected; `look` after each trial.
@@ -169,6 +187,8 @@ class Contest:
         if task.pattern.structure == "dense":
             # Hardly ever does a kernel that skips zeros win here.
             options = replace(options, dense_trials=options.trials // 2)
+        if entry.pools:
+            options = replace(options, schedules=(POOLED,))
         return tune_layer(task.spec, task.weight, target, options, known, lambda: None, starts, self._crew)
 
     def _close(self, entry: Entry) -> None:

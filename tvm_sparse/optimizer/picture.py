@@ -66,7 +66,7 @@ class LivePicture(Picture):
             self.console.print(Text(self._line))
 
     def _text(self, contest: Contest, entry: Entry) -> str:
-        measured = sum(each.layers for each in contest.entries if each.time_us < float("inf"))
+        measured = sum(each.layers for each in contest.measured)
         ours, dense = contest.model_us / 1e3, contest.dense_us / 1e3
         ratio = f", {dense / ours:.2f}x" if ours and dense else ""
         left_s = max(0.0, self._end_s - self._clock())

@@ -18,6 +18,7 @@ from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.kernel_selection import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.compiler.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
@@ -136,10 +137,11 @@ def improve(
     `stop_s` is asked again when its time has come: what was measured may be compiled faster than what was expected.
     """
     tasks = [task for prepared in models for task in tasks_of(prepared.layers)]
+    pooled = [each for prepared in models for each in prepared.layers if pooled_space(each, target) is not None]
     end_s = stop_s()
     picture.start(sum(len(prepared.layers) for prepared in models), end_s)
     try:
-        with Contest(tasks, target, log, OPTIONS, _Notes(picture)) as contest:
+        with Contest(tasks, target, log, OPTIONS, _Notes(picture), tasks_of(pooled)) as contest:
             for _ in range(LOOKS):
                 contest.run(end_s, lambda entry: picture.trial(contest, entry))
                 end_s = stop_s()
