@@ -1,5 +1,7 @@
 """Layers that no log of this machine knows: what is expected of them, and that it is verified."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,22 @@ def test_what_won_on_a_near_machine_comes_first(module, tmp_path):
     assert found.schedule == "csr_cpu:rows2x32" and found.transferred and found.time_us is None
     assert "was 5.00x faster than dense_cpu on" in found.reason and "with 77 thread(s)" in found.reason
     assert decide(prepared.layers, CPU, log)[0].schedule == "dense_cpu"
+
+
+def test_what_won_there_with_few_non_zeros_is_not_taken_for_many(module, tmp_path):
+    """In proportion to them it would lose here."""
+    prepared = prepare(module, X)
+    (layer,) = prepared.layers
+    sparse = layer.weight * (np.random.default_rng(0).random(layer.weight.shape) < 0.1)
+    record = replace(near_record(layer, 50.0), pattern=SparsityPattern.of(sparse))
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(record)
+    assert layer.pattern.nnz > 5 * record.pattern.nnz
+    (found,) = decide(prepared.layers, CPU, log, predict=True)
+    assert found.schedule != "csr_cpu:rows2x32" or found.record is None
+    log.append(replace(record, dense_times_us=(500.0,), seed=1))
+    (found,) = decide(prepared.layers, CPU, log, predict=True)
+    assert found.record is not None and "was 50.00x faster" in found.reason and "at density 0.0" in found.reason
 
 
 def test_what_hardly_won_there_is_not_taken(module, tmp_path):

@@ -103,7 +103,9 @@ def decide(
         near = log.near(layer.spec, layer.pattern, fingerprint) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        return _from_near(layer.spec, found, near, log, is_allowed) or _as_predicted(found, guess(layer.spec, counts))
+        return _from_near(layer, found, near, log, target, is_allowed) or _as_predicted(
+            found, guess(layer.spec, counts)
+        )
 
     return [decision(layer) for layer in layers]
 
@@ -170,20 +172,30 @@ def from_log(log: TuningLog | None, record: TuningRecord) -> str:
 
 
 def _from_near(
-    spec: ConvSpec, dense: Decision, match: Match | None, log: TuningLog | None, is_allowed: Callable[[str], bool]
+    layer: ConvLayer,
+    dense: Decision,
+    match: Match | None,
+    log: TuningLog | None,
+    target: Target,
+    is_allowed: Callable[[str], bool],
 ) -> Decision | None:
-    """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are."""
+    """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are.
+
+    They must be expected to win with as many non-zeros as the layer has, too.
+    """
     found = against_baseline(match.record, None, is_allowed) if match is not None else None
     if match is None or found is None or found.verdict != "faster":
         return None
     record, times = match.record, found.baseline.median / found.own.median
-    if times < NEAR_MARGIN:
+    if times < NEAR_MARGIN * growth(record, layer.pattern, target):
         return None
     place = f"on {record.fingerprint['arch']}"
-    if record.spec != spec:
+    if record.spec != layer.spec:
         place = "with another epilogue"
     elif record.fingerprint["kind"] != "cuda":
         place += f" with {record.fingerprint['threads']} thread(s)"
+    if (density := f"{record.pattern.density:.2g}") != f"{layer.pattern.density:.2g}":
+        place += f" at density {density}"
     reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
     reason += f"{from_log(log, record)}; {MEASURE}"
     return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
