@@ -14,6 +14,7 @@ from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "dense_cpu"
 TARGET = "llvm"
@@ -21,7 +22,7 @@ TARGET = "llvm"
 LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
-VECTORS_OF_TAP, VECTORS, MANY_REGISTERS = (4, 2), (2, 4), 32
+VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW, MANY_REGISTERS = (4, 2), (2, 4), (2,), 32
 # How many times as long as their multiply-adds kernels of rows take that have no idle lanes (docs/measurements.md).
 ROWS_COST = 1.1
 
@@ -36,9 +37,9 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     if spec.groups > 1:
         return rows
     has_many = cpu.registers >= MANY_REGISTERS
-    offered = VECTORS_OF_TAP if spec.r * spec.s == 1 and has_many else VECTORS
+    offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
-    filters = [FilterSpace(NAME, spec, cpu, each) for each in vectors]
+    filters = [FilterSpace(NAME, spec, cpu, each, thread_count(target)) for each in vectors]
     # With 16 registers rows took 0.9 to 2.6 times as long as vectors of filters (a Zen 3, AVX2; docs/measurements.md).
     is_first = not has_many or min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)

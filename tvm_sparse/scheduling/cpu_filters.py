@@ -2,44 +2,61 @@
 
 Outermost first::
 
-    parallel over images, blocks of filters, blocks of output rows
-      for each row, each tile of `pixels` of it
-        registers = 0
-        for each input channel and tap
-          load the tile's vectors of weights, broadcast its pixels, multiply-add
-      copy the rows to the output with bias, residual and ReLU
+    parallel over images, groups of blocks of filters, groups of output rows
+      copy what these rows read of the input, with padding
+      sums = 0
+      for each block of input channels, each block of filters, each tile of pixels of the rows
+        load the tile's sums
+        for each tap, each channel of the block
+          load the vectors of weights, broadcast the pixels, multiply-add
+        store the sums
+      copy the sums to the output with bias, residual and ReLU
 
-Weights are read in the order in which they lie in memory, once a tile. No lane is idle where filters fill the vectors.
+As in products of matrices (Goto and van de Geijn 2008), a block's weights stay in the level-1 cache for all pixels, and
+the pixels in the level-2 cache for all filters. No lane is idle where filters fill the vectors.
 """
+
+import math
 
 import numpy as np
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d_filters import conv2d_filters, filter_blocks, is_packed
+from tvm_sparse.conv.conv2d_filters import PixelTiles, conv2d_filters, filter_blocks, is_packed
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
-# Pixels of a register tile and rows of a block by default; and the fewest pixels for which a row is not made longer.
-PIXELS, ROWS, FEW_PIXELS = 8, 7, 4
+# Pixels of a group of rows.
+PIXELS = 392
 # Sums that hide a multiply-add's latency: two begin in a cycle, and one takes four.
 HIDING_SUMS = 8
-# Taps of a row, but for one, that LLVM unrolls.
-MOST_SHARED = 2
+# What a tile reads in a block of channels: a level-1 cache, of which a tap's row of pixels takes two lines a channel.
+CACHE_BYTES, LINES_BYTES = 32 * 1024, 128
+# Floats of a line. Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
+LINE = 16
+# Sums of a task: a level-2 cache.
+SUMS_BYTES = 512 * 1024
+# Input channels between two jumps.
+UNROLLED = 4
+# How long a task copies its input, in the time of a block of filters.
+COPYING = 0.25
+# How long loading a tap's weights takes, in the time of a pixel's multiply-adds.
+WEIGHT_LOADING = 0.5
+# Pixels that are stored at a time: as few as fill a vector of four, up to the most.
+STORED, MOST_STORED = 4, 16
 
 
 class FilterSpace(HandMadeSpace):
-    """The space of blocks of `vectors` vectors of filters, for convolutions of one group."""
+    """The space of blocks of `vectors` vectors of filters, for convolutions of one group, by so many threads."""
 
-    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int):
-        self.spec, self.filters, self._lanes = spec, cpu.lanes * vectors, cpu.lanes
-        self._most_pixels = _most_pixels(spec, cpu, vectors)
-        self._columns = _columns(spec.out_w, self._most_pixels)
-        func = conv2d_filters(spec, self.filters, self._columns)
-        super().__init__(name, f"filters{self.filters}", func, fold=False)
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
+        self.spec, self.filters, self._lanes, self._threads = spec, cpu.lanes * vectors, cpu.lanes, threads
+        self.tiles = _pixel_tiles(spec, cpu, vectors)
+        func = conv2d_filters(spec, self.filters, self.tiles)
+        super().__init__(name, f"tile{self.tiles.pixels}x{self.filters}", func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The weight as (K / filters, C, R, S, filters), zeros behind its end."""
+        """The weight as (K / filters, R, S, C, filters), zeros behind its end."""
         return (filter_blocks(weight, self.filters),)
 
     @property
@@ -47,62 +64,66 @@ class FilterSpace(HandMadeSpace):
         """Estimated time, as a multiple of that of the multiply-adds alone.
 
         Idle lanes take as long as others, and where there are few sums a multiply-add waits for the one before. An
-        output is stored by itself, as neighbours in a vector lie far apart in memory, and that takes as long as a
-        multiply-add of a vector.
+        output is gathered by itself, as neighbours lie in different vectors, and that takes as long as a multiply-add
+        of a vector.
         """
-        spec = self.spec
-        blocks = -(-spec.k // self.filters)
-        waste = blocks * self.filters / spec.k * self._columns / spec.out_w
-        sums = self.filters // self._lanes * nearest(divisors(self._columns, self._most_pixels), PIXELS)
+        spec, tiles = self.spec, self.tiles
+        computed = -(-spec.k // self.filters) * self.filters * tiles.columns(spec)
+        waste = computed / (spec.k * tiles.rows * spec.out_w)
+        sums = self.filters // self._lanes * tiles.pixels
         return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        spec = self.spec
-        tiles, rows = divisors(self._columns, self._most_pixels), divisors(spec.out_h, 16)
-        channels = divisors(spec.c, 4)
-        pixels = choose.one_of("pixels", tiles, nearest(tiles, PIXELS))
-        rows_block = choose.one_of("rows", rows, nearest(rows, ROWS))
-        # Of convolutions by one tap several channels between two jumps.
-        channels_block = choose.one_of("channels", channels, channels[-1] if spec.r * spec.s == 1 else 1)
+        spec, tiles, filters = self.spec, self.tiles, self.filters
+        channels, blocks = divisors(spec.c), divisors(-(-spec.k // filters))
+        read_bytes = spec.r * (spec.s * filters * 4 + LINES_BYTES)
+        channels_block = choose.one_of("channels", channels, nearest(channels, CACHE_BYTES / read_bytes))
+        group = choose.one_of("blocks", blocks, self._default_blocks(blocks))
 
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
-        acc = sch.cache_write(conv, 0, "local")
         n, k, y, x = sch.get_loops(out)
-        block, k = sch.split(k, [None, self.filters])
-        y, row = sch.split(y, [None, rows_block])
-        sch.reorder(n, block, y, row, k, x)
-        outer = sch.fuse(n, block, y)
+        k, block, lane = sch.split(k, [None, group, filters])
+        y, row = sch.split(y, [None, tiles.rows])
+        pixels = tiles.rows * spec.out_w
+        sch.reorder(n, k, y, block, row, x, lane)
+        outer = sch.fuse(n, k, y)
         sch.parallel(outer)
-        sch.compute_at(acc, outer, preserve_unit_loops=True)
-        *_, x, lane = sch.get_loops(acc)
-        x, tile = sch.split(x, [None, pixels])
-        sch.vectorize(lane)
-        sch.unroll(tile)
-        sch.compute_at(conv, x, preserve_unit_loops=True)
-        tile, lane, c, r, s = sch.get_loops(conv)[-5:]
+        stored = next((each for each in divisors(pixels, MOST_STORED) if each >= STORED), 1)
+        pixel, stored = sch.split(sch.fuse(row, x), [None, stored])
+        sch.reorder(pixel, lane, stored)
+        sch.vectorize(stored)
+
+        sch.compute_at(conv, outer, preserve_unit_loops=True)
+        block, pixel, lane, c, r, s = sch.get_loops(conv)[-6:]
+        pixel, tile = sch.split(pixel, [None, tiles.pixels])
         c, channel = sch.split(c, [None, channels_block])
-        sch.reorder(c, r, s, channel, tile, lane)
+        channel, unrolled = sch.split(channel, [None, divisors(math.gcd(spec.c, UNROLLED))[-1]])
+        sch.reorder(c, block, pixel, r, s, channel, unrolled, tile, lane)
         sch.vectorize(lane)
-        for loop in (channel, tile):
+        for loop in (unrolled, tile):
             sch.unroll(loop)
-        sch.unroll(sch.get_loops(sch.decompose_reduction(conv, c))[-2])
-        if is_packed(spec, self._columns):
-            sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
+        if is_packed(spec):
+            pack = sch.get_sblock("pack")
+            sch.compute_at(pack, outer, preserve_unit_loops=True)
+            sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
+        sch.decompose_reduction(conv, c)
+
+    def _default_blocks(self, blocks: list[int]) -> int:
+        """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
+        spec, tiles = self.spec, self.tiles
+        most = max(1, SUMS_BYTES // (tiles.columns(spec) * self.filters * 4))
+        tasks = spec.n * spec.out_h // tiles.rows * blocks[-1]
+
+        def cost(each: int) -> float:
+            return -(-tasks // each // self._threads) * (each + COPYING)
+
+        return min((each for each in blocks if each <= most), key=cost)
 
 
-def _most_pixels(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> int:
-    """Pixels of a tile whose sums fit the registers, beside a tap's weights and, where need be, a broadcast pixel.
-
-    LLVM unrolls the taps of a short row and keeps the pixels that they share in registers. Where these then are too
-    few for the sums, a kernel takes up to 2.4 times as long.
-    """
-    if spec.s == 1:
-        return max(1, (cpu.registers - vectors - (0 if cpu.has_memory_broadcast else 1)) // vectors)
-    return max(1, (cpu.registers - vectors - min(spec.s - 1, MOST_SHARED)) // (vectors + 1))
-
-
-def _columns(width: int, most: int) -> int:
-    """The least number from `width` on that tiles of `FEW_PIXELS` to `most` pixels divide; `width` where it is less."""
-    if width < FEW_PIXELS or most < FEW_PIXELS:
-        return width
-    return next(each for each in range(width, width + most) if any(each % p == 0 for p in range(FEW_PIXELS, most + 1)))
+def _pixel_tiles(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> PixelTiles:
+    """Tiles whose sums fit the registers beside a tap's weights and a pixel, and that leave few lanes idle."""
+    rows = divisors(spec.out_h)
+    group = nearest(rows, PIXELS / spec.out_w)
+    most = max(1, (cpu.registers - vectors - 1) // vectors)
+    offered = [PixelTiles(group, each) for each in range(-(-most * 3 // 4), most + 1)]
+    return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
