@@ -15,11 +15,20 @@ from tvm_sparse.conv.spec import ConvSpec
 
 
 @dataclass(frozen=True)
-class PixelTiles:
-    """Output pixels of `rows` rows, a divisor of the output's, one after the other in tiles of `pixels`."""
+class Blocks:
+    """How a convolution is cut: the weight into `channels` by `filters`, the output's rows into `rows`, a divisor.
 
+    Of the pixels of so many rows, one after the other, tiles of `pixels` are computed at once.
+    """
+
+    filters: int
+    channels: int
     rows: int
     pixels: int
+
+    def weight_shape(self, spec: ConvSpec) -> tuple[int, ...]:
+        """(C / channels, K / filters, R, S, channels, filters)."""
+        return (spec.c // self.channels, -(-spec.k // self.filters), spec.r, spec.s, self.channels, self.filters)
 
     def columns(self, spec: ConvSpec) -> int:
         """Pixels that the tiles of these rows compute: the last tile may go beyond them."""
@@ -27,40 +36,54 @@ class PixelTiles:
 
 
 def is_packed(spec: ConvSpec) -> bool:
-    """Whether `conv2d_filters` has a stage ``pack``: with padding, of half precision, which it widens, and where channels
-    would displace each other from a level-1 cache, as they lie a multiple of four of its 64 sets apart."""
-    return any(spec.padding) or spec.dtype != FLOAT32 or spec.h * spec.w % 64 == 0
+    """Whether `conv2d_filters` has a stage ``pack``.
+
+    With padding, of half precision, which it widens, where one tap skips pixels, and where channels would displace each
+    other from a level-1 cache, as they lie a multiple of four of its 64 sets apart.
+    """
+    needed = any(spec.padding) or spec.dtype != FLOAT32 or _skipped(spec) != (1, 1)
+    return needed or spec.h * spec.w % 64 == 0
 
 
-def conv2d_filters(spec: ConvSpec, filters: int, tiles: PixelTiles) -> tirx.PrimFunc:
-    """The form of a convolution of one group with blocks of `filters`; arguments as `conv2d`, but for the weight.
+def _skipped(spec: ConvSpec) -> tuple[int, int]:
+    """The strides with which ``pack`` reads the input: all of a stride where there is one tap."""
+    return spec.stride if spec.r * spec.s == 1 else (1, 1)
 
-    That is (K / filters, R, S, C, filters), as `filter_blocks` makes it. ``conv`` has axes (n, rows of `tiles`, block,
-    pixel, filter); pixels beyond the last repeat it.
+
+def conv2d_filters(spec: ConvSpec, cut: Blocks) -> tirx.PrimFunc:
+    """The form of a convolution of one group in blocks; arguments as `conv2d`, but for the weight.
+
+    That is as `filter_blocks` makes it. ``conv`` has axes (n, block of rows, block of filters, pixel, filter); pixels
+    beyond the last repeat it.
     """
     arguments = arguments_of(spec)
-    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    (st_h, st_w), (dil_h, dil_w), (skip_h, skip_w) = spec.stride, spec.dilation, _skipped(spec)
     x = packed = arguments["x"]
-    blocks, last = -(-spec.k // filters), tiles.rows * spec.out_w - 1
-    shape = (blocks, spec.r, spec.s, spec.c, filters)
-    weight = arguments[WEIGHT] = te.placeholder(shape, FLOAT32, name=WEIGHT)
+    filters, rows, last = cut.filters, cut.rows, cut.rows * spec.out_w - 1
+    weight = arguments[WEIGHT] = te.placeholder(cut.weight_shape(spec), FLOAT32, name=WEIGHT)
     if is_packed(spec):
-        packed = te.compute(spec.padded_shape, lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
+        n, c, height, width = spec.padded_shape
+        packed = te.compute(
+            (n, c, -(-height // skip_h), -(-width // skip_w)),
+            lambda n, c, y, x_: padded(spec, x, n, c, y * skip_h, x_ * skip_w),
+            name="pack",
+        )
     c, r, s = reduce_axes(spec)
 
     def conv_at(n: tirx.Expr, group: tirx.Expr, block: tirx.Expr, pixel: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-        pixel = tirx.min(pixel, last) if tiles.columns(spec) > last + 1 else pixel
-        y, x_ = group * tiles.rows + tirx.floordiv(pixel, spec.out_w), tirx.floormod(pixel, spec.out_w)
-        value = packed[n, c, y * st_h + r * dil_h, x_ * st_w + s * dil_w]
-        return te.sum(value * weight[block, r, s, c, lane], axis=[c, r, s])
+        pixel = tirx.min(pixel, last) if cut.columns(spec) > last + 1 else pixel
+        y, x_ = group * rows + tirx.floordiv(pixel, spec.out_w), tirx.floormod(pixel, spec.out_w)
+        value = packed[n, c, y * (st_h // skip_h) + r * dil_h, x_ * (st_w // skip_w) + s * dil_w]
+        outer, inner = tirx.floordiv(c, cut.channels), tirx.floormod(c, cut.channels)
+        return te.sum(value * weight[outer, block, r, s, inner, lane], axis=[c, r, s])
 
-    conv_shape = (spec.n, spec.out_h // tiles.rows, blocks, tiles.columns(spec), filters)
+    conv_shape = (spec.n, spec.out_h // rows, -(-spec.k // filters), cut.columns(spec), filters)
     conv = te.compute(conv_shape, conv_at, name="conv")
 
     def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         block, lane = tirx.floordiv(k, filters), tirx.floormod(k, filters)
-        pixel = tirx.floormod(y, tiles.rows) * spec.out_w + x
-        value = conv[n, tirx.floordiv(y, tiles.rows), block, pixel, lane]
+        pixel = tirx.floormod(y, rows) * spec.out_w + x
+        value = conv[n, tirx.floordiv(y, rows), block, pixel, lane]
         return epilogue(spec, arguments, value, (n, k, y, x))
 
     func = prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
@@ -68,9 +91,11 @@ def conv2d_filters(spec: ConvSpec, filters: int, tiles: PixelTiles) -> tirx.Prim
     return reading_all_of(func, "out", "conv", axes=2)
 
 
-def filter_blocks(weight: np.ndarray, filters: int) -> np.ndarray:
-    """A weight (K, C, R, S) as (K / filters, R, S, C, filters), zeros behind its end."""
-    blocks = -(-len(weight) // filters)
-    whole = np.zeros((blocks * filters, *weight.shape[1:]), weight.dtype)
-    whole[: len(weight)] = weight
-    return np.ascontiguousarray(whole.reshape(blocks, filters, *weight.shape[1:]).transpose(0, 3, 4, 2, 1))
+def filter_blocks(weight: np.ndarray, cut: Blocks) -> np.ndarray:
+    """A weight (K, C, R, S) in blocks (C / channels, K / filters, R, S, channels, filters), zeros behind its end."""
+    k, c, *taps = weight.shape
+    blocks = -(-k // cut.filters)
+    whole = np.zeros((blocks * cut.filters, c, *taps), weight.dtype)
+    whole[:k] = weight
+    split = whole.reshape(blocks, cut.filters, c // cut.channels, cut.channels, *taps)
+    return np.ascontiguousarray(split.transpose(2, 0, 4, 5, 3, 1))

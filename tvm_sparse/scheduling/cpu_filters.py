@@ -20,8 +20,9 @@ import math
 
 import numpy as np
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
 
-from tvm_sparse.conv.conv2d_filters import PixelTiles, conv2d_filters, filter_blocks, is_packed
+from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, is_packed
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -50,14 +51,13 @@ class FilterSpace(HandMadeSpace):
     """The space of blocks of `vectors` vectors of filters, for convolutions of one group, by so many threads."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
-        self.spec, self.filters, self._lanes, self._threads = spec, cpu.lanes * vectors, cpu.lanes, threads
-        self.tiles = _pixel_tiles(spec, cpu, vectors)
-        func = conv2d_filters(spec, self.filters, self.tiles)
-        super().__init__(name, f"tile{self.tiles.pixels}x{self.filters}", func, fold=False)
+        self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
+        self.cut = _blocks(spec, cpu, vectors)
+        super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", conv2d_filters(spec, self.cut), fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The weight as (K / filters, R, S, C, filters), zeros behind its end."""
-        return (filter_blocks(weight, self.filters),)
+        """The weight in blocks, in the order of their use."""
+        return (filter_blocks(weight, self.cut),)
 
     @property
     def cost(self) -> float:
@@ -67,38 +67,32 @@ class FilterSpace(HandMadeSpace):
         output is gathered by itself, as neighbours lie in different vectors, and that takes as long as a multiply-add
         of a vector.
         """
-        spec, tiles = self.spec, self.tiles
-        computed = -(-spec.k // self.filters) * self.filters * tiles.columns(spec)
-        waste = computed / (spec.k * tiles.rows * spec.out_w)
-        sums = self.filters // self._lanes * tiles.pixels
+        spec, cut = self.spec, self.cut
+        computed = -(-spec.k // cut.filters) * cut.filters * cut.columns(spec)
+        waste = computed / (spec.k * cut.rows * spec.out_w)
+        sums = cut.filters // self._lanes * cut.pixels
         return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        spec, tiles, filters = self.spec, self.tiles, self.filters
-        channels, blocks = divisors(spec.c), divisors(-(-spec.k // filters))
-        read_bytes = spec.r * (spec.s * filters * 4 + LINES_BYTES)
-        channels_block = choose.one_of("channels", channels, nearest(channels, CACHE_BYTES / read_bytes))
+        spec, cut = self.spec, self.cut
+        blocks = divisors(-(-spec.k // cut.filters))
         group = choose.one_of("blocks", blocks, self._default_blocks(blocks))
-
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
         n, k, y, x = sch.get_loops(out)
-        k, block, lane = sch.split(k, [None, group, filters])
-        y, row = sch.split(y, [None, tiles.rows])
-        pixels = tiles.rows * spec.out_w
+        k, block, lane = sch.split(k, [None, group, cut.filters])
+        y, row = sch.split(y, [None, cut.rows])
         sch.reorder(n, k, y, block, row, x, lane)
         outer = sch.fuse(n, k, y)
         sch.parallel(outer)
-        stored = next((each for each in divisors(pixels, MOST_STORED) if each >= STORED), 1)
-        pixel, stored = sch.split(sch.fuse(row, x), [None, stored])
-        sch.reorder(pixel, lane, stored)
-        sch.vectorize(stored)
+        self._schedule_out(sch, sch.fuse(row, x), lane)
 
-        sch.compute_at(conv, outer, preserve_unit_loops=True)
+        is_one_block = cut.channels == spec.c
+        sch.compute_at(conv, block if is_one_block else outer, preserve_unit_loops=True)
         block, pixel, lane, c, r, s = sch.get_loops(conv)[-6:]
-        pixel, tile = sch.split(pixel, [None, tiles.pixels])
-        c, channel = sch.split(c, [None, channels_block])
-        channel, unrolled = sch.split(channel, [None, divisors(math.gcd(spec.c, UNROLLED))[-1]])
-        sch.reorder(c, block, pixel, r, s, channel, unrolled, tile, lane)
+        pixel, tile = sch.split(pixel, [None, cut.pixels])
+        c, channel = sch.split(c, [None, cut.channels])
+        channel, unrolled = sch.split(channel, [None, math.gcd(cut.channels, UNROLLED)])
+        sch.reorder(*((block, pixel, c) if is_one_block else (c, block, pixel)), r, s, channel, unrolled, tile, lane)
         sch.vectorize(lane)
         for loop in (unrolled, tile):
             sch.unroll(loop)
@@ -106,13 +100,22 @@ class FilterSpace(HandMadeSpace):
             pack = sch.get_sblock("pack")
             sch.compute_at(pack, outer, preserve_unit_loops=True)
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
-        sch.decompose_reduction(conv, c)
+        init = sch.decompose_reduction(conv, c)
+        if is_one_block:
+            sch.unroll(sch.get_loops(init)[-2])
+
+    def _schedule_out(self, sch: Schedule, pixel: LoopRV, lane: LoopRV) -> None:
+        pixels = self.cut.rows * self.spec.out_w
+        stored = next((each for each in divisors(pixels, MOST_STORED) if each >= STORED), 1)
+        pixel, stored = sch.split(pixel, [None, stored])
+        sch.reorder(pixel, lane, stored)
+        sch.vectorize(stored)
 
     def _default_blocks(self, blocks: list[int]) -> int:
         """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
-        spec, tiles = self.spec, self.tiles
-        most = max(1, SUMS_BYTES // (tiles.columns(spec) * self.filters * 4))
-        tasks = spec.n * spec.out_h // tiles.rows * blocks[-1]
+        spec, cut = self.spec, self.cut
+        most = max(1, SUMS_BYTES // (cut.columns(spec) * cut.filters * 4))
+        tasks = spec.n * spec.out_h // cut.rows * blocks[-1]
 
         def cost(each: int) -> float:
             return -(-tasks // each // self._threads) * (each + COPYING)
@@ -120,10 +123,12 @@ class FilterSpace(HandMadeSpace):
         return min((each for each in blocks if each <= most), key=cost)
 
 
-def _pixel_tiles(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> PixelTiles:
+def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> Blocks:
     """Tiles whose sums fit the registers beside a tap's weights and a pixel, and that leave few lanes idle."""
-    rows = divisors(spec.out_h)
-    group = nearest(rows, PIXELS / spec.out_w)
-    most = max(1, (cpu.registers - vectors - 1) // vectors)
-    offered = [PixelTiles(group, each) for each in range(-(-most * 3 // 4), most + 1)]
+    filters = cpu.lanes * vectors
+    channels = nearest(divisors(spec.c), CACHE_BYTES / (spec.r * (spec.s * filters * 4 + LINES_BYTES)))
+    rows = nearest(divisors(spec.out_h), PIXELS / spec.out_w)
+    # LLVM loads some pixels ahead, more of them where a tile has more.
+    most = max(1, (cpu.registers - vectors - cpu.registers // 8) // vectors)
+    offered = [Blocks(filters, channels, rows, each) for each in range(-(-most * 3 // 4), most + 1)]
     return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
