@@ -5,7 +5,7 @@ import pytest
 from random_convolutions import run
 
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.conv2d_filters import PixelTiles, filter_blocks
+from tvm_sparse.conv.conv2d_filters import Blocks, filter_blocks
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -46,11 +46,12 @@ def test_matches_the_reference(spec, unit, vectors):
 
 
 def test_weights_lie_in_the_order_of_use():
-    weight = normal_weight(ConvSpec(1, 3, 8, 8, 5, 2, 3), 1.0, 0)
-    found = filter_blocks(weight, 4)
-    assert found.shape == (2, 2, 3, 3, 4)
-    assert np.array_equal(found[1, 1, 0, 2], [weight[4, 2, 1, 0], 0, 0, 0])
-    assert np.array_equal(found[0, 0, 2, 1], weight[:4, 1, 0, 2])
+    """Channels and filters in blocks of 3 and 4, the last of these not whole."""
+    weight = normal_weight(ConvSpec(1, 6, 8, 8, 5, 2, 3), 1.0, 0)
+    found = filter_blocks(weight, Blocks(filters=4, channels=3, rows=1, pixels=1))
+    assert found.shape == (2, 2, 2, 3, 3, 4)
+    assert np.array_equal(found[0, 1, 1, 0, 2], [weight[4, 2, 1, 0], 0, 0, 0])
+    assert np.array_equal(found[1, 0, 0, 2, 1], weight[:4, 4, 0, 2])
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -59,7 +60,7 @@ def test_sums_and_weights_fit_the_registers_and_hide_latency(unit, vectors):
     cpu = UNITS[unit]
     for width in (1, 3, 7, 13, 14, 17, 27, 29, 56, 112):
         space = FilterSpace("dense_cpu", ConvSpec(1, 4, width, width, 64, 1, 1), cpu, vectors)
-        pixels = space.tiles.pixels
+        pixels = space.cut.pixels
         assert pixels * vectors + vectors + 1 <= cpu.registers
         if cpu.registers == 32 or vectors == 2:
             assert pixels * vectors >= 8
@@ -67,11 +68,9 @@ def test_sums_and_weights_fit_the_registers_and_hide_latency(unit, vectors):
 
 def test_tiles_leave_few_pixels():
     """Of a map as of a part of one; on a small map the last tile would cost much."""
-    tiles = {
-        width: FilterSpace("dense_cpu", ConvSpec(1, 64, width, width, 64, 1, 1), UNITS["AVX2"], 2).tiles
-        for width in (7, 14, 28, 56)
-    }
-    assert tiles == {7: PixelTiles(7, 5), 14: PixelTiles(14, 6), 28: PixelTiles(14, 6), 56: PixelTiles(7, 6)}
+    specs = [ConvSpec(1, 64, width, width, 64, 1, 1) for width in (7, 14, 28, 56)]
+    cuts = [FilterSpace("dense_cpu", each, UNITS["AVX2"], 2).cut for each in specs]
+    assert [(each.rows, each.pixels) for each in cuts] == [(7, 5), (14, 6), (14, 6), (7, 6)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -79,10 +78,8 @@ def test_threads_have_equal_shares(threads):
     for size, filters in ((7, 512), (14, 256), (56, 64)):
         spec = ConvSpec(1, 64, size, size, filters, 3, 3, **PADDED)
         space = FilterSpace("dense_cpu", spec, UNITS["AVX2"], 2, threads)
-        blocks = filters // 16
-        tasks = size // space.tiles.rows * blocks // space.starts()[0]["blocks"]
-        total = size // space.tiles.rows * blocks
-        assert -(-tasks // threads) * threads * space.starts()[0]["blocks"] <= 1.3 * total
+        group, total = space.starts()[0]["blocks"], size // space.cut.rows * filters // 16
+        assert -(-total // group // threads) * threads * group <= 1.3 * total
 
 
 @pytest.mark.parametrize(

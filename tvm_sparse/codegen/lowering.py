@@ -11,6 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
+from tvm_sparse.codegen.cpu.transposed_loads import transposed_loads_pass
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
 from tvm_sparse.codegen.cuda.kernel_library import library, library_names
@@ -82,6 +83,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
+        transposed_loads_pass(),
         # The weights
         fold_weights_pass(deferred),
     ]

@@ -24,6 +24,10 @@ DEPENDENT_LAUNCH = "tvm_sparse.dependent_launch"
 # divide the input channels between them (`cluster_reduction`).
 SPLIT_K = "tvm_sparse.split_k"
 
+# On a loop of `SQUARE` turns whose body loads a vector of as many floats that lie apart, and their neighbours in the
+# next turn: they are loaded as rows and transposed in registers (`transposed_loads`).
+TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
+
 # Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
 KERNEL_LIBRARY = "tvm_sparse.kernel_library"
 

@@ -24,6 +24,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, is_packed
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -43,8 +44,8 @@ UNROLLED = 4
 COPYING = 0.25
 # How long loading a tap's weights takes, in the time of a pixel's multiply-adds.
 WEIGHT_LOADING = 0.5
-# Pixels that are stored at a time: as few as fill a vector of four, up to the most.
-STORED, MOST_STORED = 4, 16
+# Pixels that are gathered at most, where they do not come in fours.
+MOST_STORED = 16
 
 
 class FilterSpace(HandMadeSpace):
@@ -105,11 +106,14 @@ class FilterSpace(HandMadeSpace):
             sch.unroll(sch.get_loops(init)[-2])
 
     def _schedule_out(self, sch: Schedule, pixel: LoopRV, lane: LoopRV) -> None:
+        """Store vectors of a filter's pixels, which lie apart among the sums."""
         pixels = self.cut.rows * self.spec.out_w
-        stored = next((each for each in divisors(pixels, MOST_STORED) if each >= STORED), 1)
-        pixel, stored = sch.split(pixel, [None, stored])
+        is_square = pixels % SQUARE == 0
+        pixel, stored = sch.split(pixel, [None, SQUARE if is_square else divisors(pixels, MOST_STORED)[-1]])
         sch.reorder(pixel, lane, stored)
         sch.vectorize(stored)
+        if is_square:
+            sch.annotate(sch.split(lane, [None, SQUARE])[1], TRANSPOSE, 1)
 
     def _default_blocks(self, blocks: list[int]) -> int:
         """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
