@@ -28,8 +28,8 @@ from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
-# Pixels of a group of rows.
-PIXELS = 392
+# Pixels of a block of rows: of several taps more, as blocks read some rows of their neighbours.
+PIXELS, PIXELS_OF_TAPS = 392, 784
 # Sums that hide a multiply-add's latency: two begin in a cycle, and one takes four.
 HIDING_SUMS = 8
 # What a tile reads in a block of channels: a level-1 cache, of which a tap's row of pixels takes two lines a channel.
@@ -131,7 +131,8 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> Blocks:
     """Tiles whose sums fit the registers beside a tap's weights and a pixel, and that leave few lanes idle."""
     filters = cpu.lanes * vectors
     channels = nearest(divisors(spec.c), CACHE_BYTES / (spec.r * (spec.s * filters * 4 + LINES_BYTES)))
-    rows = nearest(divisors(spec.out_h), PIXELS / spec.out_w)
+    pixels = PIXELS if spec.r * spec.s == 1 else PIXELS_OF_TAPS
+    rows = nearest(divisors(spec.out_h), pixels / spec.out_w)
     # LLVM loads some pixels ahead, more of them where a tile has more.
     most = max(1, (cpu.registers - vectors - cpu.registers // 8) // vectors)
     offered = [Blocks(filters, channels, rows, each) for each in range(-(-most * 3 // 4), most + 1)]
