@@ -203,7 +203,7 @@ def test_matrix_products_are_scheduled(outputs):
     model = torch.nn.Linear(33, outputs).eval()
     arrays = [zoo.inputs_of([(3, 33, 1, 1)])[0].reshape(3, 33)]
     module = fold_constants(ModelSource(model).relax_module(torch.from_numpy(arrays[0])))
-    scheduled = tvm.transform.Sequential([*pipeline.legalize_passes(None), schedule_matmul])(module)
+    scheduled = tvm.transform.Sequential([*pipeline.legalize_passes(None), schedule_matmul(2)])(module)
     functions = [func for _, func in scheduled.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]
     assert len(functions) == 1
     assert_same(scheduled, arrays, zoo.run_torch(model, *arrays))

@@ -55,7 +55,7 @@ from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.schedule_names import calls_cudnn
-from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.target.resolve import resolve_target, thread_count
 
 
 def compile(
@@ -266,7 +266,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     backend = cpu_generic if is_cpu else cuda
     legalize = backend.legalize_passes(target)
     if is_cpu:
-        legalize += [schedule_matmul, schedule_loops]
+        legalize += [schedule_matmul(thread_count(target)), schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
         legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]
