@@ -1,7 +1,7 @@
 """Dense convolution for CPUs: vectors of filters (`cpu_filters`) or of output rows (`cpu_rows`), the weight as data.
 
-The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. Default decisions take
-0.9 to 1.3 times as long as ONNX Runtime on the layers of ResNet (docs/measurements.md).
+The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On the layers of ResNet
+default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN (AVX2, docs/measurements.md).
 """
 
 from tvm.target import Target
@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_filters import FilterSpace
+from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import Space
@@ -23,8 +23,9 @@ LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
 VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW, MANY_REGISTERS = (4, 2), (2, 4), (2,), 32
-# How many times as long as their multiply-adds kernels of rows take that have no idle lanes (docs/measurements.md).
-ROWS_COST = 1.1
+# How many times as long as their multiply-adds kernels of rows take that have no idle lanes, with 32 registers and with
+# 16 (docs/measurements.md).
+ROWS_COST, ROWS_COST_OF_FEW = 1.1, 1.2
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -33,14 +34,15 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     if is_linear(spec):
         return [ProductSpace(NAME, spec, cpu.lanes)]
     by_rows = layouts(spec, cpu.lanes)[:LAYOUTS]
-    rows: list[Space] = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
+    rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
     if spec.groups > 1:
-        return rows
+        return [*rows]
     has_many = cpu.registers >= MANY_REGISTERS
+    if not has_many:
+        rows.sort(key=lambda space: space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each, thread_count(target)) for each in vectors]
-    # With 16 registers rows took 0.9 to 2.6 times as long as vectors of filters (a Zen 3, AVX2; docs/measurements.md).
-    is_first = not has_many or min(each.cost for each in filters) <= ROWS_COST * by_rows[0].waste(spec)
+    rows_cost = (ROWS_COST if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
-    return [*ranked, *rows] if is_first else [*rows, *ranked]
+    return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]

@@ -82,6 +82,7 @@ def test_threads_have_equal_shares(threads):
         assert -(-total // group // threads) * threads * group <= 1.3 * total
 
 
+@pytest.mark.parametrize("mcpu", ["znver4", "znver3"])
 @pytest.mark.parametrize(
     ("spec", "first"),
     [
@@ -89,15 +90,23 @@ def test_threads_have_equal_shares(threads):
         (ConvSpec(1, 512, 7, 7, 512, 3, 3, **PADDED), "tile"),
         (ConvSpec(1, 256, 14, 14, 256, 3, 3, **PADDED), "tile"),
         (ConvSpec(1, 1024, 14, 14, 256, 1, 1), "tile"),
-        (ConvSpec(1, 64, 56, 56, 256, 1, 1), "rows"),
+        (ConvSpec(1, 3, 224, 224, 64, 3, 3, **PADDED), "rows"),
         (ConvSpec(1, 96, 56, 56, 24, 1, 1), "rows"),
         (ConvSpec(1, 32, 56, 56, 32, 3, 3, **PADDED, groups=32), "rows"),
     ],
     ids=lambda value: getattr(value, "key", value),
 )
-def test_the_likely_faster_form_is_first(spec, first):
-    target = resolve_target({"kind": "llvm", "mcpu": "znver4", "num-cores": 1})
+def test_the_likely_faster_form_is_first(spec, first, mcpu):
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
     pattern = SparsityPattern.of(normal_weight(spec, 1.0, 0))
     names = [each.name for each in spaces_of(spec, pattern, target, ["dense_cpu"])[0]]
     assert names[0].startswith(f"dense_cpu:{first}")
     assert any(":rows" in name for name in names)
+
+
+def test_rows_with_enough_sums_come_first_with_few_registers():
+    """Of 7 vectors by one filter each, one layout takes twice as long as another of 2 by 4."""
+    target = resolve_target({"kind": "llvm", "mcpu": "znver3", "num-cores": 1})
+    spec = ConvSpec(1, 24, 56, 56, 144, 1, 1)
+    found = spaces_of(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0)), target, ["dense_cpu"])[0]
+    assert [each.variant for each in found] == ["rows2x56-direct", "rows1x56-direct", "tile6x16"]

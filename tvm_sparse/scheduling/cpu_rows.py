@@ -113,6 +113,12 @@ class RowSpace(HandMadeSpace):
             sch.unroll(vector)
         return c_outer
 
+    @property
+    def sums(self) -> int:
+        """Vectors of sums of the default register tile."""
+        _, tile, wide = _default_tile(self.layout.vectors)
+        return tile * wide * self._default_filters(divisors(self.spec.k // self.spec.groups, 32), tile * wide)
+
     def _default_filters(self, filters: list[int], vectors: int) -> int:
         """Filters of a register tile of so many vectors.
 
