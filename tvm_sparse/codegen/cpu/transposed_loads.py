@@ -49,7 +49,7 @@ def _transposed(loop: For, where: str) -> Stmt:
     (ramp,), statements = found[0].indices, list[Stmt]()
 
     def bound(value: Expr) -> Var:
-        statements.append(Bind(_vector("row"), value))
+        statements.append(Bind(_vector("v"), value))
         return statements[-1].var
 
     first = substituted(ramp.base, loop.loop_var, loop.min)
