@@ -29,7 +29,7 @@ from typing import Any
 from damage import damage, damage_list
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew
-from tvm_sparse.errors import BuildError, LogError
+from tvm_sparse.errors import BuildError, LogError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog, merge
 from tvm_sparse.measure import worker_main
@@ -134,10 +134,11 @@ def decisions_case(seed: str, records: list[TuningRecord]) -> Counter[str]:
         damage_list(rng.choice([*parts, *(part for part in parts[0] if isinstance(part, list))]), rng)
     damaged = parts[0] if isinstance(chosen, list) else dict(zip(map(str, parts[0]), parts[1], strict=False))
     target = resolve_target(record.target)
-    each = find_space(record.schedule, record.spec, record.pattern, target)
     try:
+        # A variant of an earlier version is refused too.
+        each = find_space(record.schedule, record.spec, record.pattern, target)
         replay().scheduled(each, record.spec, record.pattern, target, damaged)
-    except BuildError as error:
+    except (BuildError, UsageError) as error:
         return Counter(cases=1, refused=1, refused_by_a_crash="killed by" in str(error))
     return Counter(cases=1, replayed=1)
 
