@@ -4,12 +4,14 @@ The baseline every folded kernel must beat, and what a layer falls to that is no
 default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN (AVX2, docs/measurements.md).
 """
 
+import re
+
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace
+from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
 from tvm_sparse.scheduling.space import Space
@@ -46,3 +48,13 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     rows_cost = (ROWS_COST if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
+
+
+def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space of older records with vectors of filters, ``filters16``, which no search is offered."""
+    cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d*)", variant)
+    if not found or spec.groups > 1 or is_linear(spec):
+        return None
+    vectors, rest = divmod(int(found[1]), cpu.lanes)
+    is_tile = not rest and vectors <= max(VECTORS)
+    return FormerFilterSpace(NAME, spec, cpu, vectors, thread_count(target)) if is_tile else None

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 from random_convolutions import run
+from tvm.ir import assert_structural_equal
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d_filters import Blocks, filter_blocks
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.schedules import find_space, spaces_of
 from tvm_sparse.scheduling.cpu_filters import FilterSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -110,3 +112,17 @@ def test_rows_with_enough_sums_come_first_with_few_registers():
     spec = ConvSpec(1, 24, 56, 56, 144, 1, 1)
     found = spaces_of(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0)), target, ["dense_cpu"])[0]
     assert [each.variant for each in found] == ["rows2x56-direct", "rows1x56-direct", "tile6x16"]
+
+
+def test_older_records_are_read_and_run_as_the_default():
+    target = resolve_target({"kind": "llvm", "mcpu": "znver3", "num-cores": 1})
+    weight = normal_weight(SPECS[0], 1.0, 0)
+    pattern, decisions = SparsityPattern.of(weight), {"pixels": 4, "rows": 3, "channels": 2}
+    space = find_space("dense_cpu:filters16", SPECS[0], pattern, target)
+    found = space.scheduled(decisions)
+    assert space.name == "dense_cpu:filters16" and space.decisions_of(found) == decisions
+    assert_structural_equal(found.mod, find_space("dense_cpu:tile6x16", SPECS[0], pattern, target).scheduled().mod)
+    with pytest.raises(BuildError, match="decision rows does not fit, found 4"):
+        space.scheduled({**decisions, "rows": 4})
+    with pytest.raises(UsageError, match="no variant 'filters12'"):
+        find_space("dense_cpu:filters12", SPECS[0], pattern, target)

@@ -17,6 +17,7 @@ the pixels in the level-2 cache for all filters. No lane is idle where filters f
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from tvm.s_tir import Schedule
@@ -76,8 +77,7 @@ class FilterSpace(HandMadeSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, cut = self.spec, self.cut
-        blocks = divisors(-(-spec.k // cut.filters))
-        group = choose.one_of("blocks", blocks, self._default_blocks(blocks))
+        group = self._blocks_of_task(choose)
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
         n, k, y, x = sch.get_loops(out)
         k, block, lane = sch.split(k, [None, group, cut.filters])
@@ -117,6 +117,10 @@ class FilterSpace(HandMadeSpace):
         if is_square:
             sch.annotate(column, TRANSPOSE, 1)
 
+    def _blocks_of_task(self, choose: Choose) -> Any:
+        blocks = divisors(-(-self.spec.k // self.cut.filters))
+        return choose.one_of("blocks", blocks, self._default_blocks(blocks))
+
     def _default_blocks(self, blocks: list[int]) -> int:
         """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
         spec, cut = self.spec, self.cut
@@ -127,6 +131,24 @@ class FilterSpace(HandMadeSpace):
             return -(-tasks // each // self._threads) * (each + COPYING)
 
         return min((each for each in blocks if each <= most), key=cost)
+
+
+class FormerFilterSpace(FilterSpace):
+    """The space that records of ``filters`` are of, from before there were blocks of channels.
+
+    Its decisions are read, and the kernel is today's default, which is faster than any of theirs.
+    """
+
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int):
+        super().__init__(name, spec, cpu, vectors, threads)
+        self.variant = f"filters{self.cut.filters}"
+
+    def _blocks_of_task(self, choose: Choose) -> int:
+        spec = self.spec
+        choose.one_of("pixels", range(1, MOST_STORED), self.cut.pixels)
+        choose.one_of("rows", divisors(spec.out_h), self.cut.rows)
+        choose.one_of("channels", divisors(spec.c, UNROLLED), 1)
+        return self._default_blocks(divisors(-(-spec.k // self.cut.filters)))
 
 
 def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> Blocks:
