@@ -62,6 +62,14 @@ DENSITY = 0.1
 MANY = 40
 # Of so many random convolutions one is a linear layer.
 LINEAR = 8
+# Schedules for layers or zeros of their own, without their target, and what makes a case of them.
+OWN_CASES = {
+    "vector": random_vector_case,
+    "slice": random_slice_case,
+    "pair": random_pair_case,
+    "pooled": random_pooled_case,
+    "linear_tensor": random_tiles_case,
+}
 # That a kernel may take to be built, or to run.
 TIMEOUT_S = 300
 WORKER = (sys.executable, __file__)
@@ -95,14 +103,7 @@ class Job:
             weight = normal_weight(self.spec, DENSITY, self.seed)
             return Case(self.spec, weight, self.seed, integers=False, pools=is_pooled(self.schedule))
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
-        own = {
-            "vector": random_vector_case,
-            "slice": random_slice_case,
-            "pair": random_pair_case,
-            "pooled": random_pooled_case,
-            "linear_tensor": random_tiles_case,
-        }
-        of = own.get(self.schedule.partition(":")[0].rpartition("_")[0], of)
+        of = OWN_CASES.get(self.schedule.partition(":")[0].rpartition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 

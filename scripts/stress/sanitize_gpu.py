@@ -36,7 +36,7 @@ SPECS = (
     ConvSpec(1, 16, 57, 57, 32, 3, 3, stride=(2, 2), padding=(0, 1, 1, 0), dilation=(1, 2), groups=2, bias=True),
 )
 # Schedules that need layers, or zeros, of their own, and random convolutions of each.
-OWN = ("vector_cuda", "slice_cuda", "pair_cuda", "pooled_cuda", "linear_cuda", "linear_tensor_cuda")
+OWN = (*(f"{each}_cuda" for each in kernel_jobs.OWN_CASES), "linear_cuda")
 CASES = range(8)
 TIMEOUT_S = 300
 # Of what a tool says at most so many characters are kept.

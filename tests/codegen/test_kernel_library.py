@@ -13,12 +13,10 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 # An attribute of a function in a cubin: its stack frame, a symbol and bytes.
 FRAME = re.compile(rb"\x04\x11\x08\x00.{4}(.{4})", re.DOTALL)
-# Kernels of both half-precision types differ in nothing but the type, and compile for a minute.
-ONE_OF_A_KIND = [name for name in kernel_library.LIBRARIES if not name.endswith("bfloat16")]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
-@pytest.mark.parametrize("name", ONE_OF_A_KIND)
+@pytest.mark.parametrize("name", kernel_library.LIBRARIES)
 def test_sums_are_registers(name: str) -> None:
     """With the options that users' kernels are compiled with; a stack frame makes a kernel several times slower."""
     with cuda_compiler(TARGET):

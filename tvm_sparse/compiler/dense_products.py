@@ -2,7 +2,7 @@
 
 They are no business of ours but for one thing: beside fast convolutions, the classifiers of VGG16 and AlexNet would
 show. TVM's product of 64 images with a 4096x1000 weight takes 90 us on an H100 (`schedule_gemm`), that of `linear_cuda`
-49, and `linear_tensor_cuda` should take about 10.
+49, and that of `linear_tensor_cuda` 17 on an H200.
 """
 
 import math

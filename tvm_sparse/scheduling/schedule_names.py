@@ -17,10 +17,10 @@ CUDNN = "dense_cudnn"
 TENSOR = "tensor_cuda"
 # A schedule whose kernels write the largest of each 2x2 outputs.
 POOLED = "pooled_cuda"
-# Schedules whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = ("data_cuda", "vector_cuda", "slice_cuda", "pair_cuda", "linear_tensor_cuda")
-# Those of them that multiply on tensor cores: filters that share their zeros, any, and linear layers of many images.
+# Schedules that multiply on tensor cores: filters that share their zeros, any, and linear layers of many images.
 SLICE, PAIR, LINEAR_TENSOR = "slice_cuda", "pair_cuda", "linear_tensor_cuda"
+# Those whose kernels launch a library of ours, which is compiled once for all of them.
+DATA = ("data_cuda", "vector_cuda", SLICE, PAIR, LINEAR_TENSOR)
 # How those compute that multiply float32 numbers in parts that tensor cores take, by the names of spaces.
 _CORRECTED = (SLICE, PAIR, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
 _IN_PARTS = {TENSOR: THREE_TF32, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}

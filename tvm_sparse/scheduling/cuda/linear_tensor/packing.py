@@ -58,15 +58,15 @@ def _tile_lists(tile: np.ndarray, tiling: LinearTensorTiling) -> tuple[np.ndarra
     by_cell = np.argsort(cell.astype(np.uint16) if tiling.slabs * BANKS <= 1 << 16 else cell, kind="stable")
     counts = np.bincount(cell, minlength=tiling.slabs * BANKS).reshape(-1, BANKS)
     order = by_cell[_in_rounds(counts)]
-    quads = -(-counts.sum(axis=1) // QUAD)
+    sizes = counts.sum(axis=1)
+    quads, end = -(-sizes // QUAD), np.cumsum(sizes)
     # Filled up by repeating a list's last one.
-    end = np.cumsum(counts.sum(axis=1))
     slab = np.repeat(np.arange(tiling.slabs), quads * QUAD)
     number = np.arange(slab.size) - np.repeat(np.cumsum(quads) - quads, quads * QUAD) * QUAD
     # Of a quad, which lies together, numbers are as many apart as there are quads.
     quad, which = np.divmod(number, QUAD)
     number = which * quads[slab] + quad
-    taken = order[np.minimum((end - counts.sum(axis=1))[slab] + number, end[slab] - 1)]
+    taken = order[np.minimum((end - sizes)[slab] + number, end[slab] - 1)]
     return quads, values[taken], (place[taken] * 4).astype(np.uint16)
 
 
@@ -75,7 +75,7 @@ def _in_rounds(counts: np.ndarray) -> np.ndarray:
 
     In each slab first the first one of each bank, then the second one of each, and so on.
     """
-    first = np.cumsum(counts).reshape(counts.shape) - counts.ravel().reshape(counts.shape)
+    first = np.cumsum(counts).reshape(counts.shape) - counts
     to = first[:, 0].copy()
     order = np.empty(counts.sum(), np.int64)
     for number in range(int(counts.max(initial=0))):
