@@ -29,8 +29,8 @@ struct Geometry {
 
 // Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
 constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
-// Barriers: of a slab that is full for a group of images, of one that is empty, and of each writer's threads.
-constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES;
+// Barriers: of a slab that is full for a group of images, of one that is empty, of each writer's threads, and of sums.
+constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES, STAGED = WRITTEN + WRITERS;
 
 #ifndef TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
 // 64 rows of A in registers times F columns of B in shared memory.
@@ -326,37 +326,23 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
   for (int i = 0; i < F / 2; i++) computed(sums[i]);
 }
 
-// All threads of the blocks that share a tile.
-__device__ __forceinline__ void meet_sharing(const Geometry& g) {
-  if (g.parts > 1)
-    meet_cluster();
-  else
-    __syncthreads();
-}
+// Warpgroups that multiply, alone: those that write weights do not touch the ring any more.
+__device__ __forceinline__ void meet_multiplying() { meet(STAGED, MULTIPLYING); }
 
-// Images of a block are rows in shared memory, in the ring, which nobody reads or writes any more. Those who write
-// weights meet the others around it, twice (`linear`).
+// Each warpgroup's sums, 64 images of F filters, are rows in shared memory, in the ring, which nobody reads any more.
 template <int F>
-__device__ __forceinline__ void stage_sums(const Geometry& g, const Block<F>& block, const float (&sums)[F / 2]) {
+__device__ __forceinline__ void stage_sums(const Block<F>& block, const float (&sums)[F / 2]) {
   constexpr int PITCH = F + 8;
-  const int warpgroup = threadIdx.x >> 7, warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-  const int row = (g.groups == 1 ? 0 : warpgroup * 64) + warp * 16 + (lane >> 2);
+  const int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + (lane >> 2);
   float* const staged = (float*)block.ring + row * PITCH + (lane & 3) * 2;
-  // Of 64 images both warpgroups have sums: the second one adds its own to the first one's.
-  const bool adds = g.groups == 1 && warpgroup == 1;
-  __syncthreads();
-  if (adds) __syncthreads();
+  meet_multiplying();
 #pragma unroll
-  for (int i = 0; i < F / 4; i++) {
-    float2* to = (float2*)(staged + (i & 1) * 8 * PITCH + (i >> 1) * 8);
-    float2 sum = make_float2(sums[2 * i], sums[2 * i + 1]);
-    if (adds) sum = make_float2(to->x + sum.x, to->y + sum.y);
-    *to = sum;
-  }
-  if (!adds) __syncthreads();
+  for (int i = 0; i < F / 4; i++)
+    *(float2*)(staged + (i & 1) * 8 * PITCH + (i >> 1) * 8) = make_float2(sums[2 * i], sums[2 * i + 1]);
 }
 
-// Blocks that share a tile's slabs write some of its outputs each, neighbouring lanes neighbouring filters.
+// Blocks that share a tile's slabs write some of its outputs each, neighbouring lanes neighbouring filters. Of 64 images
+// both warpgroups have sums.
 template <int F>
 __device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& block, const float* bias,
                                            const float* residual, float* y) {
@@ -377,9 +363,12 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& bl
       if (g.has_residual && is_output) total[i] += residual[to[i]];
     }
     for (int other = 0; other < g.parts; other++)
+      for (int half = 0; half < MULTIPLIERS / g.groups; half++)
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++)
-        total[i] += g.parts > 1 ? remote_load(staged + from[i], other) : staged[from[i]];
+        for (int i = 0; i < AT_ONCE; i++) {
+          const float* const sum = staged + half * 64 * PITCH + from[i];
+          total[i] += g.parts > 1 ? remote_load(sum, other) : *sum;
+        }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
       if (to[i] >= 0) y[to[i]] = with_relu(g, total[i]);
@@ -406,17 +395,18 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
       write_dense(g, block, weights, warpgroup - MULTIPLIERS);
     else
       write_lists(g, block, weights, warpgroup - MULTIPLIERS);
-    // Around the sums that the others stage where the weights were.
-    __syncthreads(), __syncthreads();
-    meet_sharing(g);
+    if (g.parts > 1) meet_cluster();
   } else {
     take_registers<B::REGISTERS>();
     float sums[F / 2];
 #pragma unroll
     for (int i = 0; i < F / 2; i++) sums[i] = 0.f;
     multiply(g, block, x, sums);
-    stage_sums(g, block, sums);
-    meet_sharing(g);
+    stage_sums(block, sums);
+    if (g.parts > 1)
+      meet_cluster();
+    else
+      meet_multiplying();
     write_sums(g, block, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
