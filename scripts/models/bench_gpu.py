@@ -8,8 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from tvm_sparse.benchmarks.models.measure import Row, measure
-from tvm_sparse.conv.dtypes import DTYPES
+from tvm_sparse.benchmarks.models.measure import VARIANTS, Row, measure
 from tvm_sparse.errors import TvmSparseError
 
 MODELS = ("resnet50", "vgg16", "googlenet", "alexnet", "mobilenet_v2")
@@ -23,8 +22,11 @@ def main() -> int:
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
     parser.add_argument("--log", type=Path, help="tuning log that kernels are taken from")
     parser.add_argument("--pattern", default="unstructured", help="of the zeros (default: %(default)s)")
-    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of our tensors (default: %(default)s)")
-    parser.add_argument("--allow-tf32", action="store_true", help="ours may use cuDNN in TF32, as torch does")
+    parser.add_argument(
+        "--variants",
+        default="exact",
+        help=f"of ours, a row each, all in turns: {', '.join(VARIANTS)}; tf32 is --allow-tf32 (default: %(default)s)",
+    )
     parser.add_argument("--torch-compile", action="store_true", help="time torch.compile too, which takes minutes")
     parser.add_argument("-o", "--output", type=Path, default=Path("models.json"), help="default: %(default)s")
     arguments = parser.parse_args()
@@ -33,22 +35,22 @@ def main() -> int:
         for batch in map(int, arguments.batches.split(",")):
             for density in map(float, arguments.densities.split(",")):
                 try:
-                    row = measure(
+                    found = measure(
                         name,
                         batch,
                         density,
                         arguments.log,
-                        {"allow_tf32": arguments.allow_tf32, "dtype": arguments.dtype},
+                        arguments.variants.split(","),
                         arguments.torch_compile,
                         arguments.pattern,
                     )
                 except TvmSparseError as error:
                     print(f"{name}, batch {batch}, density {density:g}: {error}", file=sys.stderr)
                     return error.exit_code
-                rows.append(row)
+                rows += found
                 text = json.dumps({"rows": [each.to_json() for each in rows]}, indent=1)
                 arguments.output.write_text(f"{text}\n")
-                print(_line(row), flush=True)
+                print("\n".join(map(_line, found)), flush=True)
     return 0
 
 

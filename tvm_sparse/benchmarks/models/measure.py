@@ -1,9 +1,9 @@
-"""One row: a network at a batch and a density, ours and torch's ways, compared with float64 and timed in turns."""
+"""Rows of a network at a batch and a density, ours and torch's ways, compared with float64 and timed in turns."""
 
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,75 +59,113 @@ class Row:
         return asdict(self)
 
 
+# How ours is compiled, by name: the options of `tvm_sparse.compile`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "tf32": {"allow_tf32": True},
+    "float16": {"dtype": "float16"},
+    "bfloat16": {"dtype": "bfloat16"},
+}
+
+
 def measure(
     name: str,
     batch: int,
     density: float,
     log: Path | None,
-    options: Mapping[str, Any],
-    with_compile: bool,
+    variants: Sequence[str] = ("exact",),
+    with_compile: bool = False,
     pattern: str = "unstructured",
-) -> Row:
-    """The row of one network whose zeros are of `pattern`; `options` are `tvm_sparse.compile`'s.
+) -> list[Row]:
+    """The rows of one network whose zeros are of `pattern`: one for each of `variants`, all timed in the same turns.
 
     Raises
     ------
     VerificationError
         Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
     """
-    module = torch_models.network(name, density, pattern=pattern)
-    dtype = options.get("dtype") or FLOAT32
-    x = torch_models.images(batch)
-    times_s = []
-    for _ in range(2):
-        start = time.perf_counter()
-        compiled = compile_model(module, x, target="cuda", log=log, **options)
-        times_s.append(time.perf_counter() - start)
+    module, x = torch_models.network(name, density, pattern=pattern), torch_models.images(batch)
+    built = {each: _Built.of(module, x, log, VARIANTS[each]) for each in variants}
     module, x = module.cuda(), x.cuda()
-    own = x.to(getattr(torch, dtype))
-    error = _error(compiled(own), torch_models.reference(module, x))
-    allowed = MAX_RELATIVE_ERROR["tf32" if options.get("allow_tf32") else dtype]
-    if not error <= allowed:
-        raise VerificationError(f"{name}, batch {batch}", "differs from float64", error, f"at most {allowed}")
-    before = torch.cuda.mem_get_info()[0]
-    calls = {"ours": lambda: compiled(own), **torch_models.contenders(module, x, with_compile)}
+    expected = torch_models.reference(module, x)
+    errors = {each: made.error(x, expected, f"{name}, batch {batch}, {each}") for each, made in built.items()}
+    calls = {each: made.on(x) for each, made in built.items()}
+    calls |= torch_models.contenders(module, x, with_compile)
     medians = {each: statistics.median(values) for each, values in in_turns(calls).items()}
 
     def best(kind: str) -> float | None:
         return min((us for each, us in medians.items() if each.rpartition(" ")[0] == kind), default=None)
 
-    kernels = kernel_times_us(calls["ours"])
-    logged = [row["time_us"] for row in compiled.report()]
-    return Row(
-        model=name,
-        batch=batch,
-        density=density,
-        pattern=pattern,
-        dtype=dtype,
-        ours_us=medians["ours"],
-        torch_fp32_us=best("fp32") or 0.0,
-        torch_tf32_us=best("tf32") or 0.0,
-        torch_fp16_us=best("fp16") or 0.0,
-        torch_compile_tf32_us=best("compile tf32"),
-        torch_eager_tf32_us=best("eager tf32") or 0.0,
-        compile_s=times_s[0],
-        cached_compile_s=times_s[1],
-        sum_of_log_us=None if None in logged else sum(logged),
-        kernels_in_model_us=sum(each["us"] for each in kernels),
-        max_relative_error=error,
-        ours_exact=dtype == FLOAT32 and not options.get("allow_tf32", False),
-        ours_3xtf32=sum(is_in_parts(row["schedule"]) for row in compiled.report()),
-        memory_bytes=before - torch.cuda.mem_get_info()[0],
-        layers=[*_decisions(compiled), *kernels],
-    )
+    rows = []
+    for each, made in built.items():
+        kernels = kernel_times_us(calls[each])
+        logged = [row["time_us"] for row in made.model.report()]
+        row = Row(
+            model=name,
+            batch=batch,
+            density=density,
+            pattern=pattern,
+            dtype=made.dtype,
+            ours_us=medians[each],
+            torch_fp32_us=best("fp32") or 0.0,
+            torch_tf32_us=best("tf32") or 0.0,
+            torch_fp16_us=best("fp16") or 0.0,
+            torch_compile_tf32_us=best("compile tf32"),
+            torch_eager_tf32_us=best("eager tf32") or 0.0,
+            compile_s=made.compile_s,
+            cached_compile_s=made.cached_compile_s,
+            sum_of_log_us=None if None in logged else sum(logged),
+            kernels_in_model_us=sum(kernel["us"] for kernel in kernels),
+            max_relative_error=errors[each],
+            ours_exact=made.dtype == FLOAT32 and not made.allow_tf32,
+            ours_3xtf32=sum(is_in_parts(row["schedule"]) for row in made.model.report()),
+            memory_bytes=made.memory_bytes,
+            layers=[*_decisions(made.model), *kernels],
+        )
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A model of ours, and the seconds that compiling it took: with the kernels that earlier runs left, and again."""
+
+    model: AnyModel
+    dtype: str
+    allow_tf32: bool
+    compile_s: float
+    cached_compile_s: float
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, module: Any, x: Any, log: Path | None, options: Mapping[str, Any]) -> "_Built":
+        dtype, times_s = options.get("dtype", FLOAT32), []
+        for _ in range(2):
+            before = torch.cuda.mem_get_info()[0]
+            start = time.perf_counter()
+            model = compile_model(module, x, target="cuda", log=log, **options)
+            times_s.append(time.perf_counter() - start)
+        model(x.cuda().to(getattr(torch, dtype)))
+        taken = before - torch.cuda.mem_get_info()[0]
+        return cls(model, dtype, options.get("allow_tf32", False), times_s[0], times_s[1], taken)
+
+    def on(self, x: Any) -> Callable[[], Any]:
+        """A call with images `x`, in the model's type."""
+        own = x.to(getattr(torch, self.dtype))
+        return lambda: self.model(own)
+
+    def error(self, x: Any, expected: Any, name: str) -> float:
+        """Largest difference from float64, as a share of the largest output."""
+        difference = (self.on(x)().double() - expected).abs().max()
+        error = float(difference / expected.abs().max())
+        allowed = MAX_RELATIVE_ERROR["tf32" if self.allow_tf32 else self.dtype]
+        if not error <= allowed:
+            raise VerificationError(name, "differs from float64", error, f"at most {allowed}")
+        return error
 
 
 def _decisions(compiled: AnyModel) -> list[dict[str, Any]]:
     return [{key: row[key] for key in ("layer", "schedule", "time_us", "reason")} for row in compiled.report()]
-
-
-def _error(found: Any, expected: Any) -> float:
-    return float((found.double() - expected).abs().max() / expected.abs().max())
 
 
 def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
