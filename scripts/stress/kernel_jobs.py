@@ -17,6 +17,7 @@ from random_convolutions import (
     Case,
     call,
     random_case,
+    random_half_case,
     random_kernel,
     random_linear_case,
     random_pair_case,
@@ -64,6 +65,7 @@ MANY = 40
 LINEAR = 8
 # Schedules for layers or zeros of their own, without their target, and what makes a case of them.
 OWN_CASES = {
+    "folded_half": random_half_case,
     "vector": random_vector_case,
     "slice": random_slice_case,
     "pair": random_pair_case,

@@ -232,6 +232,18 @@ def random_pooled_case(choose: Choose) -> Case:
     return Case(spec, weight, case.seed, case.integers, pools=True)
 
 
+def random_half_case(choose: Choose) -> Case:
+    """A case in float16 whose rows of inputs, and of outputs, have an even number of elements, side by side."""
+    case = random_case(choose)
+    spec = replace(case.spec, stride=(case.spec.stride[0], 1))
+    # Rows of one element have no neighbours.
+    spec = replace(spec, w=spec.w + spec.w % 2)
+    left, right = spec.padding[1], spec.padding[3]
+    spec = replace(spec, padding=(*spec.padding[:3], right + spec.out_w % 2))
+    assert spec.out_w % 2 == 0 and spec.padding[1] == left
+    return replace(case, spec=spec).stored_in(FLOAT16)
+
+
 def vector_weight(spec: ConvSpec, length: int, density: float, seed: int, integers: bool) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 of this density whose every `length` filters share their zeros."""
     full = random_weight(spec, 1.0, "unstructured", seed, integers)

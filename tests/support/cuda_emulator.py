@@ -108,6 +108,7 @@ static void run_grid(void (*body)(), const int* grid, const int* block, int clus
 static void tvm_sparse_cluster_wait() {{ ++awaited[current]; __syncthreads(); }}
 // All threads of a block shuffle at the same time: one after the other they show their values, then they look.
 typedef unsigned int uint;
+struct ushort2 {{ ushort x, y; }};
 struct ushort4 {{ ushort x, y, z, w; }};
 static float shown[{MAX_THREADS} * {MAX_CLUSTER}];
 static uint __activemask() {{ return 0xffffffff; }}
@@ -122,6 +123,23 @@ static float __shfl_down_sync(uint, float value, int by, int) {{
     return shuffle(value, current % 32 + by < 32 ? current + by : current);
 }}
 static float __shfl_xor_sync(uint, float value, int by, int) {{ return shuffle(value, current ^ by); }}
+// Two numbers of 16 bits in one of 32, as `half_sums` has them.
+static half half_of(uint pair, int which) {{ half found; found.bits = pair >> 16 * which; return found; }}
+static uint tvm_sparse_pair(const half* first) {{
+    if ((size_t)first % 4) abort();
+    uint pair; memcpy(&pair, first, 4); return pair;
+}}
+static uint tvm_sparse_between(uint before, uint after) {{ return before >> 16 | after << 16; }}
+static uint tvm_sparse_multiply_add(uint x, uint w, uint sum) {{
+    uint y[2];
+    // Exact in float64: products of two halves have 22 bits.
+    for (int i = 0; i < 2; ++i)
+        y[i] = to_half((double)half_of(x, i) * (double)half_of(w, i) + (double)half_of(sum, i));
+    return y[0] | y[1] << 16;
+}}
+static uint tvm_sparse_product(uint x, uint w) {{ return tvm_sparse_multiply_add(x, w, 0); }}
+static float tvm_sparse_low(uint pair) {{ return half_of(pair, 0); }}
+static float tvm_sparse_high(uint pair) {{ return half_of(pair, 1); }}
 static float __shfl_sync(uint, float value, int lane, int) {{ return shuffle(value, current / 32 * 32 + lane % 32); }}
 """
 

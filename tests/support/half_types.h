@@ -8,9 +8,9 @@ static float from_half(ushort bits) {
                 : exponent ? ldexpf(1024 + fraction, exponent - 25) : ldexpf(fraction, -24);
     return bits >> 15 ? -value : value;
 }
-static ushort to_half(float value) {
+static ushort to_half(double value) {
     ushort sign = signbit(value) ? 0x8000 : 0;
-    double size = fabs((double)value);
+    double size = fabs(value);
     if (isnan(value)) return 0x7e00;
     if (size >= 65520) return sign | 0x7c00;
     if (size < ldexp(1, -14)) return sign | (ushort)nearbyint(ldexp(size, 24));

@@ -16,6 +16,8 @@ from tvm_sparse.errors import VerificationError
 # misses added in bfloat16.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
 THREE_TF32, CORRECTED_TF32 = "3xtf32", "corrected_tf32"
+# Products of float16 numbers added up in float16, so many at most before they are added to a float32 sum.
+HALF_SUMS, HALF_SUMS_PRODUCTS = "half_sums", 16
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
@@ -106,6 +108,9 @@ class Reference:
             if arithmetic == CORRECTED_TF32:
                 return self.in_corrected_tf32(weight)
             return self.in_3xtf32(weight)
+        if arithmetic == HALF_SUMS:
+            assert weight is not None
+            return self.in_half_sums(weight)
         return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
 
     def on_tensor_cores(self) -> "Reference":
@@ -116,6 +121,21 @@ class Reference:
         """
         assert self.sums is not None, "only half precision is multiplied so"
         return replace(self, bound=self.bound + (1 + STORAGE[BFLOAT16].roundoff) * self.sums)
+
+    def in_half_sums(self, weight: np.ndarray) -> "Reference":
+        """The same with the bound of a kernel that adds up to m = `HALF_SUMS_PRODUCTS` products in float16 at a time.
+
+        Each product or addition is rounded once to float16, by up to its unit roundoff v and half of its smallest
+        number, so m of them miss ``(1 + v)**m - 1`` of what they add up in magnitude. What float32 adds up then is at
+        most ``(1 + v)**m`` of it. There is no bound where magnitudes exceed float16's range.
+        """
+        assert self.sums is not None, "only half precision is added up so"
+        storage, nnz = STORAGE[FLOAT16], nonzeros_of(weight)
+        growth = (1 + storage.roundoff) ** HALF_SUMS_PRODUCTS
+        magnitude = (self.sums - nnz * FLOAT32_UNDERFLOW) / ((nnz + 2) * FLOAT32_ROUNDOFF)
+        bound = (growth - 1) * magnitude + growth * (nnz * storage.underflow + self.sums)
+        bound = np.where(magnitude * growth > storage.largest, np.inf, bound)
+        return replace(self, bound=_stored_bound(FLOAT16, self.value, bound))
 
     def in_tf32(self, weight: np.ndarray) -> "Reference":
         """The same with the bound of a kernel that rounds input and `weight` to TF32 and accumulates in float32.

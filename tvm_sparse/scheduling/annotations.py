@@ -10,6 +10,8 @@ from enum import IntEnum
 # On the outermost loop of a multiply-add nest: its weights become immediates (`fold_weights`). The value is the number
 # of thread blocks that a multiprocessor should hold at once, which caps a CUDA kernel's registers; 1: no cap.
 FOLD = "tvm_sparse.fold"
+# Beside it: multiply-adds are of two neighbouring outputs at a time, in float16 (`half_sums`).
+HALF_SUMS = "tvm_sparse.half_sums"
 # Attribute of a function whose weight is folded: the float32 weight (K, C / groups, R, S), no longer an argument.
 WEIGHT_ATTRIBUTE = "tvm_sparse.weight"
 # The extern call that stands for a load of that weight until it is folded.

@@ -7,6 +7,7 @@ the code after all other passes.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import tvm
@@ -101,13 +102,20 @@ class Chain:
         return SeqStmt(first + chain + stores)
 
 
+class Code(Protocol):
+    """What is written in the place of a nest."""
+
+    def code(self, x: Access, acc: Access) -> Stmt:
+        """Reads inputs from `x` and adds products to `acc`."""
+
+
 class Deferred:
     """Chains of one module that are written after all other passes."""
 
     def __init__(self) -> None:
-        self._chains: list[Chain] = []
+        self._chains: list[Code] = []
 
-    def call(self, chain: Chain, x: Access, acc: Access) -> Stmt:
+    def call(self, chain: Code, x: Access, acc: Access) -> Stmt:
         """What stands for `chain` until `write_pass`."""
         self._chains.append(chain)
         loads = [access.load((0,) * len(access.bases)) for access in (x, acc)]

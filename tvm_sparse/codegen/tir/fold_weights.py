@@ -20,18 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.ir import Call, Op, TensorLoad
 from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.cpu.fma_assembly import AssemblyChains
 from tvm_sparse.codegen.tir.branch_tree import Selection
-from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Deferred
+from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Code, Deferred
+from tvm_sparse.codegen.tir.half_sums import HalfSums
 from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
 from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, integer, sequence
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling import code_size
-from tvm_sparse.scheduling.annotations import FOLD, WEIGHT_ATTRIBUTE, WEIGHT_CALL
+from tvm_sparse.scheduling.annotations import FOLD, HALF_SUMS, WEIGHT_ATTRIBUTE, WEIGHT_CALL
 from tvm_sparse.target.cpu_info import CpuInfo
 
 # TVM's attribute for the second argument of ``__launch_bounds__``.
@@ -124,11 +125,11 @@ class _Folder:
         return body if self.assembly is None else self.assembly.imported(body)
 
     def _fold(self, loop: For) -> tirx.Stmt:
-        code = sequence([self._folded(each) for each in self._match(loop)])
+        code = sequence([self._folded(each, HALF_SUMS in loop.annotations) for each in self._match(loop)])
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
-    def _folded(self, nest: _MultiplyAdd) -> tirx.Stmt:
+    def _folded(self, nest: _MultiplyAdd, in_halves: bool) -> tirx.Stmt:
         forms = [self._form(self._resolve(index), nest.loops) for index in nest.weight.args[1:]]
         selection = Selection(self.name, [form.base for form in forms], self.extents)
         weights = {origin: self._weights(forms, origin, nest.loops) for origin in selection.origins}
@@ -143,11 +144,20 @@ class _Folder:
             chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.store.value.ty, nest.lanes)
             if assembly is not None:
                 return assembly.call(chain, x, acc)
+            code = self._in_halves(chain, nest) if in_halves else chain
             if self.deferred is None or any(ramp is not None for ramp in (*x.ramps, *acc.ramps)):
-                return chain.code(x, acc)
-            return self.deferred.call(chain, x, acc)
+                return code.code(x, acc)
+            return self.deferred.call(code, x, acc)
 
         return sequence([*prologue, selection.code(emit)])
+
+    def _in_halves(self, chain: Chain, nest: _MultiplyAdd) -> Code:
+        """The chain of a nest, two outputs at a time; BuildError where they are none, or inputs at unknown places."""
+        base = self._resolve(self._form(nest.x.indices[-1], nest.loops).base)
+        known = sym.Analyzer().modular_set(base)
+        if known.coeff % 2 or not HalfSums.are_pairs(chain):
+            raise BuildError(self.name, "inputs of two outputs are not known to lie side by side", _line(base))
+        return HalfSums(chain, is_odd=bool(known.base % 2))
 
     def _count(self, weights: Iterable[np.ndarray], is_assembly: bool) -> None:
         """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from tvm_sparse.conv.reference import HALF_SUMS_PRODUCTS
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, is_half
@@ -19,7 +20,7 @@ class OutputTile(NamedTuple):
 
     Each of `threads` has `filters` output channels, `pixels` outputs of each below each other, and in each row so many
     `beside` each other. There are `blocks` for one tile of output channels. `torn`: neighbouring blocks write to the
-    same 32 bytes of memory, which are then written twice.
+    same 32 bytes of memory, which are then written twice. `halves`: outputs beside each other are computed together.
     """
 
     threads: int
@@ -28,6 +29,7 @@ class OutputTile(NamedTuple):
     blocks: int
     beside: int = 1
     torn: bool = False
+    halves: bool = False
 
 
 class KTile(NamedTuple):
@@ -71,7 +73,9 @@ class KernelCounts:
     multiply_adds, loads, floats
         Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
     widened
-        Of a thread: half-precision inputs that become float32.
+        Of a thread: half-precision inputs that become float32, or with `halves` are put beside each other.
+    halves
+        Whether a multiply-add is of two outputs at a time, in float16.
     copied_bytes, k_tile_bytes, sums_bytes
         Copied by a block in all, and shared memory: of one of its k-tiles, and of partial sums.
     copies, addresses
@@ -100,6 +104,7 @@ class KernelCounts:
     pipeline: Pipeline
     floats: float
     widened: float = 0.0
+    halves: bool = False
 
     def with_pipeline(self, pipeline: Pipeline) -> "KernelCounts":
         """The counts of the same tile with another pipeline: several times faster than to count all again."""
@@ -129,7 +134,21 @@ class KernelCounts:
         joining = 3 * self.filters * self.pixels + 2 * self.splits + 20 if self.splits > 1 else 0
         beside = 2 * self.copies * self.k_tiles + ADDRESS * self.addresses + 8 * self.k_tiles
         beside += self.filters * self.pixels + 60
-        return self.multiply_adds + self.loads + self.widened + beside + joining
+        return self._arithmetic + self.loads + self.widened + beside + joining
+
+    @property
+    def _arithmetic(self) -> float:
+        """Multiply-adds, and what adds float16 sums to float32 ones: at the middle and the end of each k-tile."""
+        if not self.halves:
+            return self.multiply_adds
+        sums = max(2.0 * self.k_tiles, self.multiply_adds / (self.filters * self.pixels) / HALF_SUMS_PRODUCTS)
+        return self.multiply_adds / 2 + 2 * sums * self.filters * self.pixels
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of sums: with `halves` one more for each two outputs."""
+        outputs = self.filters * self.pixels
+        return outputs + outputs // 2 if self.halves else outputs
 
     @property
     def code_bytes(self) -> float:
@@ -139,7 +158,7 @@ class KernelCounts:
     @property
     def registers(self) -> int:
         """That a thread needs for accumulators, loads in flight and the addresses of its copies, about."""
-        return self.filters * self.pixels + 7 + 3 * self.addresses
+        return self.accumulators + 7 + 3 * self.addresses
 
     @property
     def warps(self) -> int:
@@ -151,7 +170,7 @@ def kernel_counts(
     spec: ConvSpec, pattern: SparsityPattern, output: OutputTile, k_tile: KTile, pipeline: Pipeline, splits: int = 1
 ) -> KernelCounts:
     """Counts from a schedule's decisions; `splits` thread blocks share the input channels and add their sums up."""
-    threads, filters, pixels, blocks, beside, torn = output
+    threads, filters, pixels, blocks, beside, torn, halves = output
     tiles, density = spec.k // filters, pattern.nnz / pattern.size
     _, per_group, r, s = spec.weight_shape
     # A thread reads an input where some of its filters has a non-zero; inputs are shared by its pixels, and read by as
@@ -174,7 +193,8 @@ def kernel_counts(
         multiply_adds=pattern.nnz * outputs / (tiles * splits),
         loads=loads,
         floats=rows * width / read,
-        widened=loads * rows * width / read if is_half(spec.dtype) else 0.0,
+        widened=loads * (rows * width / read / (2 if halves else 1)) if is_half(spec.dtype) else 0.0,
+        halves=halves,
         copied_bytes=float(element_bytes * math.prod(k_tile.nest) * k_tile.lanes * k_tiles),
         copies=copies.copies,
         addresses=copies.rounds,

@@ -28,7 +28,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_sparse.conv.conv2d_tiles import conv2d_tiles
 from tvm_sparse.conv.pooled import COLUMNS as POOLED_COLUMNS
 from tvm_sparse.conv.reference import WINDOW
-from tvm_sparse.scheduling.annotations import FOLD
+from tvm_sparse.scheduling.annotations import FOLD, HALF_SUMS
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, Plan, Structure, torn
@@ -70,7 +70,7 @@ class FoldedTileSpace(FoldedCudaSpace):
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
         tile, pipeline = self.parted(decisions)
-        _schedule(sch, self.structure, tile, pipeline.marks)
+        _schedule(sch, self.structure, tile, pipeline.marks | ({HALF_SUMS: 1} if self.structure.halves else {}))
 
     def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
         structure = self.structure
@@ -82,6 +82,7 @@ class FoldedTileSpace(FoldedCudaSpace):
             blocks=structure.tiles.count // images * (structure.thread_rows // rows),
             beside=structure.beside,
             torn=torn(structure, self.gpu),
+            halves=structure.halves,
         )
         k_tile = KTile(
             channels,
@@ -138,14 +139,19 @@ def _schedule(sch: Schedule, structure: Structure, tile: Sequence[Any], marks: d
         _copy_ahead(sch, c_outer, copies=2 if structure.stages_weights else 1)
     # Last: once a reduction is split in two, loops around it can no longer be bound.
     init = sch.decompose_reduction(conv, c_outer)
-    for loop in [*sch.get_loops(init)[-2 - len(beside) :], *sch.get_loops(out)[-4:]]:
+    *stored, column = sch.get_loops(out)[-4:]
+    for loop in [*sch.get_loops(init)[-2 - len(beside) :], *stored]:
         sch.unroll(loop)
+    if structure.halves:
+        sch.vectorize(column)
+    else:
+        sch.unroll(column)
 
 
 def annotated(sch: Schedule, k_tile: LoopRV, inside: LoopRV, marks: dict[str, Any]) -> None:
-    """Annotate the k-tile loop with `marks`, the loop `inside` it with `FOLD` among them."""
+    """Annotate the k-tile loop with `marks`, the loop `inside` it with those of folding among them."""
     for annotation, value in marks.items():
-        sch.annotate(inside if annotation == FOLD else k_tile, annotation, value)
+        sch.annotate(inside if annotation in (FOLD, HALF_SUMS) else k_tile, annotation, value)
 
 
 def _copy_ahead(sch: Schedule, k_tile: Any, copies: int) -> None:

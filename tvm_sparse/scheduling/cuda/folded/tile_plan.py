@@ -64,6 +64,8 @@ class Structure:
         949 loads of shared memory where twice one output takes 2582.
     pools
         Whether the largest of each 2x2 outputs is written (`conv.pooled`).
+    halves
+        Whether the two outputs beside each other are computed together, in float16 (`codegen.tir.half_sums`).
     """
 
     tiles: SpatialTiles
@@ -73,6 +75,7 @@ class Structure:
     across: bool = False
     beside: int = 1
     pools: bool = False
+    halves: bool = False
 
     @property
     def variant(self) -> str:

@@ -1,0 +1,78 @@
+"""Folded convolution for CUDA in float16, two neighbouring outputs an instruction: ``HFMA2 R, R, imm.imm, R``.
+
+The kernels of `folded_cuda` in tiles whose threads have two outputs side by side. Where those are bound by their
+instructions, these have half as many. Products are added up in float16, a few at a time (`codegen.tir.half_sums`), so
+the bound that kernels are held to is wider than float32's sums allow: `conv.reference.Reference.in_half_sums`.
+"""
+
+import re
+
+from tvm.target import Target
+
+from tvm_sparse.conv.conv2d_tiles import SpatialTiles
+from tvm_sparse.conv.dtypes import FLOAT16
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
+from tvm_sparse.scheduling.cuda.folded.occupancy import Fold
+from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
+from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan, serves, side_by_side
+from tvm_sparse.scheduling.schedule_names import FOLDED_HALF
+from tvm_sparse.scheduling.space import NotApplicable, Space
+
+NAME = FOLDED_HALF
+TARGET = "cuda"
+# Tilings that are offered to a search, most promising first.
+TILINGS = 3
+_SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels1x2(-across)?")
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """Search spaces for `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        Tensors are not float16, rows have an odd number of elements, outputs side by side do not read inputs side by
+        side, no tile fits, or the weight has more non-zeros than are folded.
+    """
+    if reason := _why_not(spec, pattern):
+        raise NotApplicable(reason)
+    folding = Fold.on(target, pattern)
+    tilings = layouts(spec, folding.gpu, 1, beside=2)
+    structures = [_structure(tiles, across=False) for tiles in tilings]
+    structures += [_structure(tiles, across=True) for tiles in tilings if side_by_side(tiles, folding.gpu)][:1]
+    found = [space for each in structures if (space := _space(each, folding)) is not None and space.defaults]
+    if not found:
+        raise NotApplicable("no tile of outputs two by two fits a multiprocessor")
+    return list[Space](sorted(found, key=lambda each: each.estimate_us or 0.0)[:TILINGS])
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space called `variant`; None where it cannot be made."""
+    match = _SPATIAL.fullmatch(variant)
+    if match is None or _why_not(spec, pattern):
+        return None
+    structure = _structure(SpatialTiles(spec, int(match[1]), int(match[2])), across=bool(match[3]))
+    return _space(structure, Fold.on(target, pattern)) if serves(structure) else None
+
+
+def _why_not(spec: ConvSpec, pattern: SparsityPattern) -> str:
+    if spec.dtype != FLOAT16:
+        return f"it computes in {FLOAT16}, and tensors are {spec.dtype}"
+    if spec.w % 2 or spec.out_w % 2:
+        return f"rows of {spec.w} inputs and {spec.out_w} outputs cannot be taken two by two"
+    if spec.stride[1] != 1:
+        return "outputs side by side do not read inputs side by side"
+    if pattern.nnz > MAX_MULTIPLY_ADDS:
+        return f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded"
+    return ""
+
+
+def _structure(tiles: SpatialTiles, across: bool) -> Structure:
+    return Structure(tiles, 1, "multistage", across=across, beside=2, halves=True)
+
+
+def _space(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
+    decisions = plan(structure, folding.gpu, 0)
+    return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)
