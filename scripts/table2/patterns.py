@@ -27,7 +27,7 @@ from tvm_sparse.conv.dtypes import DTYPES, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.conv.storage import STORAGE, rounded
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.display.consoles import progress_console
@@ -75,6 +75,7 @@ def task(case: Case, density: float, dtype: str) -> session.Task:
     if pattern != "unstructured":
         structure = Structure.named(pattern).fitted(spec.k)
         weight = np.where(structured_mask(np.abs(weight), structure, 1 - density), weight, np.float32(0))
+    weight = rounded(weight, dtype)
     return session.Task((f"{name}, batch {batch}, {pattern}",), spec, weight, SparsityPattern.of(weight))
 
 
