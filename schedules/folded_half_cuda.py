@@ -1,8 +1,8 @@
 """Folded convolution for CUDA in float16, two neighbouring outputs an instruction: ``HFMA2 R, R, imm.imm, R``.
 
 The kernels of `folded_cuda` in tiles whose threads have two outputs side by side. Where those are bound by their
-instructions, these have half as many. Products are added up in float16, a few at a time (`codegen.tir.half_sums`), so
-the bound that kernels are held to is wider than float32's sums allow: `conv.reference.Reference.in_half_sums`.
+instructions, these have half as many. Products are added up in float16, in blocks (`codegen.tir.half_sums`), so the
+bound that kernels are held to is wider than float32's sums allow: `conv.reference.Reference.in_half_sums`.
 """
 
 import re

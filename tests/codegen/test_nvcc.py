@@ -157,7 +157,5 @@ def test_accumulators_become_variables() -> None:
     assert as_scalars(text) == "float acc_at_0, acc_at_1;\nfloat acc_1_at_0;\nacc_at_1 = acc_at_0 + acc_1_at_0;\n"
     for use in ("acc[i]", "f(acc)", "acc[0 + 1]"):
         assert as_scalars(f"{text}{use};\n").startswith("alignas(64) float acc[2];\nfloat acc_1_at_0;")
-    pair = "alignas(64) float a_local_ptr[2];\nfloat2 v = *(float2*)(a_local_ptr + 0);\n"
-    assert "v = make_float2(a_local_ptr_at_0, a_local_ptr_at_1);" in as_scalars(pair)
     source = source_of(make_kernel("folded_cuda", SPEC, weight(0), HOPPER).func)
     assert re.search(r"float conv_local_ptr_at_0\b", source)

@@ -12,7 +12,7 @@ from random_convolutions import Case, random_half_case, random_kernel, random_we
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.reference import HALF_SUMS, HALF_SUMS_PRODUCTS
+from tvm_sparse.conv.reference import HALF_SUMS, HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import find_space, spaces_of
@@ -86,18 +86,17 @@ def test_no_bound_beyond_the_range_of_float16():
 
 
 def test_an_instruction_has_both_outputs():
-    """Half as many multiply-adds as products, and each float16 sum has no more of these than the bound allows."""
+    """Half as many multiply-adds as products, in sums of no more blocks than the bound allows."""
     case = sparse_case(replace(SPEC, c=48, bias=False, relu=False), 0.5)
     kernel = apply_decisions(found_spaces(case)[0][0], case.weight)
     source, _ = build_source(kernel.func, CUDA)
     steps = re.findall(r"tvm_sparse_(product|multiply_add)\((?!uint)", source)
     assert len(steps) == np.count_nonzero(case.weight)
     assert not re.search(r"\* 0x", source.partition("conv_local")[2])
-    # A sum is begun by a product and ends in the accumulators.
-    lengths = {}
-    for target, name, terms in re.findall(r"uint (sum\w*) = tvm_sparse_(product|multiply_add)\(([^;]*)\);", source):
-        lengths[target] = 1 if name == "product" else lengths[terms.rpartition(", ")[2]] + 1
-    assert max(lengths.values()) == HALF_SUMS_PRODUCTS
+    # Each sum is begun by a product, and a block is added to the total whenever one is.
+    products = np.count_nonzero(case.weight, axis=(1, 2, 3))
+    blocks = sum(-(-each // HALF_SUMS_BLOCK) for each in products)
+    assert steps.count("product") == blocks == len(re.findall(r"tvm_sparse_add_sum\((?!float)", source))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +124,5 @@ def test_spaces_are_found_by_name():
 
 def test_decisions_name_what_it_computes_in():
     assert arithmetic_of(f"{FOLDED_HALF}:multistage-14x28-pixels1x2") == HALF_SUMS
-    assert precision_of(FOLDED_HALF, "float16") == "float16, sums of 16 too"
+    assert precision_of(FOLDED_HALF, "float16") == "float16, sums too"
     assert is_folded(FOLDED_HALF)

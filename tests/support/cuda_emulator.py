@@ -130,16 +130,22 @@ static uint tvm_sparse_pair(const half* first) {{
     uint pair; memcpy(&pair, first, 4); return pair;
 }}
 static uint tvm_sparse_between(uint before, uint after) {{ return before >> 16 | after << 16; }}
-static uint tvm_sparse_multiply_add(uint x, uint w, uint sum) {{
-    uint y[2];
+static uint bits_of(float value) {{ uint bits; memcpy(&bits, &value, 4); return bits; }}
+static float tvm_sparse_multiply_add(uint x, uint w, float sum) {{
+    uint y = 0;
     // Exact in float64: products of two halves have 22 bits.
     for (int i = 0; i < 2; ++i)
-        y[i] = to_half((double)half_of(x, i) * (double)half_of(w, i) + (double)half_of(sum, i));
-    return y[0] | y[1] << 16;
+        y |= (uint)to_half((double)half_of(x, i) * (double)half_of(w, i) + (double)half_of(bits_of(sum), i)) << 16 * i;
+    float bits; memcpy(&bits, &y, 4); return bits;
 }}
-static uint tvm_sparse_product(uint x, uint w) {{ return tvm_sparse_multiply_add(x, w, 0); }}
-static float tvm_sparse_low(uint pair) {{ return half_of(pair, 0); }}
-static float tvm_sparse_high(uint pair) {{ return half_of(pair, 1); }}
+static float tvm_sparse_product(uint x, uint w) {{ return tvm_sparse_multiply_add(x, w, 0); }}
+static float tvm_sparse_add_sum(float total, float sum) {{
+    return tvm_sparse_multiply_add(bits_of(total), 0x3c003c00, sum);
+}}
+static float2 tvm_sparse_outputs(float total, float sum) {{
+    uint t = bits_of(total), s = bits_of(sum);
+    return {{(float)half_of(t, 0) + (float)half_of(s, 0), (float)half_of(t, 1) + (float)half_of(s, 1)}};
+}}
 static float __shfl_sync(uint, float value, int lane, int) {{ return shuffle(value, current / 32 * 32 + lane % 32); }}
 """
 

@@ -16,8 +16,8 @@ from tvm_sparse.errors import VerificationError
 # misses added in bfloat16.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
 THREE_TF32, CORRECTED_TF32 = "3xtf32", "corrected_tf32"
-# Products of float16 numbers added up in float16, so many at most before they are added to a float32 sum.
-HALF_SUMS, HALF_SUMS_PRODUCTS = "half_sums", 16
+# Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
+HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
 # A NumPy array or a torch tensor.
 Array = Any
 # Unit roundoff of IEEE binary32, round to nearest.
@@ -123,17 +123,18 @@ class Reference:
         return replace(self, bound=self.bound + (1 + STORAGE[BFLOAT16].roundoff) * self.sums)
 
     def in_half_sums(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that adds up to m = `HALF_SUMS_PRODUCTS` products in float16 at a time.
+        """The same with the bound of a kernel that adds products up in float16, in blocks of m = `HALF_SUMS_BLOCK`.
 
-        Each product or addition is rounded once to float16, by up to its unit roundoff v and half of its smallest
-        number, so m of them miss ``(1 + v)**m - 1`` of what they add up in magnitude. What float32 adds up then is at
-        most ``(1 + v)**m`` of it. There is no bound where magnitudes exceed float16's range.
+        A sum has m products at most and is then added to a total, and the last of them to that in float32. There are
+        at most ``nnz_k / m + 2`` of them, as the first may have fewer. So a product takes part in ``m + nnz_k / m + 2``
+        roundings to float16, by up to its unit roundoff v each. Of the roundings, at most two for a product and two
+        more, each may also miss half of the smallest number. There is no bound where magnitudes exceed float16's range.
         """
         assert self.sums is not None, "only half precision is added up so"
         storage, nnz = STORAGE[FLOAT16], nonzeros_of(weight)
-        growth = (1 + storage.roundoff) ** HALF_SUMS_PRODUCTS
+        growth = (1 + storage.roundoff) ** (HALF_SUMS_BLOCK + nnz / HALF_SUMS_BLOCK + 2)
         magnitude = (self.sums - nnz * FLOAT32_UNDERFLOW) / ((nnz + 2) * FLOAT32_ROUNDOFF)
-        bound = (growth - 1) * magnitude + growth * (nnz * storage.underflow + self.sums)
+        bound = (growth - 1) * magnitude + growth * ((2 * nnz + 2) * storage.underflow + self.sums)
         bound = np.where(magnitude * growth > storage.largest, np.inf, bound)
         return replace(self, bound=_stored_bound(FLOAT16, self.value, bound))
 

@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, HALF_SUMS, HALF_SUMS_PRODUCTS, TENSOR_CORES, THREE_TF32
+from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_TF32
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -17,7 +17,7 @@ CUDNN = "dense_cudnn"
 TENSOR = "tensor_cuda"
 # A schedule whose kernels write the largest of each 2x2 outputs.
 POOLED = "pooled_cuda"
-# A schedule whose kernels add products up in float16, a few at a time.
+# A schedule whose kernels add products up in float16.
 FOLDED_HALF = "folded_half_cuda"
 # Schedules that multiply on tensor cores: filters that share their zeros, any, and linear layers of many images.
 SLICE, PAIR, LINEAR_TENSOR = "slice_cuda", "pair_cuda", "linear_tensor_cuda"
@@ -72,7 +72,7 @@ def precision_of(name: str, dtype: str) -> str:
     if is_in_parts(name):
         return "3xTF32" if name == TENSOR else "TF32+BF16"
     if name.partition(":")[0] == FOLDED_HALF:
-        return f"{dtype}, sums of {HALF_SUMS_PRODUCTS} too"
+        return f"{dtype}, sums too"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 

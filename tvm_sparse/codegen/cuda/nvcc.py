@@ -42,7 +42,6 @@ _OPTIONS = (
 # NVRTC's options for IEEE arithmetic, which undo those of ``--use_fast_math``.
 _IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
 _ARRAY = re.compile(r"\balignas\(\d+\) (?:float|int) (?P<name>\w+)\[(?P<length>\d+)\];")
-_PAIR = re.compile(r"= \*\(float2\*\)\((?P<name>\w+_local_ptr) \+ (?P<first>\d+)\)")
 # More elements are no registers anyway.
 _MAX_LENGTH = 255
 
@@ -126,7 +125,6 @@ def as_scalars(source: str) -> str:
 
     nvcc's front end takes time quadratic in the accesses to a local array.
     """
-    source = _PAIR.sub(_as_elements, source)
     arrays = {match["name"] for match in _ARRAY.finditer(source) if int(match["length"]) <= _MAX_LENGTH}
     if not arrays:
         return source
@@ -139,12 +137,6 @@ def as_scalars(source: str) -> str:
     name = _any_of(arrays)
     declaration = rf"alignas\(\d+\) (?P<kind>\w+) (?P<declared>{name})\[(?P<length>\d+)\];"
     return re.sub(rf"{declaration}|\b(?P<name>{name})\[(?P<index>\d+)\]", _as_scalar, source)
-
-
-def _as_elements(match: re.Match[str]) -> str:
-    """Two elements that are read as a vector, by themselves."""
-    name, first = match["name"], int(match["first"])
-    return f"= make_float2({name}[{first}], {name}[{first + 1}])"
 
 
 def _any_of(names: set[str]) -> str:

@@ -27,7 +27,7 @@ from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Stmt, Va
 from tvm_sparse.codegen.cpu.fma_assembly import AssemblyChains
 from tvm_sparse.codegen.tir.branch_tree import Selection
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Code, Deferred
-from tvm_sparse.codegen.tir.half_sums import HalfSums
+from tvm_sparse.codegen.tir.half_sums import HalfSums, totals
 from tvm_sparse.codegen.tir.index_offsets import IndexForm, split_index, variables
 from tvm_sparse.codegen.tir.tir_builder import function_name, function_pass, integer, sequence
 from tvm_sparse.errors import BuildError
@@ -103,6 +103,10 @@ class _Folder:
         self.extents: dict[Var, int] = {}
         self.values: dict[Var, tirx.Expr] = {}
         self.multiply_adds = 0
+        # The accumulators whose registers hold float16 sums.
+        self.halves: Var | None = None
+        # By the first output channel of a tile: products that its float16 sums have where its next nest begins.
+        self.products: dict[int, dict[int, int]] = {}
         tvm_ffi.structural_walk(func.body, [((For, AttrStmt, Bind), self._note)], order="pre")
 
     def _note(self, node: For | AttrStmt | Bind) -> None:
@@ -122,10 +126,15 @@ class _Folder:
         )
         if _weight_calls(body):
             raise BuildError(self.name, "a weight is used outside the marked nest", hint="report this schedule")
+        if self.halves is not None:
+            body = totals(body, self.halves)
         return body if self.assembly is None else self.assembly.imported(body)
 
     def _fold(self, loop: For) -> tirx.Stmt:
-        code = sequence([self._folded(each, HALF_SUMS in loop.annotations) for each in self._match(loop)])
+        nests, in_halves = self._match(loop), HALF_SUMS in loop.annotations
+        code = sequence([self._folded(each, in_halves) for each in nests])
+        if in_halves:
+            self.halves = nests[0].store.buffer
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
@@ -144,20 +153,26 @@ class _Folder:
             chain = Chain.of(weights[origin], x_offsets, acc_offsets, nest.store.value.ty, nest.lanes)
             if assembly is not None:
                 return assembly.call(chain, x, acc)
-            code = self._in_halves(chain, nest) if in_halves else chain
+            code = self._in_halves(chain, nest, origin[0] + int(forms[0].offsets.min()), acc) if in_halves else chain
             if self.deferred is None or any(ramp is not None for ramp in (*x.ramps, *acc.ramps)):
                 return code.code(x, acc)
             return self.deferred.call(code, x, acc)
 
         return sequence([*prologue, selection.code(emit)])
 
-    def _in_halves(self, chain: Chain, nest: _MultiplyAdd) -> Code:
+    def _in_halves(self, chain: Chain, nest: _MultiplyAdd, first_filter: int, acc: Access) -> Code:
         """The chain of a nest, two outputs at a time; BuildError where they are none, or inputs at unknown places."""
         base = self._resolve(self._form(nest.x.indices[-1], nest.loops).base)
+        # Which k-tile is read: it begins with a row, at an even address like all rows of even length.
+        turns = {each: integer(0) for each in variables([base]) if each not in self.extents}
+        base = tvm_ffi.structural_map(base, (Var, lambda each: turns.get(each, each)), order="post")
         known = sym.Analyzer().modular_set(base)
         if known.coeff % 2 or not HalfSums.are_pairs(chain):
             raise BuildError(self.name, "inputs of two outputs are not known to lie side by side", _line(base))
-        return HalfSums(chain, is_odd=bool(known.base % 2))
+        if len(acc.bases) != 1 or not isinstance(acc.bases[0], IntImm):
+            raise BuildError(self.name, "accumulators are not known by their number", acc.bases)
+        products = self.products.setdefault(first_filter, {})
+        return HalfSums.after(products, int(acc.bases[0]), chain, is_odd=bool(known.base % 2))
 
     def _count(self, weights: Iterable[np.ndarray], is_assembly: bool) -> None:
         """Add the multiply-adds of a nest to the function's; BuildError where they are too many."""

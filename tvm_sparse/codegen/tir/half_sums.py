@@ -1,75 +1,114 @@
 """Multiply-adds of two neighbouring outputs at a time, in float16: ``HFMA2``, with the weight as an immediate.
 
-Of every two outputs the inputs lie side by side too, so both are one 32-bit number, as are both sums. Two instructions'
-work is one, and so is its code. A sum in float16 is added to its float32 accumulators after `PRODUCTS` products at
-most, and at the end: two conversions and two additions. Its error is that of so many roundings to float16
-(`conv.reference`).
+Of every two outputs the inputs lie side by side too, so both are one 32-bit number, as are both sums: two instructions'
+work is one, and so is its code. Products are added up in blocks (blocked summation: Higham, Accuracy and Stability of
+Numerical Algorithms, section 4.2), as one float16 sum of all would lose more with every product: a *sum* takes `BLOCK`
+products, then it is added to the *total* and begins anew. A nest goes on with the sum that the nest before it left, but
+for the first, which begins one: blocks of threads that begin with another come to it in the middle
+(`Reference.in_half_sums` bounds the error).
+
+The float32 accumulators of two outputs are registers for the total and the sum, as bits; `totals` replaces what reads
+them behind all nests. Float32 totals would take half as many registers again: such kernels held fewer warps, and
+operator 10 at batch 64 took 373 us.
 
 Two inputs at an even address are read at once. At an odd one each is half of a pair that is: a byte permutation puts
 them together.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.tirx import Bind, BufferStore, Stmt, Var
+from tvm.ir import TensorLoad
+from tvm.tirx import Bind, BufferStore, Ramp, Stmt, Var
 
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Offsets
 from tvm_sparse.codegen.tir.tir_builder import nothing, sequence
-from tvm_sparse.conv.reference import HALF_SUMS_PRODUCTS as PRODUCTS
+from tvm_sparse.conv.reference import HALF_SUMS_BLOCK as BLOCK
 
 _WORD = "uint32"
 _FUNCTION = "__forceinline__ __device__ {type} tvm_sparse_{name}({parameters}) {{\n  {body}\n}}\n"
-_ASSEMBLY = {
-    "product": (
-        "uint",
-        "uint x, uint w",
-        'uint y; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(w)); return y;',
-    ),
-    "multiply_add": (
-        "uint",
-        "uint x, uint w, uint sum",
-        'uint y; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(w), "r"(sum)); return y;',
-    ),
+
+
+def _assembly(name: str, *operands: str) -> str:
+    places = ", ".join(f"%{i}" for i in range(len(operands) + 1))
+    inputs = ", ".join(f'"r"({each})' for each in operands)
+    return f'uint y; asm("{name}.rn.f16x2 {places};" : "=r"(y) : {inputs}); return __uint_as_float(y);'
+
+
+# Return type, parameters and body by name. Sums and totals are bits in float registers.
+_FUNCTIONS = {
     "pair": ("uint", "const half* first", "return *(const uint*)first;"),
     "between": ("uint", "uint before, uint after", "return __byte_perm(before, after, 0x5432);"),
-    **{
-        name: (
-            "float",
-            "uint pair",
-            f'float y; asm("{{.reg .f16 low, high; mov.b32 {{low, high}}, %1; cvt.f32.f16 %0, {name};}}" '
-            ': "=f"(y) : "r"(pair)); return y;',
-        )
-        for name in ("low", "high")
-    },
+    "multiply_add": ("float", "uint x, uint w, float sum", _assembly("fma", "x", "w", "__float_as_uint(sum)")),
+    "product": ("float", "uint x, uint w", _assembly("mul", "x", "w")),
+    "add_sum": (
+        "float",
+        "float total, float sum",
+        _assembly("add", "__float_as_uint(total)", "__float_as_uint(sum)"),
+    ),
+    "outputs": (
+        "float2",
+        "float total, float sum",
+        "const uint t = __float_as_uint(total), s = __float_as_uint(sum);\n"
+        "  const half2 a = *(const half2*)&t, b = *(const half2*)&s;\n"
+        "  return make_float2(__low2float(a) + __low2float(b), __high2float(a) + __high2float(b));",
+    ),
 }
+_TYPES = {"uint": _WORD, "float": "float32", "float2": "float32x2"}
 
 
 def _call(name: str, *arguments: tirx.Expr) -> tirx.Expr:
-    kind, parameters, body = _ASSEMBLY[name]
+    kind, parameters, body = _FUNCTIONS[name]
     source = _FUNCTION.format(type=kind, name=name, parameters=parameters, body=body)
-    returned = _WORD if kind == "uint" else "float32"
-    return cuda_func_call(f"tvm_sparse_{name}", *arguments, source_code=source, return_type=returned)
+    return cuda_func_call(f"tvm_sparse_{name}", *arguments, source_code=source, return_type=_TYPES[kind])
+
+
+def totals(stmt: Stmt, accumulators: Var) -> Stmt:
+    """`stmt` with what is read two by two of the accumulators replaced by what their totals and sums are."""
+
+    def read(load: TensorLoad) -> tirx.Expr:
+        index = load.indices[-1]
+        if not load.source.same_as(accumulators) or not isinstance(index, Ramp):
+            return load
+        bits = (tirx.BufferLoad(load.source, [*load.indices[:-1], index.base + i]) for i in range(2))
+        return _call("outputs", *bits)
+
+    return tvm_ffi.structural_map(stmt, (TensorLoad, read), order="post")
 
 
 @dataclass(frozen=True)
 class HalfSums:
     """A chain whose multiply-adds come in pairs, of two neighbouring inputs and accumulators with one weight.
 
-    `is_odd`: input elements at offset 0 have odd addresses.
+    `is_odd`: input elements at offset 0 have odd addresses. `products`: how many the sums of accumulators have already.
     """
 
     chain: Chain
     is_odd: bool
+    products: Mapping[Offsets, int]
+
+    @classmethod
+    def after(cls, products: dict[int, int], first: int, chain: Chain, is_odd: bool) -> "HalfSums":
+        """The chain behind those that left so many `products` in the sums, which are counted on.
+
+        Accumulators are counted by their number, that at offset 0 being the `first`.
+        """
+        places = {acc_at: first + acc_at[-1] for acc_at in chain.acc_offsets[::2]}
+        found = cls(chain, is_odd, {at: products[place] for at, place in places.items() if place in products})
+        for acc_at in chain.acc_offsets[::2]:
+            products[places[acc_at]] = products.get(places[acc_at], BLOCK) % BLOCK + 1
+        return found
 
     def code(self, x: Access, acc: Access) -> Stmt:
-        """Every input is read once, every accumulator loaded and stored once, and each value bound once."""
+        """Every input is read once, totals and sums are loaded and stored once, and each value is bound once."""
         chain = self.chain
         if not chain.weights:
             return nothing()
-        writer = _Writer(self.is_odd, x, acc)
+        writer = _Writer(self.is_odd, x, acc, dict(self.products))
         for x_at, acc_at, weight in zip(chain.x_offsets[::2], chain.acc_offsets[::2], chain.weights[::2], strict=True):
             writer.add(x_at, acc_at, weight)
         return writer.code()
@@ -89,57 +128,45 @@ class HalfSums:
 
 
 @dataclass
-class _Sum:
-    """Of two outputs: accumulators in float32, and products in float16 that are not in them yet."""
-
-    accumulators: list[Var]
-    pair: Var | None = None
-    products: int = 0
-
-
-@dataclass
 class _Writer:
     """Writes one chain."""
 
     is_odd: bool
     x: Access
     acc: Access
+    # Of the sum of each two outputs.
+    products: dict[Offsets, int]
     first: list[Stmt] = field(default_factory=list)
     lines: list[Stmt] = field(default_factory=list)
     inputs: dict[Offsets, Var] = field(default_factory=dict)
-    sums: dict[Offsets, _Sum] = field(default_factory=dict)
+    # By the place of the first of two outputs' accumulators: total and sum.
+    sums: dict[Offsets, list[Var]] = field(default_factory=dict)
 
     def add(self, x_at: Offsets, acc_at: Offsets, weight: float) -> None:
         """One product of each of two outputs."""
-        value, found = self._inputs(x_at), self.sums.get(acc_at)
-        if found is None:
-            found = self.sums[acc_at] = _Sum([self._accumulator(each) for each in (acc_at, _next(acc_at, 1))])
+        value = self._inputs(x_at)
+        if acc_at not in self.sums:
+            self.sums[acc_at] = [self._accumulator(_next(acc_at, i)) for i in range(2)]
         bits = int(np.float16(weight).view(np.uint16))
         immediate = tirx.const(bits << 16 | bits, _WORD)
-        if found.pair is None:
-            found.pair = self._bound("sum", _call("product", value, immediate))
+        total, running = self.sums[acc_at]
+        count = self.products.get(acc_at, BLOCK)
+        if count == BLOCK:
+            total = self._bound("total", _call("add_sum", total, running), "float32")
+            running = self._bound("sum", _call("product", value, immediate), "float32")
         else:
-            found.pair = self._bound("sum", _call("multiply_add", value, immediate, found.pair))
-        found.products += 1
-        if found.products == PRODUCTS:
-            self._flush(found)
+            running = self._bound("sum", _call("multiply_add", value, immediate, running), "float32")
+        self.products[acc_at] = count % BLOCK + 1
+        self.sums[acc_at] = [total, running]
 
     def code(self) -> Stmt:
         """All that was added, and the accumulators stored."""
-        stores = []
-        for at, found in self.sums.items():
-            self._flush(found)
-            for offset, value in enumerate(found.accumulators):
-                stores.append(BufferStore(self.acc.buffer, value, self.acc.indices(_next(at, offset))))
+        stores = [
+            BufferStore(self.acc.buffer, value, self.acc.indices(_next(at, i)))
+            for at, found in self.sums.items()
+            for i, value in enumerate(found)
+        ]
         return sequence([*self.first, *self.lines, *stores])
-
-    def _flush(self, found: _Sum) -> None:
-        if found.pair is not None:
-            found.accumulators = [
-                self._bound("acc", tirx.Add(before, _call(half, found.pair)), "float32")
-                for before, half in zip(found.accumulators, ("low", "high"), strict=True)
-            ]
-        found.pair, found.products = None, 0
 
     def _accumulator(self, at: Offsets) -> Var:
         value = Var("acc", "float32")

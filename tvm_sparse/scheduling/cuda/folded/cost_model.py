@@ -147,7 +147,7 @@ class _Estimate:
         `resident` asks for as many at least; a kernel that takes fewer registers has more.
         """
         counts, gpu = self.counts, self.gpu
-        wanted = -(-(counts.accumulators + _OTHER_REGISTERS) // 8) * 8
+        wanted = -(-(counts.filters * counts.pixels + _OTHER_REGISTERS) // 8) * 8
         registers = min(self.available_registers, wanted)
         warps = min(4 * (gpu.quarter_registers // (32 * registers)), gpu.warps)
         # The fit counted what one block may have, less than what all have together by what one of them is charged.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tvm_sparse.conv.reference import HALF_SUMS_PRODUCTS
+from tvm_sparse.conv.reference import HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, is_half
@@ -138,17 +138,8 @@ class KernelCounts:
 
     @property
     def _arithmetic(self) -> float:
-        """Multiply-adds, and what adds float16 sums to float32 ones: at the middle and the end of each k-tile."""
-        if not self.halves:
-            return self.multiply_adds
-        sums = max(2.0 * self.k_tiles, self.multiply_adds / (self.filters * self.pixels) / HALF_SUMS_PRODUCTS)
-        return self.multiply_adds / 2 + 2 * sums * self.filters * self.pixels
-
-    @property
-    def accumulators(self) -> int:
-        """Registers of sums: with `halves` one more for each two outputs."""
-        outputs = self.filters * self.pixels
-        return outputs + outputs // 2 if self.halves else outputs
+        """Multiply-adds, and additions of their blocks."""
+        return self.multiply_adds / 2 * (1 + 1 / HALF_SUMS_BLOCK) if self.halves else self.multiply_adds
 
     @property
     def code_bytes(self) -> float:
@@ -158,7 +149,7 @@ class KernelCounts:
     @property
     def registers(self) -> int:
         """That a thread needs for accumulators, loads in flight and the addresses of its copies, about."""
-        return self.accumulators + 7 + 3 * self.addresses
+        return self.filters * self.pixels + 7 + 3 * self.addresses
 
     @property
     def warps(self) -> int:

@@ -64,7 +64,7 @@ def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
         return f"{kernel.addresses} addresses of a thread's copies in one k-tile, at most {MAX_ADDRESSES}"
     threads, blocks, shared_bytes = kernel.threads, kernel.pipeline.resident, int(kernel.shared_bytes)
     available = gpu.launch_registers(threads, blocks)
-    needed = max(kernel.accumulators + OTHER_REGISTERS, MIN_REGISTERS)
+    needed = max(kernel.filters * kernel.pixels + OTHER_REGISTERS, MIN_REGISTERS)
     if needed > available:
         return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
     if blocks * (shared_bytes + _RESERVED) > gpu.shared_bytes:
