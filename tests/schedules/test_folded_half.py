@@ -71,6 +71,18 @@ def test_sums_are_float16_and_are_held_to_their_own_bound(tmp_path):
     assert exact.worst(y) > 1 >= own.worst(y) > 0.01
 
 
+@needs_compiler
+@pytest.mark.parametrize("order", ["straight", "rotated"])
+def test_blocks_of_products_go_on_from_one_k_tile_to_the_next(order, tmp_path):
+    """Also where a thread block begins with another k-tile than the first."""
+    case = sparse_case(replace(SPEC, c=24), 0.5)
+    space = found_spaces(case)[0][0]
+    decisions = space.starts()[0] | {"order": order, "channels": 4, "pipeline_stages": 3}
+    y = emulated(case, apply_decisions(space, case.weight, decisions), tmp_path / "kernel")
+    exact, own = expected(case)
+    assert exact.worst(y) > 1 >= own.worst(y)
+
+
 def test_an_error_of_an_output_is_found():
     """The bound lies below what the smallest missing product would change."""
     exact, own = expected(sparse_case(SPEC))

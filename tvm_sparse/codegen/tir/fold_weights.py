@@ -164,8 +164,7 @@ class _Folder:
         """The chain of a nest, two outputs at a time; BuildError where they are none, or inputs at unknown places."""
         base = self._resolve(self._form(nest.x.indices[-1], nest.loops).base)
         # Which k-tile is read: it begins with a row, at an even address like all rows of even length.
-        turns = {each: integer(0) for each in variables([base]) if each not in self.extents}
-        base = tvm_ffi.structural_map(base, (Var, lambda each: turns.get(each, each)), order="post")
+        base = tvm_ffi.structural_map(base, (TensorLoad, lambda _turn: integer(0)), order="post")
         known = sym.Analyzer().modular_set(base)
         if known.coeff % 2 or not HalfSums.are_pairs(chain):
             raise BuildError(self.name, "inputs of two outputs are not known to lie side by side", _line(base))
