@@ -113,6 +113,25 @@ def test_what_is_not_allowed_or_known_stays(tmp_path):
     assert decide_together(prepared, host, log, allow_tf32=True) == decide(prepared.layers, host, log, allow_tf32=True)
 
 
+def test_a_layer_timed_in_nchw_alone_may_join_its_neighbours(tmp_path):
+    """By what is left of cuDNN's time without its own conversions; kept where that is no gain."""
+    prepared = prepared_of("residual")
+    gpu = gpu_info(CUDA)
+    for own_us, expected in ((90.0, TF32), (0.5, "folded_cuda")):
+        log = TuningLog(tmp_path / f"{own_us}.jsonl")
+        for layer in prepared.layers:
+            plain = choose_layouts._conversions(replace(layer.spec, residual=False))
+            converted_us = sum(layout_change_us(each, gpu) for each in plain)
+            log.append(record_of(layer, TF32, 5.0 + converted_us, decisions=NCHW))
+            log.append(record_of(layer, "folded_cuda", own_us, dense_times_us=(200.0,), baseline="dense_cudnn:fp32"))
+        decisions = decide_together(prepared, CUDA, log, allow_tf32=True)
+        assert {each.schedule for each in decisions} == {expected}
+        if expected == TF32:
+            assert [(each.record, each.predicted, each.transferred) for each in decisions] == [(None, NHWC, True)] * 2
+            assert [each.time_us for each in decisions] == pytest.approx([5.0 * choose_layouts._SLOWER] * 2)
+            assert "(estimated)" in decisions[0].reason
+
+
 def test_without_a_log_tensor_cores_work_in_their_own_layout():
     """Layers whose channels come in groups of 16 bytes."""
     for dtype, schedule in ((None, TF32), ("float16", FP16)):

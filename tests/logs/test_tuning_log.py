@@ -534,6 +534,13 @@ def test_best_distill_and_stats(path):
     assert stats["machines"] == {"llvm znver4 2 0.27.0": 6, "llvm other 2 0.27.0": 1}
 
 
+@pytest.mark.parametrize("schedule", ["dense_cudnn:fp32", "dense_cudnn:tf32"])
+def test_a_librarys_layouts_are_distilled_apart(path, schedule):
+    layouts = (("nchw", 5.0), ("nhwc", 6.0), ("nhwc", 7.0))
+    log = fill(path, [make_record(schedule=schedule, decisions={"layout": a}, times_us=(us,)) for a, us in layouts])
+    assert [record.time_us for record in log.distill()] == [5.0, 6.0]
+
+
 def test_damaged_log_runs_no_code(path, tmp_path):
     planted = tmp_path / "planted"
     for line in (f"cos\nsystem\n(S'touch {planted}'\ntR.", f"__import__('pathlib').Path({str(planted)!r}).touch()"):

@@ -213,7 +213,7 @@ class TuningLog:
 
         def kind(record: TuningRecord) -> str:
             name = record.schedule.partition(":")[0] + TF32 * record.is_tf32
-            return name + str(record.decisions.get("layout")) if is_library(name) else name
+            return name + str(record.decisions.get("layout")) if is_library(record.schedule) else name
 
         return _fastest(self._lines.values(), keep, kind)
 
