@@ -28,7 +28,7 @@ from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import title_of, why_not_here
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, layout_change_us, tensor_core_floor_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_alone_us, layout_change_us, tensor_core_floor_us
 from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -103,12 +103,12 @@ def _option(
     elif in_nchw is not None:
         nhwc_us = _by_time_in_nchw(spec, in_nchw.time_us, gpu)
     elif decision.record is None:
-        nhwc_us = max(cudnn_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
+        nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
     else:
         return None
     nchw_us = decision.time_us or decision.expected_us
     if nchw_us is None and decision.schedule.startswith(CUDNN):
-        nchw_us = cudnn_us(spec, gpu)
+        nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
         return None
     how = "measured" if record is not None else "estimated"

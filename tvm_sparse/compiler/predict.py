@@ -162,7 +162,7 @@ def _on_gpu(
 def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:
     """Estimated microseconds of cuDNN, its weights read from memory."""
     gpu, size = gpu_info(target), math.prod(spec.weight_shape)
-    dense_us = cost_model.cudnn_us(spec, gpu)
+    dense_us = cost_model.cudnn_alone_us(spec, gpu)
     if not allow_tf32:
         dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * (size // spec.k))
     return dense_us + 4 * size / gpu.dram_bytes_s * 1e6
