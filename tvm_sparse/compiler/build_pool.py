@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.launches import Launches
@@ -125,8 +124,8 @@ class BuildPool:
 
     def _lowered(self, request: KernelRequest, name: str) -> tuple[Facts, str]:
         """Facts and source of a kernel."""
-        weight, source = (Path(self._folder.name, f"{name}{suffix}") for suffix in (".npy", ".cu"))
-        np.save(weight, request.weight)
+        weight, source = (Path(self._folder.name, f"{name}{suffix}") for suffix in (".weight", ".cu"))
+        request.weight.tofile(weight)
         answer = self._answer(
             {
                 "action": "lower",

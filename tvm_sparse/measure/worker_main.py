@@ -52,6 +52,9 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
 def lower(request: dict[str, Any]) -> dict[str, Any]:
     """Write the CUDA source of a kernel, given as for `build` but with its ``weight``'s file, to the file ``source``.
 
+    The weight's file is its bytes, not a .npy file: `numpy.load` reads headers with `ast`, which fails now and then
+    where several threads of Python 3.11 use it, and kernels are lowered in several.
+
     The answer is its ``launches``, None where it has none that can be told, and its ``constants``: ``none``, the
     ``weight``, or ``made`` from that by its space.
     """
@@ -61,7 +64,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from tvm_sparse.schedules import make_kernel
 
     spec, target = ConvSpec.from_json(request["spec"]), Target(request["target"])
-    weight = np.load(request["weight"], allow_pickle=False)
+    weight = np.fromfile(request["weight"], np.float32).reshape(spec.weight_shape)
     kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
     found = KernelSource.of(kernel.func, target)
     if found is None:
