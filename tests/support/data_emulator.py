@@ -71,7 +71,6 @@ static Blocks blocks() {{ return {{blockIdx.z, blockIdx.x, blockIdx.y}}; }}
 """
 # Where warps take different numbers of steps: a barrier counts who has arrived, not trusting that all stop as often.
 MEETING = f"""
-static void yield() {{ swapcontext(&fibres[current], &scheduler); }}
 #undef __syncthreads
 static int met[{MAX_THREADS} * {MAX_CLUSTER}], agreed[{MAX_THREADS} * {MAX_CLUSTER}];
 static void meet(int* times, int first, int last) {{
