@@ -1,7 +1,7 @@
 """SparsityPattern: what the zeros of one weight look like, and the digests that identify it."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,4 +57,4 @@ class SparsityPattern:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}

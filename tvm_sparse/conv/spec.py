@@ -185,7 +185,8 @@ class ConvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`."""
-        values = dataclasses.asdict(self)
+        # Not `asdict`, which copies each value: logs have thousands.
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not self.is_clipped:
             del values["relu_max"]
         return values
