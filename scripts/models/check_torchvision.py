@@ -78,7 +78,12 @@ def random_model(name: str, image: int, seed: int = 0) -> nn.Module:
     options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     if name in models.segmentation.__dict__:
         options["weights_backbone"] = None
-    model = models.get_model(name, weights=None, **options).eval()
+    return set_up(models.get_model(name, weights=None, **options), image)
+
+
+def set_up(model: nn.Module, image: int) -> nn.Module:
+    """A `model` in evaluation mode, whose outputs depend on such images."""
+    model.eval()
     set_statistics(model, torch.randn(8, 3, image, image))
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
@@ -113,9 +118,8 @@ def difference(found: Any, want: Any, other: Any) -> float:
     return max(shares)
 
 
-def check(name: str, image: int) -> tuple[bool, str]:
-    """Whether the compiled model does what torch does, and the line that says so."""
-    model = random_model(name, image)
+def check(model: nn.Module, image: int) -> tuple[bool, str]:
+    """Whether the compiled `model` does what torch does, and the line that says so."""
     x, other = torch.randn(2, 1, 3, image, image)
     start = time.perf_counter()
     try:
@@ -146,7 +150,7 @@ def main() -> int:
     all_agree = True
     for name in arguments.models or IMAGES:
         image = IMAGES.get(name, 64)
-        agrees, line = check(name, image)
+        agrees, line = check(random_model(name, image), image)
         print(f"{name:29}{image:4}  {line}", flush=True)
         all_agree &= agrees
     return 0 if all_agree else 1

@@ -1,4 +1,4 @@
-"""Models of torchvision compile for a CPU and agree with torch; the script checks all of them, these are quick ones."""
+"""Models of torchvision compile for a CPU and agree with torch; the script checks all of them, these are small ones."""
 
 import importlib.util
 
@@ -10,12 +10,36 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="needs torchvision: pip install 'tvm-sparse[test]'"
 )
 
+IMAGE = 64
 
-# A network whose outputs are named, one with squeeze and excitation, and a transformer.
+
+class Segments(torch.nn.Module):
+    """A MobileNetV3 with named outputs, squeeze and excitation: of LR-ASPP, and of its own classifier."""
+
+    def __init__(self):
+        super().__init__()
+        models = check_torchvision.torchvision_models()
+        net = models.mobilenet_v3_small(weights=None, dilated=True)
+        self.segments = models.segmentation.lraspp._lraspp_mobilenetv3(net, 21)
+        self.classifier = net.classifier
+
+    def forward(self, x):
+        found = self.segments.backbone(x)
+        segments = torch.nn.functional.interpolate(self.segments.classifier(found), x.shape[-2:], mode="bilinear")
+        return {"out": segments, "classes": self.classifier(found["high"].mean((2, 3)))}
+
+
+def transformer():
+    """Of Swin: windows that are shifted and the only one of their map, patches merged once."""
+    make = check_torchvision.torchvision_models().SwinTransformer
+    return make(patch_size=[4, 4], embed_dim=48, depths=[2, 1], num_heads=[3, 6], window_size=[7, 7])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "mobilenet_v3_small", "swin_t"])
-def test_models_agree(name):
-    agrees, line = check_torchvision.check(name, check_torchvision.IMAGES[name])
+@pytest.mark.parametrize("make", [Segments, transformer])
+def test_models_agree(make):
+    torch.manual_seed(0)
+    agrees, line = check_torchvision.check(check_torchvision.set_up(make(), IMAGE), IMAGE)
     assert agrees, line
     assert line.startswith("agrees    error ")
 
@@ -31,5 +55,5 @@ def test_an_error_is_found(monkeypatch):
             return []
 
     monkeypatch.setattr(check_torchvision.tvm_sparse, "compile", lambda *_: Wrong())
-    agrees, line = check_torchvision.check("squeezenet1_1", 32)
+    agrees, line = check_torchvision.check(check_torchvision.random_model("squeezenet1_1", 32), 32)
     assert not agrees and line.startswith("differs   error ")
