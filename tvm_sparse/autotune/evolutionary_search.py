@@ -33,6 +33,30 @@ EPS_GREEDY = 0.15
 MAX_REPEATED = 20
 
 
+@derived_object
+class _LazyModel(ms.cost_model.XGBModel._cls):
+    """XGBoost trained when it is asked for a prediction, not each time that it is told times, which is more often.
+
+    Its predictions are the same: training starts from scratch.
+    """
+
+    _untrained: tuple[list[np.ndarray], np.ndarray] | None = None
+
+    def _train(self, xs: list[np.ndarray], ys: np.ndarray) -> None:
+        self._untrained = xs, ys
+
+    def predict(self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]) -> np.ndarray:
+        """As TVM's, which guesses before it has enough samples."""
+        if self._untrained is not None and self.data_size >= self.num_warmup_samples:
+            super()._train(*self._untrained)
+            self._untrained = None
+        return super().predict(context, candidates)
+
+    def _validate(self, xs: list[np.ndarray], ys: np.ndarray) -> list[tuple[str, float]]:
+        """Nothing: it would be for TVM's debug log alone."""
+        return []
+
+
 class SharedModel:
     """A cost model of several spaces of one layer: what one space teaches helps to rank another's candidates.
 
@@ -42,7 +66,7 @@ class SharedModel:
     def __init__(self, seed: int, own: bool = False):
         self.extractor = OwnFeatures() if own else ms.feature_extractor.PerStoreFeature()
         config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1)
-        self.model = ms.cost_model.XGBModel(extractor=self.extractor, config=config, num_warmup_samples=16)
+        self.model = _LazyModel(extractor=self.extractor, config=config, num_warmup_samples=16)
         self._state = np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
