@@ -370,39 +370,51 @@ def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, s
         assert keys(known) == keys(at_random)
 
 
+# More than the searches below make until nothing more is gained.
+MOST = 32
+
+
 def until_it_ends(known=(), **options):
     """Records of a search with many trials, and what is said of its end."""
     said = []
-    given = TuneOptions(**{"trials": 60, "batch": 4, "schedules": ("folded_cpu", "csr_cpu"), "patience": 6} | options)
+    given = TuneOptions(**{"trials": MOST, "batch": 4, "schedules": ("folded_cpu", "csr_cpu"), "patience": 6} | options)
     return list(tune_layer(SPEC, WEIGHT, TARGET, given, known, ended_early=said.append)), said
 
 
-def test_a_search_that_gains_nothing_more_ends_and_says_so(fake):
+@pytest.fixture(scope="module")
+def ended():
+    """`until_it_ends` of a search that nothing is known of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "Measurer", Fake({}))
+        return until_it_ends()
+
+
+def test_a_search_that_gains_nothing_more_ends_and_says_so(fake, ended):
     fake()
-    found, said = until_it_ends()
+    found, said = ended
     (sentence,) = said
     assert sentence.startswith("the last 6 candidates gained less than 2%, so no more are tried; --full")
     times = [record.time_us for record in found if not record.is_dense]
-    assert len(found) < 60 and min(times[-6:]) > 0.98 * min(times[:-6])
+    assert len(found) < MOST and min(times[-6:]) > 0.98 * min(times[:-6])
     # A batch earlier the last that gained was less than six candidates ago, or there were no more than six.
     before = times[:-4]
     assert min(before[-6:]) < min(before[:-6], default=float("inf"))
     # The same search, and one that goes on.
     patient, said = until_it_ends(patience=None)
-    assert said == [] and len(patient) == 60 and keys(patient)[: len(found)] == keys(found)
+    assert said == [] and len(patient) == MOST and keys(patient)[: len(found)] == keys(found)
 
 
-def test_what_ended_early_is_not_begun_again(fake):
+def test_what_ended_early_is_not_begun_again(fake, ended):
     """Not by a rerun with these options; with all trials, or another seed, it goes on."""
     fake()
-    found, _ = until_it_ends()
+    found, _ = ended
     again, said = until_it_ends(found)
     assert again == [] and len(said) == 1
     # Interrupted in the middle of it, the rest is made.
     rest, said = until_it_ends(found[:-5])
     assert keys(rest) == keys(found[-5:]) and len(said) == 1
     more, said = until_it_ends(found, patience=None)
-    assert len(found) + len(more) == 60 and not said
+    assert len(found) + len(more) == MOST and not said
     assert until_it_ends(found, seed=1)[0]
 
 
