@@ -4,6 +4,7 @@ import json
 import lzma
 import math
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,14 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 def run(script, *words):
     command = [sys.executable, SCRIPTS / f"{script}.py", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def failed(monkeypatch, capsys, script, *words):
+    """The exit code of a script that does not get far, run in this process, and what it says."""
+    monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
+    return end.value.code, capsys.readouterr().err
 
 
 def test_the_operators_have_the_outputs_of_the_table():
@@ -113,34 +122,38 @@ def test_the_page_in_docs_is_made_again_from_its_results():
 @pytest.mark.slow
 def test_tune_and_bench(tmp_path):
     log = tmp_path / "log.jsonl"
-    words = ["--target", '{"kind":"llvm","num-cores":1}', "--operators", 5, "--trials", 4, "-o", log]
+    words = ["--target", '{"kind":"llvm","num-cores":1}', "--operators", 2, "--trials", 4, "-o", log]
     for _ in range(2):
         done = run("tune", *words)
         assert done.returncode == 0, done.stderr
         assert len(TuningLog(log).records) == 4
-    words = ["--log", log, "--operators", "5,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
+    words = ["--log", log, "--operators", "2,6", "--threads", 1, "--repeat", 2, "--results", tmp_path, "--name", "new"]
     done = run("bench_cpu", *words)
     assert done.returncode == 0, done.stderr
     measured, skipped = json.loads(lzma.decompress((tmp_path / "new.json.xz").read_bytes()))["runs"][0]["cases"]
     assert set(measured["times_us"]) == {OURS, DENSE, *BASELINES}
     assert measured["errors"][OURS] <= 1
     assert "no record for this shape" in skipped["skipped"]
-    assert "operator 5" in done.stderr and "| 5 | 1 | 0.1 |" in done.stdout
+    assert "operator 2" in done.stderr and "| 2 | 1 | 0.1 |" in done.stdout
     assert (tmp_path / "new.md").is_file()
 
 
-def test_two_searches_without_a_case_in_common_are_not_compared(tmp_path):
-    done = run("compare_spaces", tmp_path / "first.jsonl", tmp_path / "second.jsonl")
-    assert done.returncode == 2
-    assert done.stderr.startswith("logs: have no case that both tuned") and "Traceback" not in done.stderr
+def test_two_searches_without_a_case_in_common_are_not_compared(tmp_path, monkeypatch, capsys):
+    words = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    code, said = failed(monkeypatch, capsys, "compare_spaces", *words)
+    assert code == 2
+    assert said.startswith("logs: have no case that both tuned") and "Traceback" not in said
 
 
-def test_mistakes_are_one_sentence(tmp_path):
-    log = tmp_path / "missing"
-    for script, words, code in (
-        ("bench_cpu", ["--log", log / "log.jsonl", "--threads", 1, "--operators", 1], 3),
-        ("tune", ["--target", "missing", "-o", log], 2),
-    ):
-        done = run(script, *words)
-        assert done.returncode == code
-        assert "missing" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("script", "words", "code"),
+    [
+        ("bench_cpu", ["--log", "missing/log.jsonl", "--threads", 1, "--operators", 1], 3),
+        ("tune", ["--target", "missing", "-o", "log.jsonl"], 2),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys, script, words, code):
+    monkeypatch.chdir(tmp_path)
+    found, said = failed(monkeypatch, capsys, script, *words)
+    assert found == code
+    assert "missing" in said.splitlines()[-1] and "Traceback" not in said

@@ -2,9 +2,7 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import study_pruning
@@ -14,19 +12,25 @@ import torch
 from tvm_sparse import prune
 from tvm_sparse.conv.structure import Structure
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs a tiny study with some words, and gives what it says."""
+    threads = torch.get_num_threads()
+
+    def study(*words):
+        monkeypatch.setattr(sys, "argv", ["study_pruning", "--tiny", *map(str, words)])
+        study_pruning.main()
+        return capsys.readouterr().out
+
+    yield study
+    torch.set_num_threads(threads)
 
 
-def run(*words):
-    command = [sys.executable, ROOT / "scripts" / "models" / "study_pruning.py", "--tiny", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn: pip install 'tvm-sparse[dev]'"
 )
-def test_a_tiny_study_runs_and_goes_on(tmp_path):
+def test_a_tiny_study_runs_and_goes_on(tmp_path, run):
     output, times = tmp_path / "study", tmp_path / "times.json"
     times.write_text(json.dumps({"net": {"dense": 100, "vector4": {"0.5": 60, "0.9": 20}}}))
     said = run("-o", output, "--seeds", 1)

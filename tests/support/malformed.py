@@ -290,7 +290,7 @@ def mutated_pt2(choose, data):
 
 
 # Files that are damaged at random.
-FUZZED = 60
+FUZZED = 36
 
 
 def files(fuzzed=FUZZED):
