@@ -22,18 +22,26 @@ SUPPORT = Path(__file__).parents[1] / "support"
 NO_RAY = "Ray is not installed: pip install 'tvm-sparse[ray]'"
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    """Two nodes, which kernels of `faulty_worker` are tuned on."""
+@pytest.fixture(scope="class")
+def nodes():
+    """A cluster and two nodes of it; tests in a class share them, as their start takes ten seconds."""
     pytest.importorskip("ray", reason=NO_RAY)
-    from faulty_actor import FaultyActor
     from two_nodes import cluster_of
 
+    with pytest.MonkeyPatch.context() as patch:
+        # Sockets of Ray have paths of 107 characters at most.
+        patch.delenv("TMPDIR")
+        with cluster_of(2) as found:
+            yield found
+
+
+@pytest.fixture
+def cluster(nodes, monkeypatch):
+    """`nodes`, which kernels of `faulty_worker` are tuned on."""
+    from faulty_actor import FaultyActor
+
     monkeypatch.setattr(ray_cluster, "TunerActor", FaultyActor)
-    # Sockets of Ray have paths of 107 characters at most.
-    monkeypatch.delenv("TMPDIR")
-    with cluster_of(2) as found:
-        yield found
+    return nodes
 
 
 class KillAfter(Notes):
@@ -59,16 +67,30 @@ def tune(cluster, log, progress):
 
 
 @pytest.mark.slow
-def test_a_killed_node_costs_only_what_it_was_measuring(cluster, tmp_path, monkeypatch):
-    log, unbroken = (TuningLog(tmp_path / name / "log.jsonl") for name in ("killed", "unbroken"))
-    progress = KillAfter(cluster, [7])
-    tune(cluster, log, progress)
-    (note,) = progress.notes
-    assert "is lost, another goes on with its layer: The actor " in note
-    monkeypatch.setattr(Worker, "command", (sys.executable, str(SUPPORT / "faulty_worker.py")))
-    session.tune_tasks(TASKS, CPU, unbroken, OPTIONS, session.Progress())
-    assert keys(TuningLog(log.path)) == keys(unbroken)
-    assert progress.count == len(log.records) == len(unbroken.records), "each trial counts once"
+class TestSharedNodes:
+    """On the same nodes, one of which is killed at last."""
+
+    def test_nodes_that_cannot_be_used_are_told(self, cluster, monkeypatch):
+        with pytest.raises(BuildError, match=r"ray: no node has a GPU for Ray to give away"):
+            ray_cluster.ray_fleet(cluster[0].address, "cuda")
+        own = dict.fromkeys(versions(), "0.0")
+        monkeypatch.setattr("tvm_sparse.autotune.devices.versions", lambda: own)
+        sentence = (
+            r"no device can be used, found .* is not used: its apache-tvm is 0\.27.*, not 0\.0; .*; .* is not used: "
+        )
+        with pytest.raises(BuildError, match=sentence):
+            ray_cluster.ray_fleet(cluster[0].address, CPU)
+
+    def test_a_killed_node_costs_only_what_it_was_measuring(self, cluster, tmp_path, monkeypatch):
+        log, unbroken = (TuningLog(tmp_path / name / "log.jsonl") for name in ("killed", "unbroken"))
+        progress = KillAfter(cluster, [7])
+        tune(cluster, log, progress)
+        (note,) = progress.notes
+        assert "is lost, another goes on with its layer: The actor " in note
+        monkeypatch.setattr(Worker, "command", (sys.executable, str(SUPPORT / "faulty_worker.py")))
+        session.tune_tasks(TASKS, CPU, unbroken, OPTIONS, session.Progress())
+        assert keys(TuningLog(log.path)) == keys(unbroken)
+        assert progress.count == len(log.records) == len(unbroken.records), "each trial counts once"
 
 
 @pytest.mark.slow
@@ -78,17 +100,6 @@ def test_when_all_nodes_are_killed_a_sentence_says_so(cluster, tmp_path):
     with pytest.raises(BuildError, match=r"devices: all are lost, the last, .*: The actor .*; what was measured is in"):
         tune(cluster, log, progress)
     assert len(TuningLog(log.path).records) == progress.count >= 6
-
-
-@pytest.mark.slow
-def test_nodes_that_cannot_be_used_are_told(cluster, monkeypatch):
-    with pytest.raises(BuildError, match=r"ray: no node has a GPU for Ray to give away"):
-        ray_cluster.ray_fleet(cluster[0].address, "cuda")
-    own = dict.fromkeys(versions(), "0.0")
-    monkeypatch.setattr("tvm_sparse.autotune.devices.versions", lambda: own)
-    sentence = r"no device can be used, found .* is not used: its apache-tvm is 0\.27.*, not 0\.0; .*; .* is not used: "
-    with pytest.raises(BuildError, match=sentence):
-        ray_cluster.ray_fleet(cluster[0].address, CPU)
 
 
 def test_without_ray_a_sentence_says_what_to_install(monkeypatch):

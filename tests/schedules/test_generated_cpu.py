@@ -25,7 +25,7 @@ def proposed(seed, count=4):
 def test_matches_the_reference(monkeypatch):
     monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
     checked = 0
-    for seed in range(8):
+    for seed in range(6):
         case, kernels = proposed(seed)
         for kernel in kernels:
             assert kernel.constants == ()
