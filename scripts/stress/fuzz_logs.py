@@ -32,14 +32,23 @@ from tvm_sparse.benchmarks.gpu.isolated_process import crew
 from tvm_sparse.errors import BuildError, LogError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog, merge
-from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules import find_space, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 RECORDS = 12
-WORKER = (sys.executable, __file__, "--serve")
+# The other processes import TVM without torch, which would take longer than TVM itself.
+SERVE = """
+import sys
+from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.measure.worker_main import serve
+sys.path.insert(0, sys.argv[1])
+with without_torch():
+    import fuzz_logs
+serve(fuzz_logs.ACTIONS)
+"""
+WORKER = (sys.executable, "-c", SERVE, str(Path(__file__).parent))
 # That a case may take, or a writer.
 TIMEOUT_S = 600
 
@@ -223,4 +232,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(worker_main.serve(ACTIONS) if sys.argv[1:] == ["--serve"] else main())
+    sys.exit(main())

@@ -1,7 +1,4 @@
-"""Kernels to check, built and run in worker processes: one that crashes or hangs is a failure like any other.
-
-``python kernel_jobs.py`` is such a process.
-"""
+"""Kernels to check, built and run in worker processes: one that crashes or hangs is a failure like any other."""
 
 import random
 import sys
@@ -9,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +33,6 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
@@ -74,7 +71,17 @@ OWN_CASES = {
 }
 # That a kernel may take to be built, or to run.
 TIMEOUT_S = 300
-WORKER = (sys.executable, __file__)
+# Worker processes import TVM without torch, which would take longer than TVM itself.
+SERVE = """
+import sys
+from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.measure.worker_main import serve
+sys.path.insert(0, sys.argv[1])
+with without_torch():
+    import kernel_jobs
+serve(kernel_jobs.ACTIONS)
+"""
+WORKER = (sys.executable, "-c", SERVE, str(Path(__file__).parent))
 # What a kernel that is wrong or cannot be built may raise.
 ERRORS = (TvmSparseError, RuntimeError, ValueError, TypeError)
 # How one kernel went: `schedule`, `index`, `space` and `worst`, its largest error as a fraction of the bound; where it
@@ -203,5 +210,3 @@ def _job(request: dict[str, Any]) -> Job:
 
 
 ACTIONS = {"build": build, "run": run}
-if __name__ == "__main__":
-    worker_main.serve(ACTIONS)

@@ -87,25 +87,21 @@ def test_a_kernel_that_cannot_be_built_is_a_failure(tmp_path, monkeypatch):
 def test_a_crash_or_an_error_is_that_of_its_case_and_schedule(tmp_path, monkeypatch):
     """Case 13 crashes and case 14 raises in csr_cpu; all others are well."""
     script = tmp_path / "worker.py"
-    script.write_text(f"""
-import os, sys
-sys.path.insert(0, {str(Path(kernel_jobs.__file__).parent)!r})
-from tvm_sparse.frontend.optional_imports import without_torch
-
-with without_torch():
-    import kernel_jobs
+    script.write_text("""
+import os
+from tvm_sparse.measure.worker_main import serve
 
 def build(request):
     if (request["job"]["index"], request["job"]["schedule"]) == (13, "csr_cpu"):
         os.kill(os.getpid(), 11)
-    return {{"space": "any"}}
+    return {"space": "any"}
 
 def run(request):
     if (request["job"]["index"], request["job"]["schedule"]) == (14, "csr_cpu"):
         raise RuntimeError("cannot be run")
-    return {{"worst": 0.5}}
+    return {"worst": 0.5}
 
-kernel_jobs.worker_main.serve({{"build": build, "run": run}})
+serve({"build": build, "run": run})
 """)
     monkeypatch.setattr(kernel_jobs, "WORKER", (sys.executable, str(script)))
     jobs = kernel_jobs.random_jobs(range(10, 30), 0, ["folded_cpu", "csr_cpu"], on_gpu=False)
