@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import math
 import random
 import signal
 import subprocess
@@ -511,6 +512,26 @@ def test_merge_loses_no_work(tmp_path, path):
     with pytest.raises(LogError, match=r"line 1: .*newer tvm-sparse"):
         merge([path], tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_of_another_density_what_fits_and_grows_least_is_taken(path):
+    fast = make_record(seed=1, schedule="folded_cuda:npq384", times_us=(4.0,))
+    second = make_record(seed=2, schedule="folded_cuda:npq128", times_us=(5.0,))
+    data = make_record(seed=3, schedule="data_cuda", times_us=(6.0,))
+    far = make_record(seed=4, schedule="data_cuda", pattern=pattern(0.5), times_us=(1.0,))
+    log, wanted = fill(path, [fast, second, data, far]), pattern(0.2)
+
+    def found(growth):
+        match = log.lookup(fast.spec, wanted, FINGERPRINT, growth=lambda record: growth.get(record.seed, 1.0))
+        return match and match.record.seed
+
+    assert log.lookup(fast.spec, wanted, FINGERPRINT).record.seed == 1
+    assert found({}) == 1
+    assert found({1: 2.0}) == 3
+    assert found({1: math.inf}) == 2
+    assert found({1: math.inf, 2: math.inf}) == 3
+    assert found({1: math.inf, 2: math.inf, 3: math.inf}) == 4
+    assert found({1: math.inf, 2: math.inf, 3: math.inf, 4: math.inf}) is None
 
 
 def test_best_distill_and_stats(path):

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_growth import growth
+from tvm_sparse.compiler.kernel_growth import Growths
 from tvm_sparse.compiler.predict import Prediction
 from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
@@ -94,16 +94,17 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(_base(schedule))
 
+    growth_of = Growths(target)
     guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
-        found = _decide(layer, target, fingerprint, log, is_allowed)
+        found = _decide(layer, target, fingerprint, log, is_allowed, growth_of)
         if not predict or not found.is_open:
             return found
         near = log.near(layer.spec, layer.pattern, fingerprint) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        return _from_near(layer, found, near, log, target, is_allowed) or _as_predicted(
+        return _from_near(layer, found, near, log, is_allowed, growth_of) or _as_predicted(
             found, guess(layer.spec, counts)
         )
 
@@ -116,6 +117,7 @@ def _decide(
     fingerprint: dict[str, str],
     log: TuningLog | None,
     is_allowed: Callable[[str], bool],
+    growth_of: Growths,
 ) -> Decision:
     pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
@@ -138,8 +140,12 @@ def _decide(
     )
     if log is None:
         return fallback
-    match = log.lookup(layer.spec, pattern, fingerprint)
+    match = log.lookup(layer.spec, pattern, fingerprint, growth=lambda record: growth_of(record, pattern))
     if match is None:
+        unfit = log.lookup(layer.spec, pattern, fingerprint)
+        if unfit is not None:
+            why = f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits: run tvm-sparse tune"
+            return replace(fallback, reason=why)
         ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
         return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
     found = against_baseline(match.record, dense, is_allowed)
@@ -150,6 +156,7 @@ def _decide(
     def best_dense(schedule: str) -> TuningRecord | None:
         return log.dense(layer.spec, fingerprint, lambda name: name == schedule)
 
+    found = replace(found, own=found.own.times(growth_of(match.record, pattern)))
     return _compare(replace(match, note=note), found, pattern, target, fallback, best_dense)
 
 
@@ -176,8 +183,8 @@ def _from_near(
     dense: Decision,
     match: Match | None,
     log: TuningLog | None,
-    target: Target,
     is_allowed: Callable[[str], bool],
+    growth_of: Growths,
 ) -> Decision | None:
     """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are.
 
@@ -187,7 +194,7 @@ def _from_near(
     if match is None or found is None or found.verdict != "faster":
         return None
     record, times = match.record, found.baseline.median / found.own.median
-    if times < NEAR_MARGIN * growth(record, layer.pattern, target):
+    if times < NEAR_MARGIN * growth_of(record, layer.pattern):
         return None
     place = f"on {record.fingerprint['arch']}"
     if record.spec != layer.spec:
@@ -223,7 +230,6 @@ def _compare(
     """
     record, dense = match.record, replace(dense, is_open=False)
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    found = replace(found, own=found.own.times(growth(record, pattern, target)))
     time_us, baseline_us = found.own.median, found.baseline.median
     if found.verdict != "faster":
         dense = replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=why_dense(found, more))

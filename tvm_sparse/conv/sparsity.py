@@ -11,8 +11,9 @@ from tvm_sparse.conv.structure import Structure, vector_length
 
 def digest(array: np.ndarray) -> str:
     """SHA-256 of shape, dtype and bytes, 32 hex digits: enough to identify an array."""
-    head = f"{array.shape}{array.dtype.str}".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
+    found = hashlib.sha256(f"{array.shape}{array.dtype.str}".encode())
+    found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, distance, is_near, machine, misfit, mismatch, no_trial
-from tvm_sparse.logs.ranking import fastest, ranked
+from tvm_sparse.logs.ranking import comparable_times_us, fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.scheduling.schedule_names import TF32, is_exact, is_library
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
+# Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
+TRIED = 2
 
 
 @dataclass(frozen=True)
@@ -128,18 +130,24 @@ class TuningLog:
         return count
 
     def lookup(
-        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], own: bool = True
+        self,
+        spec: ConvSpec,
+        pattern: SparsityPattern,
+        fingerprint: dict[str, Any],
+        own: bool = True,
+        growth: Callable[[TuningRecord], float] | None = None,
     ) -> Match | None:
         """The best verified record of a sparse kernel for this weight on this machine.
 
         First those with the same values, then those with the same zeros, then those with the same structure
         and the nearest density; among equals the fastest, see `ranking`. Without `own`, those that count as trials of
-        this weight are left out.
+        this weight are left out. `growth` says how many times as long a kernel made for another density takes, and is
+        infinite where it does not fit: of each schedule the fastest record counts, or else the next.
         """
         usable = [record for record in self._usable(spec, fingerprint) if _is_sparse(record)]
         if not own:
             usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
-        return _best_match(usable, pattern)
+        return _best_match(usable, pattern, growth)
 
     def near(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
         """As `lookup`, of what was not measured for this convolution here, but whose decisions are good candidates.
@@ -270,7 +278,11 @@ def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
     return union
 
 
-def _best_match(usable: Sequence[TuningRecord], pattern: SparsityPattern) -> Match | None:
+def _best_match(
+    usable: Sequence[TuningRecord],
+    pattern: SparsityPattern,
+    growth: Callable[[TuningRecord], float] | None = None,
+) -> Match | None:
     same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
     if same_values:
         return Match(fastest(same_values), "values", "tuned for these weights")
@@ -278,11 +290,29 @@ def _best_match(usable: Sequence[TuningRecord], pattern: SparsityPattern) -> Mat
     if same_mask:
         return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
     alike = [record for record in usable if record.pattern.structure == pattern.structure]
-    if not alike:
+    for least in sorted({distance(record.pattern, pattern) for record in alike}):
+        near = [record for record in alike if distance(record.pattern, pattern) == least]
+        if nearest := fastest(near) if growth is None else _fastest_grown(near, growth):
+            return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+    return None
+
+
+def _fastest_grown(records: Sequence[TuningRecord], growth: Callable[[TuningRecord], float]) -> TuningRecord | None:
+    """Which record's kernel is fastest when it takes so much longer; None where none fits."""
+    of_schedules: dict[str, list[TuningRecord]] = defaultdict(list)
+    for record in ranked(records):
+        of_schedules[record.schedule.partition(":")[0]].append(record)
+    fitting: list[tuple[TuningRecord, float]] = []
+    for each in of_schedules.values():
+        grown = ((record, growth(record)) for record in each[:TRIED])
+        fitting += islice((pair for pair in grown if math.isfinite(pair[1])), 1)
+    if not fitting:
         return None
-    least = min(distance(record.pattern, pattern) for record in alike)
-    nearest = fastest([record for record in alike if distance(record.pattern, pattern) == least])
-    return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+    found, times = zip(*fitting, strict=True)
+    costs = [us * each for us, each in zip(comparable_times_us(found), times, strict=True)]
+    order = [(not record.is_cold, cost) for record, cost in zip(found, costs, strict=True)]
+    best: TuningRecord = found[order.index(min(order))]
+    return best
 
 
 def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningRecord], str]) -> list[TuningRecord]:
