@@ -41,7 +41,7 @@ from tvm_sparse.schedules import (
     vector_cuda,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
-from tvm_sparse.scheduling.schedule_names import is_pooled
+from tvm_sparse.scheduling.schedule_names import must_be_asked_for
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense baseline.
@@ -69,10 +69,13 @@ SCHEDULES: tuple[ModuleType, ...] = (
 )
 
 
-def schedule_names(target: Target, pools: bool = False) -> list[str]:
-    """Schedules for `target`, in the order in which they are tried; with `pools` those of pooled layers too."""
+def schedule_names(target: Target, every: bool = False) -> list[str]:
+    """Schedules for `target`, in the order in which they are tried.
+
+    With `every` those too that must be asked for by name.
+    """
     names = [module.NAME for module in SCHEDULES if target.kind.name == module.TARGET]
-    return [name for name in names if pools or not is_pooled(name)]
+    return [name for name in names if every or not must_be_asked_for(name)]
 
 
 def why_not_here(name: str) -> str:
@@ -116,7 +119,7 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
         No schedule has that name, or it does not serve this convolution.
     """
     schedule, _, variant = name.partition(":")
-    if schedule not in schedule_names(target, pools=True):
+    if schedule not in schedule_names(target, every=True):
         raise UsageError(
             f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(schedule_names(target))
         )

@@ -15,7 +15,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.reference import HALF_SUMS, HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import find_space, spaces_of
+from tvm_sparse.schedules import find_space, schedule_names, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.schedule_names import FOLDED_HALF, arithmetic_of, is_folded, precision_of
 
@@ -132,6 +132,14 @@ def test_spaces_are_found_by_name():
     for space in found_spaces(case)[0]:
         assert find_space(space.name, SPEC, pattern, CUDA).name == space.name
     assert find_space(f"{FOLDED_HALF}:multistage-14x28-pixels1x2", SPEC, pattern, CUDA)
+
+
+def test_it_must_be_asked_for():
+    """Its sums are less exact than a model's type lets expect."""
+    case = sparse_case(SPEC)
+    found, reasons = spaces_of(SPEC, SparsityPattern.of(case.weight), CUDA)
+    assert FOLDED_HALF not in {*(each.schedule for each in found), *reasons, *schedule_names(CUDA)}
+    assert FOLDED_HALF in schedule_names(CUDA, every=True)
 
 
 def test_decisions_name_what_it_computes_in():

@@ -43,6 +43,14 @@ def is_pooled(name: str) -> bool:
     return name.partition(":")[0] == POOLED
 
 
+def must_be_asked_for(name: str) -> bool:
+    """Whether a schedule is searched only where it is named.
+
+    As it serves no other layers than those with a pool behind them, or rounds more than a model's type says.
+    """
+    return is_pooled(name) or name.partition(":")[0] == FOLDED_HALF
+
+
 def arithmetic_of(name: str) -> str:
     """How kernels compute, as `conv.reference` calls it: what bound they are held to."""
     if is_tf32(name):

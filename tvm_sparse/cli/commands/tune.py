@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if given is None and arguments.devices is not None:
         given = kind_of(arguments.devices)
     target = resolve_target(given)
-    unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target, pools=True)))
+    unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target, every=True)))
     if unknown:
-        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target, pools=True)))
+        raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target, every=True)))
     log = common.log_to_write(arguments, console)
     batches = batch_sizes(arguments.batch) if arguments.batch else [None]
     models = (common.prepared(arguments, batch) for batch in batches)
