@@ -14,6 +14,14 @@ from tvm_sparse.errors import TvmSparseError
 MODELS = ("resnet50", "vgg16", "googlenet", "alexnet", "mobilenet_v2")
 
 
+def variants(text: str) -> list[str]:
+    """The names in `text`; an error of argparse's where one is unknown."""
+    found = text.split(",")
+    if unknown := sorted(set(found) - set(VARIANTS)):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
+    return found
+
+
 def main() -> int:
     """Measure the rows that the command line asks for; each is written as it ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -24,6 +32,7 @@ def main() -> int:
     parser.add_argument("--pattern", default="unstructured", help="of the zeros (default: %(default)s)")
     parser.add_argument(
         "--variants",
+        type=variants,
         default="exact",
         help=f"of ours, a row each, all in turns: {', '.join(VARIANTS)}; tf32 is --allow-tf32 (default: %(default)s)",
     )
@@ -40,7 +49,7 @@ def main() -> int:
                         batch,
                         density,
                         arguments.log,
-                        arguments.variants.split(","),
+                        arguments.variants,
                         arguments.torch_compile,
                         arguments.pattern,
                     )

@@ -140,11 +140,15 @@ class _Built:
     @classmethod
     def of(cls, module: Any, x: Any, log: Path | None, options: Mapping[str, Any]) -> "_Built":
         dtype, times_s = options.get("dtype", FLOAT32), []
+        model: AnyModel | None = None
         for _ in range(2):
+            # What the first one has taken is given back.
+            model = None
             before = torch.cuda.mem_get_info()[0]
             start = time.perf_counter()
             model = compile_model(module, x, target="cuda", log=log, **options)
             times_s.append(time.perf_counter() - start)
+        assert model is not None
         model(x.cuda().to(getattr(torch, dtype)))
         taken = before - torch.cuda.mem_get_info()[0]
         return cls(model, dtype, options.get("allow_tf32", False), times_s[0], times_s[1], taken)
