@@ -3,6 +3,7 @@
 The name travels as the source span of the call: Relax keeps it, and nothing else reads it.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -77,7 +78,7 @@ def _key(weight: np.ndarray) -> str:
 
     A linear layer may have half a gigabyte, here transposed: to read all of it took VGG16 ten seconds.
     """
-    matrix = weight.reshape(len(weight), -1)
+    matrix = weight.reshape(len(weight), math.prod(weight.shape[1:]))
     rows, columns = (np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).astype(int)) for size in matrix.shape)
     # Adding 0 turns -0.0, which a mask leaves where a negative weight was, into 0.0.
     return f"{weight.shape} {np.count_nonzero(weight)} {digest(matrix[np.ix_(rows, columns)] + np.float32(0))}"
