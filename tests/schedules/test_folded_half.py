@@ -48,7 +48,7 @@ def expected(case):
 @needs_compiler
 def test_random_convolutions_match_the_reference(tmp_path):
     served = 0
-    for seed in range(24):
+    for seed in range(16):
         choose = random.Random(seed).choice
         case = random_half_case(choose)
         found, reasons = found_spaces(case)
@@ -60,7 +60,7 @@ def test_random_convolutions_match_the_reference(tmp_path):
         assert case.error(reference.random_arguments(case.spec, case.seed, case.integers), y, HALF_SUMS) <= 1, repr(
             case
         )
-    assert served >= 12
+    assert served >= 10
 
 
 @needs_compiler
