@@ -18,7 +18,7 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.warp_row_tiles import WarpRowTiles
-from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
+from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS, why_not_folded
 from tvm_sparse.scheduling.cuda.folded.npq_tiles import MAX_PIXELS, NpqSpace, npq_tilings
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace, TileSpace
@@ -48,8 +48,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or one channel's tile exceeds shared memory.
     """
-    if pattern.nnz > MAX_MULTIPLY_ADDS:
-        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    if reason := why_not_folded(pattern.nnz):
+        raise NotApplicable(reason)
     folding = Fold.on(target, pattern)
     gpu = folding.gpu
     found: list[Space] = []
@@ -133,5 +133,4 @@ def _tiled(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
     """The space of one way to cut the output, or None where there would be too much code."""
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
-    decisions = plan(structure, folding.gpu, 0)
-    return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)
+    return FoldedTileSpace.of(NAME, structure, folding)

@@ -14,10 +14,10 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.dtypes import FLOAT16
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
+from tvm_sparse.scheduling.code_size import why_not_folded
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
-from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan, serves, side_by_side
+from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, serves, side_by_side
 from tvm_sparse.scheduling.schedule_names import FOLDED_HALF
 from tvm_sparse.scheduling.space import NotApplicable, Space
 
@@ -43,7 +43,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     tilings = layouts(spec, folding.gpu, 1, beside=2)
     structures = [_structure(tiles, across=False) for tiles in tilings]
     structures += [_structure(tiles, across=True) for tiles in tilings if side_by_side(tiles, folding.gpu)][:1]
-    found = [space for each in structures if (space := _space(each, folding)) is not None and space.defaults]
+    made = (FoldedTileSpace.of(NAME, each, folding) for each in structures)
+    found = [space for space in made if space is not None and space.defaults]
     if not found:
         raise NotApplicable("no tile of outputs two by two fits a multiprocessor")
     return list[Space](sorted(found, key=lambda each: each.estimate_us or 0.0)[:TILINGS])
@@ -55,7 +56,7 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if match is None or _why_not(spec, pattern):
         return None
     structure = _structure(SpatialTiles(spec, int(match[1]), int(match[2])), across=bool(match[3]))
-    return _space(structure, Fold.on(target, pattern)) if serves(structure) else None
+    return FoldedTileSpace.of(NAME, structure, Fold.on(target, pattern)) if serves(structure) else None
 
 
 def _why_not(spec: ConvSpec, pattern: SparsityPattern) -> str:
@@ -65,15 +66,8 @@ def _why_not(spec: ConvSpec, pattern: SparsityPattern) -> str:
         return f"rows of {spec.w} inputs and {spec.out_w} outputs cannot be taken two by two"
     if spec.stride[1] != 1:
         return "outputs side by side do not read inputs side by side"
-    if pattern.nnz > MAX_MULTIPLY_ADDS:
-        return f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded"
-    return ""
+    return why_not_folded(pattern.nnz)
 
 
 def _structure(tiles: SpatialTiles, across: bool) -> Structure:
     return Structure(tiles, 1, "multistage", across=across, beside=2, halves=True)
-
-
-def _space(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
-    decisions = plan(structure, folding.gpu, 0)
-    return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)

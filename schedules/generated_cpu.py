@@ -17,6 +17,7 @@ from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
+from tvm_sparse.scheduling.code_size import why_not_folded
 from tvm_sparse.scheduling.space import GeneratedSpace, NotApplicable, Space
 
 NAME = "generated_cpu"
@@ -42,8 +43,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
         The weight has more non-zeros than `MAX_MULTIPLY_ADDS` allows.
     """
     most = MAX_MULTIPLY_ADDS // (MIN_LANES if spec.stride[1] > 1 else 1)
-    if pattern.nnz > most:
-        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {most} are folded")
+    if reason := why_not_folded(pattern.nnz, most):
+        raise NotApplicable(reason)
     return [TextbookSpace(spec, pattern.nnz)]
 
 

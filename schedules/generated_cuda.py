@@ -22,6 +22,7 @@ from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
+from tvm_sparse.scheduling.code_size import why_not_folded
 from tvm_sparse.scheduling.cuda.generated_tiles import AXES, LEVELS, MAX_MULTIPLY_ADDS, WARP, TileRules
 from tvm_sparse.scheduling.metaschedule import without_tensor_intrinsics
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, NotApplicable, Space, sampled
@@ -42,8 +43,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or a filter has too few outputs for a warp.
     """
-    if pattern.nnz > MAX_MULTIPLY_ADDS:
-        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    if reason := why_not_folded(pattern.nnz, MAX_MULTIPLY_ADDS):
+        raise NotApplicable(reason)
     outputs = spec.n * spec.out_h * spec.out_w
     if outputs < WARP:
         raise NotApplicable(f"{outputs} outputs of a filter, at least {WARP}: the threads of a warp share its code")

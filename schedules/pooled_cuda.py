@@ -14,10 +14,10 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.pooled import COLUMNS, why_not_pooled
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS
+from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS, why_not_folded
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
-from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, plan, serves
+from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, serves
 from tvm_sparse.scheduling.schedule_names import POOLED
 from tvm_sparse.scheduling.space import NotApplicable, Space, divisors
 
@@ -37,8 +37,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     if reason := why_not_pooled(spec):
         raise NotApplicable(reason)
-    if pattern.nnz > MAX_MULTIPLY_ADDS:
-        raise NotApplicable(f"{pattern.nnz} non-zeros would make too much code, at most {MAX_MULTIPLY_ADDS} are folded")
+    if reason := why_not_folded(pattern.nnz):
+        raise NotApplicable(reason)
     folding = Fold.on(target, pattern)
     # Of tiles that are estimated alike the widest.
     widths = [each for each in reversed(divisors(spec.out_w)) if each % COLUMNS == 0]
@@ -59,5 +59,4 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
 
 def _space(spec: ConvSpec, columns: int, across: bool, folding: Fold) -> FoldedTileSpace | None:
     structure = Structure(SpatialTiles(spec, spec.out_h, columns), 1, "multistage", across=across, pools=True)
-    decisions = plan(structure, folding.gpu, 0) if columns and serves(structure) else None
-    return None if decisions is None else FoldedTileSpace(NAME, decisions, folding)
+    return FoldedTileSpace.of(NAME, structure, folding) if columns and serves(structure) else None

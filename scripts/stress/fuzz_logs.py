@@ -28,27 +28,18 @@ from typing import Any
 
 from damage import damage, damage_list
 
-from tvm_sparse.benchmarks.gpu.isolated_process import crew
+from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
 from tvm_sparse.errors import BuildError, LogError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog, merge
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.measure.worker_main import Action
 from tvm_sparse.schedules import find_space, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target
 
 RECORDS = 12
-# The other processes import TVM without torch, which would take longer than TVM itself.
-SERVE = """
-import sys
-from tvm_sparse.frontend.optional_imports import without_torch
-from tvm_sparse.measure.worker_main import serve
-sys.path.insert(0, sys.argv[1])
-with without_torch():
-    import fuzz_logs
-serve(fuzz_logs.ACTIONS)
-"""
-WORKER = (sys.executable, "-c", SERVE, str(Path(__file__).parent))
+WORKER = serving(__file__)
 # That a case may take, or a writer.
 TIMEOUT_S = 600
 
@@ -165,12 +156,15 @@ def write_records(path: str, first: int, count: int) -> None:
         log.append(replace(record, seed=seed))
 
 
-# What a worker is asked for.
-ACTIONS = {
-    "files": lambda request: file_case(request["case"], shared_records(), Path(request["folder"])),
-    "decisions": lambda request: decisions_case(request["case"], shared_records()),
-    "write": lambda request: write_records(*request["arguments"]) or {},
-}
+def actions() -> dict[str, Action]:
+    """What a worker is asked for."""
+    return {
+        "files": lambda request: file_case(request["case"], shared_records(), Path(request["folder"])),
+        "decisions": lambda request: decisions_case(request["case"], shared_records()),
+        "write": lambda request: write_records(*request["arguments"]) or {},
+    }
+
+
 # What is counted, zeros included.
 FIGURES = {
     "files": "cases packed_cases packed_read sound_lines lost believed bad_lines bad_lines_not_moved",

@@ -1,12 +1,10 @@
 """Kernels to check, built and run in worker processes: one that crashes or hangs is a failure like any other."""
 
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from random_convolutions import (
     random_vector_case,
 )
 
-from tvm_sparse.benchmarks.gpu.isolated_process import crew
+from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
@@ -33,6 +31,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
@@ -71,17 +70,7 @@ OWN_CASES = {
 }
 # That a kernel may take to be built, or to run.
 TIMEOUT_S = 300
-# Worker processes import TVM without torch, which would take longer than TVM itself.
-SERVE = """
-import sys
-from tvm_sparse.frontend.optional_imports import without_torch
-from tvm_sparse.measure.worker_main import serve
-sys.path.insert(0, sys.argv[1])
-with without_torch():
-    import kernel_jobs
-serve(kernel_jobs.ACTIONS)
-"""
-WORKER = (sys.executable, "-c", SERVE, str(Path(__file__).parent))
+WORKER = serving(__file__)
 # What a kernel that is wrong or cannot be built may raise.
 ERRORS = (TvmSparseError, RuntimeError, ValueError, TypeError)
 # How one kernel went: `schedule`, `index`, `space` and `worst`, its largest error as a fraction of the bound; where it
@@ -209,4 +198,6 @@ def _job(request: dict[str, Any]) -> Job:
     return Job(**{**data, "spec": data["spec"] and ConvSpec.from_json(data["spec"])})
 
 
-ACTIONS = {"build": build, "run": run}
+def actions() -> dict[str, worker_main.Action]:
+    """What a worker process does."""
+    return {"build": build, "run": run}

@@ -20,3 +20,8 @@ UNIT_LINES = 8_000
 # Non-zeros of a weight from which on a CUDA candidate is built by so many compilers side by side, and fewer candidates
 # at a time, so that no more compilers run than there are cores. From here on a search runs on a proxy layer, too.
 LARGE_NON_ZEROS, COMPILERS_OF_LARGE = 100_000, 8
+
+
+def why_not_folded(non_zeros: int, most: int = MAX_MULTIPLY_ADDS) -> str:
+    """Why a weight of so many non-zeros becomes no code, as a sentence; empty if it does."""
+    return f"{non_zeros} non-zeros would make too much code, at most {most} are folded" if non_zeros > most else ""

@@ -1,10 +1,12 @@
 """Processes apart: one holds the GPU and is replaced when a kernel breaks its CUDA context, others build kernels."""
 
 import queue
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from tvm_sparse.measure.worker import Worker
@@ -28,6 +30,15 @@ class Runner:
             # A fresh process: CUDA does not survive a fork.
             self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
         return self._pool.submit(function, *arguments).result()
+
+
+_SERVE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tvm_sparse.measure.worker_main import main; main()"
+
+
+def serving(script: str) -> tuple[str, ...]:
+    """The command of workers that serve the ``actions()`` of a script; they import TVM without torch."""
+    path = Path(script)
+    return (sys.executable, "-c", _SERVE, str(path.parent), path.stem)
 
 
 @contextmanager

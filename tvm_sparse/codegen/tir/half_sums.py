@@ -15,7 +15,6 @@ Two inputs at an even address are read at once. At an odd one each is half of a 
 them together.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,12 +83,12 @@ def totals(stmt: Stmt, accumulators: Var) -> Stmt:
 class HalfSums:
     """A chain whose multiply-adds come in pairs, of two neighbouring inputs and accumulators with one weight.
 
-    `is_odd`: input elements at offset 0 have odd addresses. `products`: how many the sums of accumulators have already.
+    `is_odd`: input elements at offset 0 have odd addresses. `begins`: of each pair, whether its product begins a block.
     """
 
     chain: Chain
     is_odd: bool
-    products: Mapping[Offsets, int]
+    begins: list[bool]
 
     @classmethod
     def after(cls, products: dict[int, int], first: int, chain: Chain, is_odd: bool) -> "HalfSums":
@@ -97,20 +96,23 @@ class HalfSums:
 
         Accumulators are counted by their number, that at offset 0 being the `first`.
         """
-        places = {acc_at: first + acc_at[-1] for acc_at in chain.acc_offsets[::2]}
-        found = cls(chain, is_odd, {at: products[place] for at, place in places.items() if place in products})
+        begins = []
         for acc_at in chain.acc_offsets[::2]:
-            products[places[acc_at]] = products.get(places[acc_at], BLOCK) % BLOCK + 1
-        return found
+            place = first + acc_at[-1]
+            count = products.get(place, BLOCK)
+            begins.append(count == BLOCK)
+            products[place] = count % BLOCK + 1
+        return cls(chain, is_odd, begins)
 
     def code(self, x: Access, acc: Access) -> Stmt:
         """Every input is read once, totals and sums are loaded and stored once, and each value is bound once."""
         chain = self.chain
         if not chain.weights:
             return nothing()
-        writer = _Writer(self.is_odd, x, acc, dict(self.products))
-        for x_at, acc_at, weight in zip(chain.x_offsets[::2], chain.acc_offsets[::2], chain.weights[::2], strict=True):
-            writer.add(x_at, acc_at, weight)
+        writer = _Writer(self.is_odd, x, acc)
+        pairs = (each[::2] for each in (chain.x_offsets, chain.acc_offsets, chain.weights))
+        for x_at, acc_at, weight, begins in zip(*pairs, self.begins, strict=True):
+            writer.add(x_at, acc_at, weight, begins)
         return writer.code()
 
     @staticmethod
@@ -134,29 +136,25 @@ class _Writer:
     is_odd: bool
     x: Access
     acc: Access
-    # Of the sum of each two outputs.
-    products: dict[Offsets, int]
     first: list[Stmt] = field(default_factory=list)
     lines: list[Stmt] = field(default_factory=list)
     inputs: dict[Offsets, Var] = field(default_factory=dict)
     # By the place of the first of two outputs' accumulators: total and sum.
     sums: dict[Offsets, list[Var]] = field(default_factory=dict)
 
-    def add(self, x_at: Offsets, acc_at: Offsets, weight: float) -> None:
-        """One product of each of two outputs."""
+    def add(self, x_at: Offsets, acc_at: Offsets, weight: float, begins: bool) -> None:
+        """One product of each of two outputs, which `begins` a block or not."""
         value = self._inputs(x_at)
         if acc_at not in self.sums:
             self.sums[acc_at] = [self._accumulator(_next(acc_at, i)) for i in range(2)]
         bits = int(np.float16(weight).view(np.uint16))
         immediate = tirx.const(bits << 16 | bits, _WORD)
         total, running = self.sums[acc_at]
-        count = self.products.get(acc_at, BLOCK)
-        if count == BLOCK:
+        if begins:
             total = self._bound("total", _call("add_sum", total, running), "float32")
             running = self._bound("sum", _call("product", value, immediate), "float32")
         else:
             running = self._bound("sum", _call("multiply_add", value, immediate, running), "float32")
-        self.products[acc_at] = count % BLOCK + 1
         self.sums[acc_at] = [total, running]
 
     def code(self) -> Stmt:

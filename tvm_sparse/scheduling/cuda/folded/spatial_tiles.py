@@ -31,7 +31,7 @@ from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.scheduling.annotations import FOLD, HALF_SUMS
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, Plan, Structure, torn
+from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, Plan, Structure, plan, torn
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
 
 # Elements of the longest vectors that TVM writes arithmetic on, as padding is where copies are not asynchronous.
@@ -67,6 +67,12 @@ class FoldedTileSpace(FoldedCudaSpace):
         super().__init__(name, self.structure.variant, func, candidates, folding)
         if self.structure.pools:
             self.most_code_bytes = POOLED_CODE_BYTES
+
+    @classmethod
+    def of(cls, name: str, structure: Structure, folding: Fold) -> "FoldedTileSpace | None":
+        """The space of a structure, or None where a block of it does not fit into shared memory."""
+        decisions = plan(structure, folding.gpu, 0)
+        return None if decisions is None else cls(name, decisions, folding)
 
     def schedule_with(self, sch: Schedule, decisions: Sequence[Any]) -> None:
         tile, pipeline = self.parted(decisions)
