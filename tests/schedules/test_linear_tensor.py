@@ -143,6 +143,24 @@ def test_what_is_not_finite_makes_the_outputs_of_its_image_nan(value: float, fol
     assert np.isnan(y).sum() == 2 * spec.k
 
 
+@needs_compiler
+def test_a_dense_layer_of_few_images_is_served(folder: Path) -> None:
+    """Of five and more, by name; lists are not."""
+    spec = layer(5, 200, 136, bias=True, relu=True)
+    weight = normal_weight(spec, 1.0, 0)
+    pattern = SparsityPattern.of(weight)
+    space = linear_tensor_cuda.named(spec, pattern, TARGET, "dense")
+    assert isinstance(space, LinearTensorSpace)
+    assert linear_tensor_cuda.named(spec, pattern, TARGET, "") is None
+    assert linear_tensor_cuda.named(replace(spec, n=4), pattern, TARGET, "dense") is None
+    _, tiling = space.ranked[0]
+    (weights,) = space.packed(weight, {name: getattr(tiling, name) for name in space.choices})
+    arguments = reference.random_arguments(spec, 0)
+    expected = reference.reference(spec, weight=weight, **arguments)
+    y = run(tiling, weights, arguments, folder)
+    assert expected.within(CORRECTED_TF32, weight).worst(y) < 0.2
+
+
 @pytest.mark.parametrize("filters", FILTERS)
 def test_lists_hold_the_weight(filters: int) -> None:
     """Each non-zero at its place, in whole quads; a write takes half as many accesses as in random order (3.4)."""

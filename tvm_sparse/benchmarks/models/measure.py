@@ -169,7 +169,7 @@ class _Built:
 
 
 def _decisions(compiled: AnyModel) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in ("layer", "schedule", "time_us", "reason")} for row in compiled.report()]
+    return [{key: row[key] for key in ("layer", "schedule", "time_us")} for row in compiled.report()]
 
 
 def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
