@@ -132,6 +132,24 @@ def test_a_layer_timed_in_nchw_alone_may_join_its_neighbours(tmp_path):
             assert "(estimated)" in decisions[0].reason
 
 
+@pytest.mark.parametrize("decisions", [NHWC, NCHW])
+def test_conversions_are_taken_off_as_on_the_card_that_was_timed(tmp_path, decisions):
+    """An H100, whose memory is slower than that of the H200 here."""
+    h200, h100 = (
+        resolve_target({"kind": "cuda", "arch": "sm_90", "model": f"NVIDIA {name}, 132 multiprocessors"})
+        for name in ("H200", "H100 80GB HBM3")
+    )
+    prepared, log = prepared_of("two_consumers"), TuningLog(tmp_path / "log.jsonl")
+    for layer in prepared.layers:
+        log.append(record_of(layer, TF32, 90.0, decisions=decisions, target=target_json(h100)))
+        log.append(record_of(layer, "folded_cuda", 200.0, dense_times_us=(400.0,), baseline="dense_cudnn:fp32"))
+    conversions = choose_layouts._conversions(prepared.layers[0].spec)
+    converted_us = sum(layout_change_us(each, gpu_info(h100)) for each in conversions)
+    found = decide_together(prepared, h200, log, allow_tf32=True)[0]
+    expected_us = (90.0 - converted_us) * (1 if decisions == NHWC else choose_layouts._SLOWER)
+    assert found.schedule == TF32 and found.time_us == pytest.approx(expected_us)
+
+
 def test_without_a_log_tensor_cores_work_in_their_own_layout():
     """Layers whose channels come in groups of 16 bytes."""
     for dtype, schedule in ((None, TF32), ("float16", FP16)):

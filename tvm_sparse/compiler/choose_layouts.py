@@ -99,9 +99,9 @@ def _option(
     in_nchw = _fastest_in(records, NCHW)
     least_us = tensor_core_floor_us(spec, gpu)
     if record is not None:
-        nhwc_us = max(record.time_us - _conversions_us(spec, gpu), least_us)
+        nhwc_us = max(_without_conversions_us(spec, record), least_us)
     elif in_nchw is not None:
-        nhwc_us = _by_time_in_nchw(spec, in_nchw.time_us, gpu)
+        nhwc_us = _by_time_in_nchw(spec, in_nchw, gpu)
     elif decision.record is None:
         nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
     else:
@@ -126,9 +126,14 @@ def _option(
     return _Option(changed, nhwc_us, nchw_us)
 
 
-def _by_time_in_nchw(spec: ConvSpec, time_us: float, gpu: GpuInfo) -> float:
+def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
+    """What is left of a record's time, by what conversions take on its card, which may be a near one of this."""
+    return record.time_us - _conversions_us(spec, gpu_info(Target(record.target)))
+
+
+def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> float:
     """About what a layer timed in NCHW alone takes in NHWC; in NCHW cuDNN converts input and output by itself."""
-    left_us = time_us - _conversions_us(replace(spec, residual=False), gpu)
+    left_us = _without_conversions_us(replace(spec, residual=False), record)
     return max(_SLOWER * left_us, tensor_core_floor_us(spec, gpu) * (_RESIDUAL if spec.residual else 1))
 
 
