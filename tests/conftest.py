@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from hypothesis import settings
 
 # Tests start processes of their own, which need what they share too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -18,6 +19,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # Test processes share the cores: threads that wait busily for each other take longer than the work.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+# An example's time says nothing where other tests run beside it.
+settings.register_profile("shared_cores", deadline=None)
+settings.load_profile("shared_cores")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tvm_sparse.benchmarks.models import torch_models
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target

@@ -30,8 +30,10 @@ from damage import damage, damage_list
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
 from tvm_sparse.errors import BuildError, LogError, UsageError
+from tvm_sparse.logs.distill import best, distill
+from tvm_sparse.logs.merge import merge
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import TuningLog, merge
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.measure.worker_main import Action
 from tvm_sparse.schedules import find_space, why_not_here
@@ -103,7 +105,7 @@ def use(log: TuningLog, record: TuningRecord) -> TuningLog:
     for ask in (log.lookup, log.ignored, log.ignored_trials, log.trials):
         ask(*where)
     log.dense(record.spec, record.fingerprint)
-    json.dumps([log.stats(), len(log.best()), len(log.distill(2))])
+    json.dumps([log.stats(), len(best(log.records)), len(distill(log.records, 2))])
     try:
         log.require_known_schema()
     except LogError as error:

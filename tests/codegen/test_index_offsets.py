@@ -80,19 +80,19 @@ def check(index):
     return True
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(expressions(st.one_of(st.sampled_from(LOOPS), constants())))
 def test_any_expression_of_the_loops_alone_is_split(index):
     assert check(index)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(expressions(st.one_of(st.sampled_from(LOOPS + OUTER), constants())))
 def test_all_but_irreducible_mixtures_are_split_and_agree_with_brute_force(index):
     assert check(index) == (not is_mixture(index))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     expressions(st.one_of(st.sampled_from(LOOPS), constants()), 2),
     expressions(st.one_of(st.sampled_from(OUTER), constants()), 2),

@@ -24,7 +24,8 @@ from tvm_sparse.codegen.cuda import kernel_source, nvcc
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache
 from tvm_sparse.compiler import build_model, build_pool, kernel_store, verify
 from tvm_sparse.compiler.build_kernels import BuildProgress
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern

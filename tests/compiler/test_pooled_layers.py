@@ -14,13 +14,15 @@ from tvm.target import Target
 from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.choose_layouts import decide_together
-from tvm_sparse.compiler.kernel_selection import Decision, to_dense
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.dense_fallback import to_dense
 from tvm_sparse.compiler.pooled_layers import pooled_space, with_pools
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
@@ -133,8 +135,8 @@ def test_a_record_is_taken_where_it_is_faster_than_both(time_us: float, is_chose
         assert "x faster than folded_cuda and the max pool behind it, tuned for these weights" in first.reason
         assert not first.transferred and first.time_us == time_us
     layer = model.layers[0]
-    assert log.lookup(layer.spec, layer.pattern, fingerprint_of(CUDA)) is None and not log.best()
-    assert [each.schedule for each in log.distill()] == [POOLED]
+    assert log.lookup(layer.spec, layer.pattern, fingerprint_of(CUDA)) is None and not best(log.records)
+    assert [each.schedule for each in distill(log.records)] == [POOLED]
     without = prepared(Pooled().first[:2])
     assert not any(each.schedule == POOLED for each in decide_together(without, CUDA, log))
 

@@ -34,14 +34,14 @@ def choosing(data):
     return lambda options: data.draw(st.sampled_from(options))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.data())
 def test_textbook_form(data):
     case = random_case(choosing(data))
     assert is_exact(conv2d(case.spec), case), case
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.data())
 def test_rows_in_any_layout(data):
     choose = choosing(data)
@@ -55,7 +55,7 @@ def test_rows_in_any_layout(data):
     assert is_exact(conv2d_rows(spec, layout, direct=layout.reads_input(spec)), case), (layout, case)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.data())
 def test_tiles_of_any_size(data):
     choose = choosing(data)

@@ -37,7 +37,7 @@ def expected(spec, arguments, weight):
     return reference(spec, arguments["x"], weight, arguments.get("bias"), arguments.get("residual"))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(cases())
 def test_agrees_with_torch(case):
     arguments = random_arguments(case.spec, case.seed, case.integers)
@@ -138,7 +138,7 @@ def cut_to_tf32(array):
     return (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(cases())
 def test_products_of_numbers_cut_to_tf32_meet_its_bound(case):
     arguments = random_arguments(case.spec, case.seed, case.integers)

@@ -20,7 +20,7 @@ def specs(draw):
     return random_spec(lambda options: draw(st.sampled_from(options)))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(specs())
 def test_shapes_are_those_of_torch(spec):
     top, left, bottom, right = spec.padding
@@ -30,7 +30,7 @@ def test_shapes_are_those_of_torch(spec):
     assert spec.dense_flops == spec.sparse_flops(torch.zeros(spec.weight_shape).numel())
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(specs())
 def test_symmetric_padding_gives_the_same_outputs(spec):
     generator = torch.Generator().manual_seed(0)
@@ -67,7 +67,7 @@ def test_traffic_by_hand():
     assert spec.traffic_bytes == 4 * (2 * 3 * 64 + 2 * (2 * 5 * 36))
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(specs())
 def test_json_gives_the_same_spec_back(spec):
     assert ConvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec

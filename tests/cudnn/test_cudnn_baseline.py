@@ -14,13 +14,15 @@ from factories import make_record
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.compiler import build_model, layer_check, verify
-from tvm_sparse.compiler.kernel_selection import all_dense, decide, to_dense
+from tvm_sparse.compiler.dense_fallback import all_dense, to_dense
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.reference import AGREEMENT, EXACT, TF32_AGREEMENT
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
@@ -301,8 +303,9 @@ def test_a_log_keeps_the_best_of_either_precision(prepared, log):
     for schedule, time_us in ((FP32, 20.0), (FP32, 25.0), (TF32, 9.0), (TF32, 10.0)):
         log.append(alone(layer, schedule, time_us, seed=int(time_us)))
     log.append(record(layer))
-    assert {(each.schedule, each.time_us) for each in log.distill()} == {("folded_cpu", 10), (FP32, 20), (TF32, 9)}
-    assert [each.schedule for each in log.best()] == ["folded_cpu"]
+    kept = {(each.schedule, each.time_us) for each in distill(log.records)}
+    assert kept == {("folded_cpu", 10), (FP32, 20), (TF32, 9)}
+    assert [each.schedule for each in best(log.records)] == ["folded_cpu"]
 
 
 def test_without_a_gpu_code_for_one_does_not_call_it_untested(fake, prepared):

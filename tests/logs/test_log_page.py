@@ -10,7 +10,8 @@ from factories import make_record
 
 from tvm_sparse.cli import main
 from tvm_sparse.logs.log_page import page, page_path
-from tvm_sparse.logs.tuning_log import TuningLog, write
+from tvm_sparse.logs.merge import write
+from tvm_sparse.logs.tuning_log import TuningLog
 
 SHARED = sorted(Path(str(resources.files("tvm_sparse.tuning_logs"))).rglob("*.jsonl*"))
 

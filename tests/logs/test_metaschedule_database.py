@@ -13,8 +13,9 @@ from tvm_sparse.cli import main
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import metaschedule_database
+from tvm_sparse.logs.merge import write
 from tvm_sparse.logs.metaschedule_worker import RECORDS, WORKLOADS
-from tvm_sparse.logs.tuning_log import TuningLog, write
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
 
 # What a database has no place for.

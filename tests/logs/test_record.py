@@ -25,7 +25,7 @@ plain_json = st.recursive(
 times = st.lists(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False), min_size=1, max_size=5).map(tuple)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     chosen=st.lists(plain_json, max_size=4) | st.dictionaries(st.text(), plain_json, max_size=4),
     times_us=times,

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import LogError
-from tvm_sparse.logs.tuning_log import TuningLog, merge, write
+from tvm_sparse.logs.distill import best, distill
+from tvm_sparse.logs.merge import merge, write
+from tvm_sparse.logs.tuning_log import TuningLog
 
 # Appends argv[3] records with seeds from argv[2] on, and says so after each.
 WRITER = """
@@ -385,7 +387,7 @@ def test_of_equal_times_the_order_of_lines_decides_nothing(tmp_path):
     assert one.lookup(SPEC, pattern(), FINGERPRINT) == other.lookup(SPEC, pattern(), FINGERPRINT)
     assert one.lookup(SPEC, pattern(0.2), FINGERPRINT) == other.lookup(SPEC, pattern(0.2), FINGERPRINT)
     assert one.dense(SPEC, FINGERPRINT) == other.dense(SPEC, FINGERPRINT)
-    assert (one.best(), one.distill(2)) == (other.best(), other.distill(2))
+    assert [best(one.records), distill(one.records, 2)] == [best(other.records), distill(other.records, 2)]
 
 
 def test_lookup_uses_no_unfit_record(path):
@@ -545,9 +547,9 @@ def test_best_distill_and_stats(path):
         make_record(seed=7, status="build_failed", times_us=(), cause="too big", error=None),
     ]
     log = fill(path, records)
-    assert sorted(record.seed for record in log.best()) == [2, 5, 6]
-    assert sorted(record.seed for record in log.distill()) == [2, 4, 5, 6]
-    assert sorted(record.seed for record in log.distill(keep=2)) == [1, 2, 4, 5, 6]
+    assert sorted(record.seed for record in best(log.records)) == [2, 5, 6]
+    assert sorted(record.seed for record in distill(log.records)) == [2, 4, 5, 6]
+    assert sorted(record.seed for record in distill(log.records, keep=2)) == [1, 2, 4, 5, 6]
     stats = log.stats()
     assert json.loads(json.dumps(stats)) == stats
     assert (stats["records"], stats["convolutions"], stats["weights"]) == (7, 1, 2)
@@ -559,7 +561,7 @@ def test_best_distill_and_stats(path):
 def test_a_librarys_layouts_are_distilled_apart(path, schedule):
     layouts = (("nchw", 5.0), ("nhwc", 6.0), ("nhwc", 7.0))
     log = fill(path, [make_record(schedule=schedule, decisions={"layout": a}, times_us=(us,)) for a, us in layouts])
-    assert [record.time_us for record in log.distill()] == [5.0, 6.0]
+    assert [record.time_us for record in distill(log.records)] == [5.0, 6.0]
 
 
 def test_damaged_log_runs_no_code(path, tmp_path):

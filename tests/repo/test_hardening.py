@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvm_sparse.logs import validate
+from tvm_sparse.logs.distill import best
 from tvm_sparse.logs.tuning_log import TuningLog
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "stress"
@@ -65,5 +66,5 @@ def test_the_same_log_gives_the_same_kernels():
 def kernels_of_the_demo():
     """Hashes of the best kernels in the log that the demo ships with."""
     log = TuningLog(Path(str(resources.files("tvm_sparse.tuning_logs"))) / "znver5" / "demo.jsonl.xz")
-    foreign = [replace(record, fingerprint={**record.fingerprint, "tvm": "not run"}) for record in log.best()]
+    foreign = [replace(record, fingerprint={**record.fingerprint, "tvm": "not run"}) for record in best(log.records)]
     return [verdict.kernel for verdict in validate.validate(foreign)]

@@ -27,9 +27,7 @@ def test_matches_the_reference(schedule, is_random):
     checked = 0
 
     # The same cases every time: what fails in CI fails at the desk.
-    @settings(
-        max_examples=CASES[schedule][is_random], deadline=None, derandomize=True, suppress_health_check=HealthCheck
-    )
+    @settings(max_examples=CASES[schedule][is_random], derandomize=True, suppress_health_check=HealthCheck)
     @given(st.data())
     def check(data):
         nonlocal checked

@@ -28,7 +28,7 @@ def test_matches_the_reference() -> None:
     """Any convolution, vectors of any length, any space and decisions: integers exactly, others within the bound."""
     checked = set()
 
-    @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=HealthCheck)
+    @settings(max_examples=30, derandomize=True, suppress_health_check=HealthCheck)
     @given(st.integers(0, 2**20))
     def check(seed: int) -> None:
         choose = random.Random(seed).choice

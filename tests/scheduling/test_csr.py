@@ -59,7 +59,7 @@ def test_stretch_of_no_weights_is_not_empty() -> None:
     assert not rows.any()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**20))
 def test_csr_cpu_matches_the_reference(seed: int) -> None:
     """Any convolution, pattern, layout and decisions: integers exactly, others within the bound."""

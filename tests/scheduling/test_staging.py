@@ -52,7 +52,7 @@ def written(staged, x):
 def test_the_convolution_of_what_is_written_is_the_same(parts):
     """Exactly, in integers of which no low parts are left."""
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @settings(max_examples=150, derandomize=True)
     @given(st.data())
     def check(data):
         case = random_case(lambda options: data.draw(st.sampled_from(options)))

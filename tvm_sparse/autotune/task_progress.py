@@ -9,7 +9,7 @@ from tvm_sparse.display.words import cell
 from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.schedules import title_of
-from tvm_sparse.scheduling.schedule_names import is_exact, is_library
+from tvm_sparse.scheduling.schedule_names import is_exact, is_library, schedule_of
 
 # Characters of a cause; of what differs further on, one is shown.
 CAUSE_WIDTH = 150
@@ -35,7 +35,7 @@ class Causes:
         """Count `record` if it failed."""
         if record.status != "ok":
             cause = " ".join(record.cause.split())[:CAUSE_WIDTH]
-            self._counts[record.schedule.partition(":")[0], record.status, cause] += 1
+            self._counts[schedule_of(record.schedule), record.status, cause] += 1
 
     def to_json(self) -> list[dict[str, Any]]:
         """The most frequent first."""

@@ -22,11 +22,12 @@ from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
+from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
-from tvm_sparse.compiler.kernel_selection import Decision, all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch

@@ -14,7 +14,8 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
 from tvm_sparse.compiler.pooled_layers import with_pools
 from tvm_sparse.conv.spec import ConvSpec

@@ -15,7 +15,7 @@ import tvm
 from tvm.ir import Expr
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.verify import verify

@@ -7,78 +7,32 @@ verified before they are used. Everything else runs dense, and the reason is kep
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.dense_fallback import default_of, is_unverified
 from tvm_sparse.compiler.kernel_growth import Growths
 from tvm_sparse.compiler.predict import Prediction
 from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
-from tvm_sparse.conv.conv2d_product import is_linear
-from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import is_half
-from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.best_match import Match
 from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import Match, TuningLog
-from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules import schedule_names, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_exact, is_library, precision_of
-from tvm_sparse.scheduling.space import Decisions
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import title_of, why_not_here
+from tvm_sparse.scheduling.schedule_names import is_exact, schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one.
 NEAR_MARGIN = 1.25
 # What to do about a prediction.
 MEASURE = "not measured here: run tvm-sparse optimize"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What computes one layer, and why.
-
-    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none;
-    `expected_us` is an estimate. `record` is the log's; `transferred` if its kernel was not verified with this weight:
-    it was made with another, or imported, or is a library's by default. `dense_record` is the log's best dense kernel,
-    which stands in for one that turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where
-    there is no record. Tensors are of type `dtype`.
-    """
-
-    layer: str
-    density: float
-    structure: str
-    schedule: str
-    dense_time_us: float | None
-    time_us: float | None
-    reason: str
-    record: TuningRecord | None = None
-    dense_record: TuningRecord | None = None
-    transferred: bool = False
-    is_open: bool = False
-    predicted: Decisions | None = None
-    expected_us: float | None = None
-    dtype: str = FLOAT32
-
-    @property
-    def precision(self) -> str:
-        """What the kernel computes in, and how tensors are stored."""
-        return precision_of(self.schedule, self.dtype)
-
-    @property
-    def chosen(self) -> Decisions | None:
-        """The decisions of the kernel; None for the schedule's defaults."""
-        return self.record.chosen if self.record is not None else self.predicted
-
-    def to_json(self) -> dict[str, Any]:
-        """The row of the decision table."""
-        return {column: getattr(self, column) for column in COLUMNS}
 
 
 def decide(
@@ -92,7 +46,7 @@ def decide(
     fingerprint = fingerprint_of(target)
 
     def is_allowed(schedule: str) -> bool:
-        return (allow_tf32 or is_exact(schedule)) and not why_not_here(_base(schedule))
+        return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule_of(schedule))
 
     growth_of = Growths(target)
     guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
@@ -121,7 +75,7 @@ def _decide(
 ) -> Decision:
     pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
-    default = _default_of(layer.spec, target, is_allowed)
+    default = default_of(layer.spec, target, is_allowed)
     schedule = dense.schedule if dense is not None else default
     dense_time_us = dense.time_us if dense is not None else None
     fallback = Decision(
@@ -134,7 +88,7 @@ def _decide(
         reason="no tuning log was given",
         record=dense,
         dense_record=dense,
-        transferred=_is_unverified(schedule, dense, target),
+        transferred=is_unverified(schedule, dense, target),
         is_open=True,
         dtype=layer.spec.dtype,
     )
@@ -158,19 +112,6 @@ def _decide(
 
     found = replace(found, own=found.own.times(growth_of(match.record, pattern)))
     return _compare(replace(match, note=note), found, pattern, target, fallback, best_dense)
-
-
-def _default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]) -> str:
-    """The dense schedule of a layer without a record: a library's, in TF32 where that is allowed."""
-    defaults, tf32 = _default_dense(target), f"{CUDNN}:{TF32}"
-    if is_linear(spec):
-        # cuDNN computes one pixel as a convolution, which took it 6 times as long as to read the weights.
-        return defaults[-1]
-    if defaults[0] == CUDNN and spec.groups == spec.c > 1:
-        # Depthwise: for MobileNetV2's at batch 64 on an H200, cuDNN in NCHW took 2.4 to 5.9 times as long as that.
-        return defaults[-1]
-    takes_tf32 = defaults[0] == CUDNN and not is_half(spec.dtype) and is_allowed(tf32)
-    return tf32 if takes_tf32 else defaults[0]
 
 
 def from_log(log: TuningLog | None, record: TuningRecord) -> str:
@@ -241,7 +182,7 @@ def _compare(
         time_us=time_us,
         reason=why_sparse(record.schedule, found, match.note),
         record=record,
-        transferred=match.how != "values" or _is_unverified(record.schedule, record, target),
+        transferred=match.how != "values" or is_unverified(record.schedule, record, target),
     )
 
 
@@ -250,57 +191,4 @@ def _by_baseline(
 ) -> Decision:
     """`dense` computed by the schedule `name`, which sparse kernels were timed beside, with or without a record."""
     record = best_dense(name)
-    return replace(dense, schedule=name, record=record, transferred=_is_unverified(name, record, target))
-
-
-def _default_dense(target: Target) -> list[str]:
-    """Dense schedules that need no record, in the order in which they are tried; the last one serves everything."""
-    names = schedule_names(target)
-    dense = [name for name in names if name.startswith("dense") and not why_not_here(name)]
-    if not dense:
-        found = ", ".join(names) or "none"
-        raise UsageError(f"target {target.kind.name}", "has no dense schedule", found, "one named dense")
-    return dense
-
-
-def can_be_dense(decision: Decision, target: Target) -> bool:
-    """Whether `to_dense` has something left to turn it into."""
-    *libraries, last = _default_dense(target)
-    is_predicted = decision.transferred and decision.schedule != last
-    return decision.record is not None or _base(decision.schedule) in libraries or is_predicted
-
-
-def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
-    """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
-    record, defaults = decision.dense_record, _default_dense(target)
-    if record is None and decision.predicted is not None and is_library(decision.schedule):
-        # The library may compute it by its own decisions, in the layout that needs no neighbours.
-        return replace(decision, reason=f"dense, because {reason}", predicted=None)
-    if decision.record is None and _base(decision.schedule) in defaults:
-        record, defaults = None, defaults[defaults.index(_base(decision.schedule)) + 1 :]
-    elif decision.record is record:
-        record = None
-    schedule = record.schedule if record is not None else defaults[0]
-    return replace(
-        decision,
-        schedule=schedule,
-        time_us=decision.dense_time_us,
-        reason=f"dense, because {reason}",
-        record=record,
-        transferred=_is_unverified(schedule, record, target),
-        predicted=None,
-    )
-
-
-def _is_unverified(schedule: str, record: TuningRecord | None, target: Target) -> bool:
-    """Whether nobody has verified it with any weight; of the defaults only a library's may not serve a convolution."""
-    return record.error is None if record is not None else _base(schedule) in _default_dense(target)[:-1]
-
-
-def _base(schedule: str) -> str:
-    return schedule.partition(":")[0]
-
-
-def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
-    """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
-    return [d if d.schedule.startswith("dense") else to_dense(d, target, reason) for d in decisions]
+    return replace(dense, schedule=name, record=record, transferred=is_unverified(name, record, target))

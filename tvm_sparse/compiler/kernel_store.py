@@ -21,7 +21,7 @@ from tvm_sparse.codegen.cuda.compile_hooks import instead
 from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
-from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer

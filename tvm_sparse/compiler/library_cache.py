@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from tvm_sparse.codegen.kernel_cache import KernelCache, code_digest, content_key
-from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.target.compatibility import why_not_here

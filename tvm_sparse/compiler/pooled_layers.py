@@ -6,15 +6,18 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_growth import growth
-from tvm_sparse.compiler.kernel_selection import MEASURE, Decision, from_log
+from tvm_sparse.compiler.kernel_selection import MEASURE, from_log
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.logs.tuning_log import Match, TuningLog
+from tvm_sparse.logs.best_match import Match
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
+from tvm_sparse.scheduling.schedule_names import schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -53,7 +56,7 @@ def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog
     alone_us = decision.time_us or decision.expected_us
     if match is not None and alone_us is not None:
         return _by_record(layer, decision, match, alone_us, target, from_log(log, match.record))
-    space = pooled_space(layer, target) if decision.schedule.partition(":")[0] == folded_cuda.NAME else None
+    space = pooled_space(layer, target) if schedule_of(decision.schedule) == folded_cuda.NAME else None
     if space is None:
         return decision
     reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.plan_scratch import scratch_of
 from tvm_sparse.compiler.replace_convolutions import PREFIX, function_names

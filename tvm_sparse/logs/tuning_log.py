@@ -1,38 +1,27 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import log_file
+from tvm_sparse.logs.best_match import Match, best_match
 from tvm_sparse.logs.log_file import Rejected
-from tvm_sparse.logs.matching import counted, distance, is_near, machine, misfit, mismatch, no_trial
-from tvm_sparse.logs.ranking import comparable_times_us, fastest, ranked
+from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial
+from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import TF32, is_exact, is_library
+from tvm_sparse.scheduling.schedule_names import is_exact
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
-# Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
-TRIED = 2
-
-
-@dataclass(frozen=True)
-class Match:
-    """A record to build a kernel from; `how` says what it shares with the weight, `note` is that as a sentence."""
-
-    record: TuningRecord
-    how: Literal["values", "mask", "density"]
-    note: str
 
 
 class TuningLog:
@@ -139,15 +128,12 @@ class TuningLog:
     ) -> Match | None:
         """The best verified record of a sparse kernel for this weight on this machine.
 
-        First those with the same values, then those with the same zeros, then those with the same structure
-        and the nearest density; among equals the fastest, see `ranking`. Without `own`, those that count as trials of
-        this weight are left out. `growth` says how many times as long a kernel made for another density takes, and is
-        infinite where it does not fit: of each schedule the fastest record counts, or else the next.
+        See `best_match`. Without `own`, those that count as trials of this weight are left out.
         """
         usable = [record for record in self._usable(spec, fingerprint) if _is_sparse(record)]
         if not own:
             usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
-        return _best_match(usable, pattern, growth)
+        return best_match(usable, pattern, growth)
 
     def near(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
         """As `lookup`, of what was not measured for this convolution here, but whose decisions are good candidates.
@@ -159,13 +145,13 @@ class TuningLog:
         here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
         others = [record for record in self._by_spec.get(spec, ()) if mismatch(record, fingerprint)]
         for near in (here, [record for record in others if is_near(record, fingerprint)]):
-            if match := _best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
+            if match := best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
                 return match
         return None
 
     def pooled(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
         """As `lookup`, of kernels that compute the max pool behind this convolution too."""
-        return _best_match([record for record in self._usable(spec, fingerprint) if record.is_pooled], pattern)
+        return best_match([record for record in self._usable(spec, fingerprint) if record.is_pooled], pattern)
 
     def dense(
         self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
@@ -207,24 +193,6 @@ class TuningLog:
         records = self._by_spec.get(spec, ())
         return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
 
-    def best(self) -> list[TuningRecord]:
-        """The fastest verified record in float32, dense ones included, of each weight on each machine."""
-        found = (record for record in self._lines.values() if not record.is_tf32 and not record.is_pooled)
-        return _fastest(found, 1, lambda record: "")
-
-    def distill(self, keep: int = 1) -> list[TuningRecord]:
-        """The `keep` fastest verified records of each weight, schedule and machine; failures are dropped.
-
-        Those in TF32 are a schedule of their own, and so is each layout of a library's: the faster one for a layer may
-        not be that for its model.
-        """
-
-        def kind(record: TuningRecord) -> str:
-            name = record.schedule.partition(":")[0] + TF32 * record.is_tf32
-            return name + str(record.decisions.get("layout")) if is_library(record.schedule) else name
-
-        return _fastest(self._lines.values(), keep, kind)
-
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""
         records = self.records
@@ -245,82 +213,6 @@ class TuningLog:
     def _usable(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         records = self._by_spec.get(spec, ())
         return [record for record in records if _is_ok(record) and not mismatch(record, fingerprint)]
-
-
-def write(path: Path | str, records: Iterable[TuningRecord]) -> None:
-    """Write a new log of `records`, each once, sorted as text; compressed where the name ends in ``.xz``.
-
-    Raises
-    ------
-    LogError
-        The file exists (it could be some tuner's log), or cannot be written.
-    """
-    log_file.create(Path(path), sorted({record.to_line() for record in records}))
-
-
-def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
-    """Write the union of logs to a new file; their order and repetition change nothing.
-
-    Returns
-    -------
-    TuningLog
-        Of the inputs; its `rejected` says which lines were left out.
-
-    Raises
-    ------
-    LogError
-        An input does not exist or holds records of a newer tvm-sparse, or `output` exists.
-    """
-    # The first file of a log may be missing; no input may.
-    union = TuningLog(os.devnull, *paths)
-    union.require_known_schema()
-    write(output, union.records)
-    return union
-
-
-def _best_match(
-    usable: Sequence[TuningRecord],
-    pattern: SparsityPattern,
-    growth: Callable[[TuningRecord], float] | None = None,
-) -> Match | None:
-    same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
-    if same_values:
-        return Match(fastest(same_values), "values", "tuned for these weights")
-    same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
-    if same_mask:
-        return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
-    alike = [record for record in usable if record.pattern.structure == pattern.structure]
-    for least in sorted({distance(record.pattern, pattern) for record in alike}):
-        near = [record for record in alike if distance(record.pattern, pattern) == least]
-        if nearest := fastest(near) if growth is None else _fastest_grown(near, growth):
-            return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
-    return None
-
-
-def _fastest_grown(records: Sequence[TuningRecord], growth: Callable[[TuningRecord], float]) -> TuningRecord | None:
-    """Which record's kernel is fastest when it takes so much longer; None where none fits."""
-    of_schedules: dict[str, list[TuningRecord]] = defaultdict(list)
-    for record in ranked(records):
-        of_schedules[record.schedule.partition(":")[0]].append(record)
-    fitting: list[tuple[TuningRecord, float]] = []
-    for each in of_schedules.values():
-        grown = ((record, growth(record)) for record in each[:TRIED])
-        fitting += islice((pair for pair in grown if math.isfinite(pair[1])), 1)
-    if not fitting:
-        return None
-    found, times = zip(*fitting, strict=True)
-    costs = [us * each for us, each in zip(comparable_times_us(found), times, strict=True)]
-    order = [(not record.is_cold, cost) for record, cost in zip(found, costs, strict=True)]
-    best: TuningRecord = found[order.index(min(order))]
-    return best
-
-
-def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningRecord], str]) -> list[TuningRecord]:
-    """The `keep` fastest verified records of each weight, machine and `kind`."""
-    groups: dict[Any, list[TuningRecord]] = defaultdict(list)
-    for record in filter(_is_ok, records):
-        groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
-    return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
 
 
 # The same convolutions are in log after log, and in each as often as they were tried.

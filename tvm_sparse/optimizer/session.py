@@ -16,7 +16,7 @@ from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together
-from tvm_sparse.compiler.kernel_selection import Decision
+from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError

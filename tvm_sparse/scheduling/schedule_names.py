@@ -28,6 +28,11 @@ _CORRECTED = (SLICE, PAIR, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
 _IN_PARTS = {TENSOR: THREE_TF32, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
 
 
+def schedule_of(name: str) -> str:
+    """The schedule that a space belongs to: its name without the variant."""
+    return name.partition(":")[0]
+
+
 def is_tf32(name: str) -> bool:
     """Whether kernels may round their inputs to TF32."""
     return name.partition(":")[2] == TF32
@@ -40,7 +45,7 @@ def is_folded(name: str) -> bool:
 
 def is_pooled(name: str) -> bool:
     """Whether kernels compute the max pool behind a convolution too, so that they serve no other layer."""
-    return name.partition(":")[0] == POOLED
+    return schedule_of(name) == POOLED
 
 
 def must_be_asked_for(name: str) -> bool:
@@ -48,7 +53,7 @@ def must_be_asked_for(name: str) -> bool:
 
     As it serves no other layers than those with a pool behind them, or rounds more than a model's type says.
     """
-    return is_pooled(name) or name.partition(":")[0] == FOLDED_HALF
+    return is_pooled(name) or schedule_of(name) == FOLDED_HALF
 
 
 def arithmetic_of(name: str) -> str:
@@ -79,21 +84,21 @@ def precision_of(name: str, dtype: str) -> str:
         return "TF32"
     if is_in_parts(name):
         return "3xTF32" if name == TENSOR else "TF32+BF16"
-    if name.partition(":")[0] == FOLDED_HALF:
+    if schedule_of(name) == FOLDED_HALF:
         return f"{dtype}, sums too"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
 
 
 def is_compiled(name: str) -> bool:
     """Whether each kernel has code of its own."""
-    return name.partition(":")[0] not in (CUDNN, *DATA)
+    return schedule_of(name) not in (CUDNN, *DATA)
 
 
 def is_library(name: str) -> bool:
     """Whether kernels are calls of a library, so that no compiler runs for them."""
-    return name.partition(":")[0] == CUDNN
+    return schedule_of(name) == CUDNN
 
 
 def calls_cudnn(name: str) -> bool:
     """Whether cuDNN has to be found where kernels run."""
-    return name.partition(":")[0] in (CUDNN, TENSOR)
+    return schedule_of(name) in (CUDNN, TENSOR)

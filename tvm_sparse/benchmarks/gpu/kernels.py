@@ -24,6 +24,7 @@ from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.scheduling.schedule_names import schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
 
@@ -83,7 +84,7 @@ def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any)
     # Another weight's decisions may not fit this one.
     if match is None or match.how != "values":
         hand_made = [name for name in schedule_names(target) if not name.startswith(("dense", "generated"))]
-        serving = {space.name.partition(":")[0] for space in spaces_of(spec, pattern, target, hand_made)[0]}
+        serving = {schedule_of(space.name) for space in spaces_of(spec, pattern, target, hand_made)[0]}
         choices += [Choice(name, None, DEFAULT) for name in hand_made if name in serving]
     return choices
 
@@ -93,7 +94,7 @@ def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list
         raise UsageError("--schedules", "unknown schedule", name, ", ".join(schedule_names(target)))
     record = log.dense(spec, fingerprint_of(target)) if name.startswith("dense") else None
     default = Choice(name, None, DEFAULT)
-    if record is None or record.schedule.partition(":")[0] != name:
+    if record is None or schedule_of(record.schedule) != name:
         return [default]
     return [Choice(record.schedule, record.chosen, "tuned"), default]
 

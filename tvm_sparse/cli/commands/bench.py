@@ -12,7 +12,7 @@ from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together
-from tvm_sparse.compiler.kernel_selection import all_dense
+from tvm_sparse.compiler.dense_fallback import all_dense
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count

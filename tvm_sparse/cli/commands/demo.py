@@ -17,7 +17,8 @@ from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common, demo_data, tables
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.kernel_selection import all_dense, decide
+from tvm_sparse.compiler.dense_fallback import all_dense
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog

@@ -13,10 +13,11 @@ from tvm_sparse.autotune.task_progress import Causes
 from tvm_sparse.cli import common, tables
 from tvm_sparse.errors import LogError, UsageError, VerificationError
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.logs import log_page, metaschedule_database, tuning_log, validate
+from tvm_sparse.logs import distill, log_page, merge, metaschedule_database, validate
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.scheduling.schedule_names import schedule_of
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _stats(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    return {"records": [_row(record) for record in _read(arguments).best()]}
+    return {"records": [_row(record) for record in distill.best(_read(arguments).records)]}
 
 
 def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
@@ -53,20 +54,20 @@ def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _merge(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    return _counts(tuning_log.merge([common.existing_log(path) for path in arguments.logs], arguments.output))
+    return _counts(merge.merge([common.existing_log(path) for path in arguments.logs], arguments.output))
 
 
 def _distill(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     log = _read(arguments)
     log.require_known_schema()
-    kept = log.distill(arguments.keep)
-    tuning_log.write(arguments.output, kept)
+    kept = distill.distill(log.records, arguments.keep)
+    merge.write(arguments.output, kept)
     return {"kept": len(kept), **_counts(log)}
 
 
 def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = _read(arguments)
-    chosen = [record for record in log.records if record.status == "ok"] if arguments.all else log.best()
+    chosen = [record for record in log.records if record.status == "ok"] if arguments.all else distill.best(log.records)
     weights = {}
     if arguments.model:
         for layer in prepare(arguments.model).layers:
@@ -92,7 +93,7 @@ def _import(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     for folder in arguments.logs:
         records, lines = metaschedule_database.import_database(folder)
         found, rejected = found + records, rejected + lines
-    tuning_log.write(arguments.output, found)
+    merge.write(arguments.output, found)
     return {"kept": len(found), "rejected_lines": _rejected(rejected)}
 
 
@@ -188,7 +189,7 @@ def _show_counts(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"{key}: {document[key]}"))
     schedules: Counter[str] = Counter()
     for name, count in document["schedules"].items():
-        schedules[name.partition(":")[0]] += count
+        schedules[schedule_of(name)] += count
     for key, counts in (("status", document["status"]), ("schedules", schedules), ("machines", document["machines"])):
         text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         console.print(Text(f"{key}: {text or 'none'}"))

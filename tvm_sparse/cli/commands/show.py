@@ -11,7 +11,8 @@ from tvm_sparse.cli import common
 from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.build_model import kernels_of
-from tvm_sparse.compiler.kernel_selection import Decision, decide
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import find_space

@@ -1,0 +1,77 @@
+"""The dense kernel of a layer: where no record says which, and what takes the place of a kernel that is not used."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.errors import UsageError
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.schedules import schedule_names, why_not_here
+from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_library, schedule_of
+
+
+def default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]) -> str:
+    """The dense schedule of a layer without a record: a library's, in TF32 where that is allowed."""
+    defaults, tf32 = _default_dense(target), f"{CUDNN}:{TF32}"
+    if is_linear(spec):
+        # cuDNN computes one pixel as a convolution, which took it 6 times as long as to read the weights.
+        return defaults[-1]
+    if defaults[0] == CUDNN and spec.groups == spec.c > 1:
+        # Depthwise: for MobileNetV2's at batch 64 on an H200, cuDNN in NCHW took 2.4 to 5.9 times as long as that.
+        return defaults[-1]
+    takes_tf32 = defaults[0] == CUDNN and not is_half(spec.dtype) and is_allowed(tf32)
+    return tf32 if takes_tf32 else defaults[0]
+
+
+def _default_dense(target: Target) -> list[str]:
+    """Dense schedules that need no record, in the order in which they are tried; the last one serves everything."""
+    names = schedule_names(target)
+    dense = [name for name in names if name.startswith("dense") and not why_not_here(name)]
+    if not dense:
+        found = ", ".join(names) or "none"
+        raise UsageError(f"target {target.kind.name}", "has no dense schedule", found, "one named dense")
+    return dense
+
+
+def can_be_dense(decision: Decision, target: Target) -> bool:
+    """Whether `to_dense` has something left to turn it into."""
+    *libraries, last = _default_dense(target)
+    is_predicted = decision.transferred and decision.schedule != last
+    return decision.record is not None or schedule_of(decision.schedule) in libraries or is_predicted
+
+
+def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
+    """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
+    record, defaults = decision.dense_record, _default_dense(target)
+    if record is None and decision.predicted is not None and is_library(decision.schedule):
+        # The library may compute it by its own decisions, in the layout that needs no neighbours.
+        return replace(decision, reason=f"dense, because {reason}", predicted=None)
+    if decision.record is None and schedule_of(decision.schedule) in defaults:
+        record, defaults = None, defaults[defaults.index(schedule_of(decision.schedule)) + 1 :]
+    elif decision.record is record:
+        record = None
+    schedule = record.schedule if record is not None else defaults[0]
+    return replace(
+        decision,
+        schedule=schedule,
+        time_us=decision.dense_time_us,
+        reason=f"dense, because {reason}",
+        record=record,
+        transferred=is_unverified(schedule, record, target),
+        predicted=None,
+    )
+
+
+def is_unverified(schedule: str, record: TuningRecord | None, target: Target) -> bool:
+    """Whether nobody has verified it with any weight; of the defaults only a library's may not serve a convolution."""
+    return record.error is None if record is not None else schedule_of(schedule) in _default_dense(target)[:-1]
+
+
+def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
+    """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
+    return [d if d.schedule.startswith("dense") else to_dense(d, target, reason) for d in decisions]

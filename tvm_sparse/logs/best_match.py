@@ -1,0 +1,69 @@
+"""Which of a convolution's records a weight is served by: its own, or those of a weight with zeros like its."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.logs.matching import distance
+from tvm_sparse.logs.ranking import comparable_times_us, fastest, ranked
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.scheduling.schedule_names import schedule_of
+
+# Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
+TRIED = 2
+
+
+@dataclass(frozen=True)
+class Match:
+    """A record to build a kernel from; `how` says what it shares with the weight, `note` is that as a sentence."""
+
+    record: TuningRecord
+    how: Literal["values", "mask", "density"]
+    note: str
+
+
+def best_match(
+    usable: Sequence[TuningRecord],
+    pattern: SparsityPattern,
+    growth: Callable[[TuningRecord], float] | None = None,
+) -> Match | None:
+    """The best of verified records for a weight with `pattern`; None where none may serve it.
+
+    First those with the same values, then those with the same zeros, then those with the same structure and the nearest
+    density; among equals the fastest. `growth` says how many times as long the kernel of a record for another density
+    takes, and is infinite where it does not fit: of each schedule the fastest record counts, or else the next.
+    """
+    same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+    if same_values:
+        return Match(fastest(same_values), "values", "tuned for these weights")
+    same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
+    if same_mask:
+        return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
+    alike = [record for record in usable if record.pattern.structure == pattern.structure]
+    for least in sorted({distance(record.pattern, pattern) for record in alike}):
+        near = [record for record in alike if distance(record.pattern, pattern) == least]
+        if nearest := fastest(near) if growth is None else _fastest_grown(near, growth):
+            return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+    return None
+
+
+def _fastest_grown(records: Sequence[TuningRecord], growth: Callable[[TuningRecord], float]) -> TuningRecord | None:
+    """Which record's kernel is fastest when it takes so much longer; None where none fits."""
+    of_schedules: dict[str, list[TuningRecord]] = defaultdict(list)
+    for record in ranked(records):
+        of_schedules[schedule_of(record.schedule)].append(record)
+    fitting: list[tuple[TuningRecord, float]] = []
+    for each in of_schedules.values():
+        grown = ((record, growth(record)) for record in each[:TRIED])
+        fitting += islice((pair for pair in grown if math.isfinite(pair[1])), 1)
+    if not fitting:
+        return None
+    found, times = zip(*fitting, strict=True)
+    costs = [us * each for us, each in zip(comparable_times_us(found), times, strict=True)]
+    order = [(not record.is_cold, cost) for record, cost in zip(found, costs, strict=True)]
+    best: TuningRecord = found[order.index(min(order))]
+    return best
