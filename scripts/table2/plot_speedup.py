@@ -23,7 +23,7 @@ import command_line
 
 from tvm_sparse.benchmarks.comparison import CUDNN_TF32, against, crossing
 from tvm_sparse.benchmarks.cpu_contenders import BASELINES, OURS
-from tvm_sparse.benchmarks.report.plots import COLOURS
+from tvm_sparse.benchmarks.report.drawing import COLOURS
 from tvm_sparse.benchmarks.results import Document
 from tvm_sparse.benchmarks.timing import Quartiles, speedup
 

@@ -1,19 +1,17 @@
-"""Pages of a report, Markdown and HTML, from documents of results; needs no GPU."""
+"""The report on Table 2, as Markdown and HTML, from documents of results; needs no GPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvm_sparse.benchmarks.report.cells import Table
 from tvm_sparse.benchmarks.report.plots import plots
+from tvm_sparse.benchmarks.report.rendering import Report
 from tvm_sparse.benchmarks.report.search_curves import curves
 from tvm_sparse.benchmarks.report.tables import tables
 from tvm_sparse.benchmarks.results import Document, TuningCurve
 from tvm_sparse.errors import UsageError
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 
-
-def head(document: Document) -> list[str]:
+def head(document: Document) -> tuple[str, str]:
     """What was measured where."""
     device, run = document.runs[0].device, document.runs[0]
     parts = [device.arch]
@@ -23,40 +21,7 @@ def head(document: Document) -> list[str]:
         parts.append(f"driver {device.driver}")
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     started = ", ".join(each.started for each in document.runs)
-    return [f"{device.name} ({', '.join(parts)}); {versions}.", f"Started {started}. Commands:"]
-
-
-def markdown(document: Document, made: Sequence[Table], title: str) -> str:
-    """The report as Markdown, without plots and details."""
-    first, second = head(document)
-    commands = [f"    {run.command}" for run in document.runs]
-    shown = [table.markdown() for table in made if not table.detail]
-    return "\n".join([f"# {title}", "", first, "", second, "", *commands, "", *shown])
-
-
-def html(document: Document, made: Sequence[Table], title: str, density: float) -> str:
-    """The report as one page with plots.
-
-    Raises
-    ------
-    UsageError
-        matplotlib or jinja2 is missing.
-    """
-    try:
-        import jinja2
-
-        drawn = plots(document, density)
-    except ImportError as error:
-        raise UsageError("report", f"{error.name} is missing", hint="pip install 'tvm-sparse[report]'") from None
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["verdict"] = lambda cell: next((word for word in ("faster", "slower") if word in cell), "")
-    return environment.from_string(TEMPLATE.read_text()).render(
-        title=title,
-        head=head(document),
-        commands=[run.command for run in document.runs],
-        plots=drawn,
-        tables=made,
-    )
+    return f"{device.name} ({', '.join(parts)}); {versions}.", f"Started {started}. Commands:"
 
 
 def load(paths: Sequence[Path], tuning: Sequence[str]) -> Document:
@@ -81,11 +46,15 @@ def write(document: Document, density: float, folder: Path, name: str, with_html
         allowed = ", ".join(f"{each:g}" for each in measured)
         raise UsageError("--density", "nothing was measured at it", density, allowed)
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"Table 2 on the GPU: {document.runs[0].device.name}"
-    made = tables(document, density)
-    texts = {folder / f"{name}.md": markdown(document, made, title)}
+    report = Report(
+        title=f"Table 2 on the GPU: {document.runs[0].device.name}",
+        head=head(document),
+        commands=tuple(run.command for run in document.runs),
+        tables=tuple(tables(document, density)),
+    )
+    texts = {folder / f"{name}.md": report.markdown()}
     if with_html:
-        texts[folder / f"{name}.html"] = html(document, made, title, density)
+        texts[folder / f"{name}.html"] = report.html(lambda: plots(document, density))
     results = folder / f"{name}.json.xz"
     document.save(results)
     for path, text in texts.items():
