@@ -1,4 +1,4 @@
-"""What plots of reports share: colours, figures, axes and bars, as SVG texts; matplotlib draws them (extra ``report``)."""
+"""What plots of reports share: colours, figures, axes, bars and SVG texts; matplotlib draws them (extra ``report``)."""
 
 import io
 import math
@@ -8,15 +8,18 @@ from typing import Any
 # Distinct for the colour-blind as well (Okabe and Ito).
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#888888", "#56B4E9", "#000000")
 COLUMNS = 5
+TICKS = (1.0, 2.0, 5.0)
 # Inches: the least width of a plot of bars, and what the name of a group needs.
-BARS_WIDTH, GROUP_WIDTH = 11.0, 0.95
+BARS_WIDTH, GROUP_WIDTH = 11.0, 1.05
 
 
-def speed_bars(groups: Sequence[str], speeds: Mapping[str, Sequence[float]], unit: str) -> str:
+def speed_bars(
+    groups: Sequence[str], speeds: Mapping[str, Sequence[float]], unit: str, ticks: Sequence[float] = TICKS
+) -> str:
     """Bars in groups, as SVG: for each label in `speeds` one bar a group, NaN where there is none.
 
-    Speeds are ratios; `unit` says to what. Bars go from 1 up for the faster, down for the slower. A label without any
-    bar is left out; the others keep their colours.
+    Speeds are ratios; `unit` says to what, `ticks` are those of a decade. Bars go from 1 up for the faster, down for
+    the slower. A label without any bar is left out; the others keep their colours.
     """
     drawn, (axes,) = figure(1, width=max(BARS_WIDTH, GROUP_WIDTH * len(groups)), height=4)
     shown = {
@@ -27,7 +30,7 @@ def speed_bars(groups: Sequence[str], speeds: Mapping[str, Sequence[float]], uni
         places = [group + (i - (len(shown) - 1) / 2) * width for group in range(len(groups))]
         axes.bar(places, [speed - 1 for speed in speeds[label]], width, bottom=1, label=label, color=colour)
     axes.axhline(1, color="black", linewidth=1)
-    logarithmic(axes)
+    logarithmic(axes, ticks)
     axes.set_ylabel(unit)
     axes.set_xticks(range(len(groups)), groups)
     if shown:
@@ -35,12 +38,12 @@ def speed_bars(groups: Sequence[str], speeds: Mapping[str, Sequence[float]], uni
     return svg(drawn)
 
 
-def logarithmic(axes: Any) -> None:
-    """A logarithmic vertical axis with plain numbers."""
+def logarithmic(axes: Any, ticks: Sequence[float] = TICKS) -> None:
+    """A logarithmic vertical axis with plain numbers, at `ticks` of every decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
