@@ -80,7 +80,7 @@ def test_slices_may_lack_a_few_weights_and_not_many():
     assert Structure.of(half).name == "unstructured"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.integers(16, 96),
     st.integers(4, 40),
@@ -94,7 +94,7 @@ def test_chance_makes_no_structure(k, c, taps, density, seed):
     assert Structure.of(mask).name in ("unstructured", "dense", "empty")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from((4, 8, 16)), st.floats(0.02, 0.6), st.integers(0, 2**31))
 def test_vectors_at_random_places_are_not_in_slices(vector, density, seed):
     mask = (np.random.default_rng(seed).random((128 // vector, 48, 3, 3)) < density).repeat(vector, axis=0)
@@ -113,7 +113,7 @@ def test_a_large_mask_takes_little_time():
 
 @pytest.mark.parametrize("name", ["unstructured", *VECTORS, *SLICES, *BOTH, "filters", "channels"])
 @given(amount=st.floats(0, 0.999))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_amount_holds_to_one_unit(name, amount):
     shape = (128, 16, 3, 3)
     mask = made(name, amount, shape)

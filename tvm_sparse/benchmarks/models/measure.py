@@ -51,7 +51,7 @@ class Row:
     max_relative_error: float
     ours_exact: bool
     ours_3xtf32: int
-    memory_bytes: int
+    memory_bytes: int | None
     layers: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class _Built:
     allow_tf32: bool
     compile_s: float
     cached_compile_s: float
-    memory_bytes: int
+    memory_bytes: int | None
 
     @classmethod
     def of(cls, module: Any, x: Any, log: Path | None, options: Mapping[str, Any]) -> "_Built":
