@@ -12,6 +12,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target("llvm")
+CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
 HERE = fingerprint_of(TARGET)
 PATTERN = SparsityPattern.of(make_weight())
 
@@ -27,7 +28,14 @@ def test_nothing_is_made_by_looking(home):
     log = known_logs.known_log(TARGET)
     assert not home.exists()
     assert log.path == home / "logs" / f"llvm-{HERE['arch']}.jsonl"
-    assert {record.fingerprint["kind"] for record in log.records} == {"llvm", "cuda"}
+
+
+@pytest.mark.parametrize("target", [TARGET, CUDA], ids=["llvm", "cuda"])
+def test_logs_of_machines_of_its_kind_are_read(target):
+    """All that are shipped, by their folders' names."""
+    found = {record.to_line() for record in known_logs.known_log(target).records}
+    every = [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
+    assert found == {each.to_line() for each in every if each.fingerprint["kind"] == target.kind.name}
 
 
 def test_the_first_that_knows_a_layer_is_named(home):
@@ -40,8 +48,8 @@ def test_the_first_that_knows_a_layer_is_named(home):
     found = log.lookup(SPEC, PATTERN, HERE).record
     assert found.times_us == (1.0,)
     assert known_logs.origin(log.path_of(found)) == f"your log llvm-{HERE['arch']}"
-    shipped = next(each for each in log.records if each.fingerprint["arch"] == "sm_90")
-    assert known_logs.origin(log.path_of(shipped)).startswith("shipped log nvidia-")
+    shipped = next(each for each in log.records if each.fingerprint["arch"] == "x86-64-v4")
+    assert known_logs.origin(log.path_of(shipped)).startswith("shipped log x86-64-v4/")
 
 
 def test_shipped_logs_are_read_once(monkeypatch):

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -254,6 +255,26 @@ def test_who_writes_by_hand_may_leave_the_checksum_out():
     assert TuningRecord.from_line(line) == record
     with pytest.raises(LogError, match="does not match its checksum"):
         TuningRecord.from_line(json.dumps({**json.loads(line), CHECKSUM: "00000000"}))
+
+
+@pytest.mark.parametrize("library_times_us", [{}, {"dense_cudnn:tf32": [1.5]}])
+def test_what_is_read_is_written_alike(library_times_us):
+    """Whether its text was checked by its own checksum or not, and where it says what it might leave out."""
+    record = make_record(library_times_us=library_times_us)
+    said = {**json.loads(record.to_line()), "library_times_us": library_times_us}
+    by_hand = json.dumps({key: value for key, value in said.items() if key != CHECKSUM})
+    for line in (record.to_line(), record.to_line() + "\n", by_hand, sealed(said)):
+        found = TuningRecord.from_line(line)
+        assert found == record and found.to_line() == record.to_line()
+
+
+def test_a_number_that_is_not_finite_is_refused_whatever_the_checksum():
+    for number in ("NaN", "1e999"):
+        line = sealed({**json.loads(make_record().to_line()), "error": 0.125}).replace("0.125", number)
+        body = line.rpartition(f',"{CHECKSUM}')[0] + "}"
+        line = f'{body[:-1]},"{CHECKSUM}":"{zlib.crc32(body.encode()):08x}"}}'
+        with pytest.raises(LogError):
+            TuningRecord.from_line(line)
 
 
 def test_no_changed_character_goes_unnoticed():

@@ -14,6 +14,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.user_folders import cache_folder
 
+# How the folders of shipped logs begin whose machines are GPUs.
+GPU_FOLDERS = "nvidia-"
 # The log of `tune` where none is named, in the working directory; read before the others.
 DEFAULT_LOG = Path("tuning.jsonl")
 
@@ -44,9 +46,15 @@ def known_log(target: Target, first: Path | None = None, *more: Path) -> TuningL
     """
     own = user_log(target)
     written = own if first is None else first
-    others = [DEFAULT_LOG, own, *sorted(logs_folder().glob("*.jsonl")), *sorted(shipped_folder().rglob("*.jsonl*"))]
+    others = [DEFAULT_LOG, own, *sorted(logs_folder().glob("*.jsonl")), *_shipped(target.kind.name)]
     found = dict.fromkeys(path for path in others if path not in (written, *more) and path.is_file())
     return TuningLog(written, *more, unnamed=list(found))
+
+
+def _shipped(kind: str) -> list[Path]:
+    """The shipped logs of machines of a kind: reading those of GPUs too would take a CPU's user most of a second."""
+    paths = shipped_folder().rglob("*.jsonl*")
+    return sorted(path for path in paths if path.parent.name.startswith(GPU_FOLDERS) == (kind == "cuda"))
 
 
 def origin(path: Path) -> str:

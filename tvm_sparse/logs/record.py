@@ -228,7 +228,15 @@ class TuningRecord:
         LogError
             The line is damaged, of an older schema or no record; the sentence says where.
         """
-        return record_codec.decode(WHERE, record_codec.from_line(WHERE, line), cls)
+        sealed = record_codec.is_sealed(line)
+        values = record_codec.from_line(WHERE, line, sealed)
+        record: TuningRecord = record_codec.decode(WHERE, values, cls, checks_types=False)
+        # `to_line` leaves out what is as it is by default.
+        if sealed and not any(
+            values.get(name) == make() for name, make in record_codec.optional_fields(TuningRecord).items()
+        ):
+            record.__dict__["_line"] = line.rstrip("\n")
+        return record
 
 
 def _wrong(name: str, found: object, allowed: str) -> NoReturn:

@@ -20,6 +20,8 @@ SCHEMA = 3
 # Newer schemas keep it, so that a damaged line is not mistaken for one of a newer tvm-sparse. Who writes a line by hand
 # may leave it out.
 CHECKSUM = "zlib_crc32"
+# What comes before the checksum of a line that was written here.
+_SEAL = f',"{CHECKSUM}":"'
 
 
 class NewerSchemaError(LogError):
@@ -38,8 +40,8 @@ def to_line(where: str, values: dict[str, Any]) -> str:
     return f'{body[:-1]},"{CHECKSUM}":"{_checksum(body)}"}}'
 
 
-def from_line(where: str, line: str) -> Any:
-    """The JSON value in a line whose schema and checksum are right.
+def from_line(where: str, line: str, sealed: bool = False) -> Any:
+    """The JSON value in a line whose schema and checksum are right; `sealed`: it `is_sealed`.
 
     Raises
     ------
@@ -51,16 +53,26 @@ def from_line(where: str, line: str) -> Any:
     if not line.strip():
         raise LogError(where, "the line is empty")
     try:
-        data = json.loads(line, parse_float=_finite, parse_constant=_finite)
+        # No number of what is written here is not finite.
+        data = json.loads(line, parse_float=None if sealed else _finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise LogError(where, f"the line is not JSON ({error})") from error
     if isinstance(data, dict):
-        _check_schema(where, data)
+        _check_schema(where, data, sealed)
     return data
 
 
-def _check_schema(where: str, data: dict[str, Any]) -> None:
-    """Check a line's schema and checksum, which is taken out."""
+def is_sealed(line: str) -> bool:
+    """Whether a line is as `to_line` writes it, by the checksum at its end.
+
+    Thousands of lines are read in half of the time where none has to be written again to see that.
+    """
+    body, _, end = line.rpartition(_SEAL)
+    return end[8:] in ('"}', '"}\n') and end[:8] == _checksum(body + "}")
+
+
+def _check_schema(where: str, data: dict[str, Any], sealed: bool) -> None:
+    """Check a line's schema and checksum, which is taken out; that of a `sealed` one is right."""
     schema = data.get("schema")
     if type(schema) is int and 1 <= schema < SCHEMA:
         hint = "tune again, or read it with the tvm-sparse that wrote it"
@@ -68,7 +80,7 @@ def _check_schema(where: str, data: dict[str, Any]) -> None:
     found = data.pop(CHECKSUM, None)
     # By hand only this schema is written.
     is_newer = type(schema) is int and schema > SCHEMA
-    if (found is not None or is_newer) and found != _checksum(dumps(where, data)):
+    if (found is not None or is_newer) and not sealed and found != _checksum(dumps(where, data)):
         raise LogError(where, "the line does not match its checksum, so it is damaged", reprlib.repr(found))
     if is_newer:
         raise NewerSchemaError(
@@ -120,8 +132,8 @@ def _tuples_of(cls: Any) -> frozenset[str]:
     return frozenset(name for name, hint in hints if tuple in [get_origin(each) for each in (hint, *get_args(hint))])
 
 
-def decode(where: str, data: Any, cls: Any) -> Any:
-    """A dataclass from its JSON object, which must hold exactly its fields."""
+def decode(where: str, data: Any, cls: Any, checks_types: bool = True) -> Any:
+    """A dataclass from its JSON object, which must hold exactly its fields; without `checks_types` it checks itself."""
     if not isinstance(data, dict):
         raise LogError(where, "is not a JSON object", reprlib.repr(data))
     hints = hints_of(cls)
@@ -129,19 +141,38 @@ def decode(where: str, data: Any, cls: Any) -> Any:
     for problem, names in (("missing", hints.keys() - data.keys()), ("unknown", data.keys() - hints.keys())):
         if names:
             raise LogError(where, f"{problem} field {reprlib.repr(sorted(names))}", allowed=f"schema {SCHEMA}")
-    values = {}
-    for name, hint in hints.items():
-        value = data[name]
-        if is_dataclass(hint):
-            value = decode(f"{where}, {name}", value, hint)
-        elif isinstance(value, list) and name in _tuples_of(cls):
-            value = tuple(value)
-        values[name] = value
-    check_types(where, values, cls)
+    for name, hint in _dataclasses_of(cls).items():
+        data[name] = _part(f"{where}, {name}", data[name], hint)
+    for name in _tuples_of(cls):
+        if isinstance(data[name], list):
+            data[name] = tuple(data[name])
+    if checks_types:
+        check_types(where, data, cls)
     try:
-        return cls(**values)
+        return cls(**data)
     except ModelError as error:
         raise LogError(where, str(error)) from error
+
+
+# Convolutions and zeros that were read, by their text: most are in many lines.
+_PARTS: dict[tuple[Any, str], Any] = {}
+_MOST_PARTS = 1 << 13
+
+
+def _part(where: str, data: Any, cls: Any) -> Any:
+    """As `decode`, which an equal text does not need a second time."""
+    key = cls, repr(data)
+    if key not in _PARTS:
+        if len(_PARTS) >= _MOST_PARTS:
+            _PARTS.clear()
+        _PARTS[key] = decode(where, data, cls)
+    return _PARTS[key]
+
+
+@cache
+def _dataclasses_of(cls: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are dataclasses."""
+    return {name: hint for name, hint in hints_of(cls).items() if is_dataclass(hint)}
 
 
 def check_types(where: str, values: dict[str, Any], cls: Any) -> None:
@@ -174,7 +205,7 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments
     if origin is dict:
-        return lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        return lambda value: isinstance(value, dict) and set(map(type, value)) <= {str}
     if origin is tuple:
         return _test_of_tuple(arguments)
     return lambda value: isinstance(value, origin or hint)
@@ -183,6 +214,8 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
 def _test_of_tuple(arguments: tuple[Any, ...]) -> Callable[[Any], bool]:
     """As `_test_of`, of a tuple of those items, or of any number of the first where an ellipsis is the last."""
     tests = [_test_of(argument) for argument in arguments if argument is not Ellipsis]
+    if arguments == (float, ...):
+        return lambda value: isinstance(value, tuple) and set(map(type, value)) <= {int, float}
     if arguments[-1] is Ellipsis:
         return lambda value: isinstance(value, tuple) and all(map(tests[0], value))
     return lambda value: (
