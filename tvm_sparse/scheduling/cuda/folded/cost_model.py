@@ -6,7 +6,6 @@ on, cycles and bytes a cycle are taken to be those of the H200.
 """
 
 import math
-from functools import cached_property
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -32,10 +31,11 @@ _LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 1.5
 def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float:
     """Estimated time, in a row of kernels of its like, warm; with the constants of `fitted_on` where none are given."""
     each = _Estimate(counts, gpu, fit or FITS[fitted_on(gpu)])
-    cycles = each.waves * each.warm_cycles + math.ceil(each.waves) * each.waiting_cycles + each.cold_cycles
+    warm = each.warm_cycles()
+    cycles = each.waves * warm + math.ceil(each.waves) * each.waiting_cycles() + each.cold_cycles(warm)
     floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
     # What DRAM delivers is hidden in part.
-    return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early
+    return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early()
 
 
 def least_us(counts: KernelCounts, gpu: GpuInfo) -> float:
@@ -144,19 +144,34 @@ def layout_change_us(change: LayoutChange, gpu: GpuInfo) -> float:
 
 
 class _Estimate:
-    """The quantities behind an estimate; "active" are the thread blocks that a multiprocessor has at once."""
+    """The quantities behind an estimate; "active" are the thread blocks that a multiprocessor has at once.
+
+    All are computed at once, in plain attributes: thousands of kernels are estimated before one is chosen.
+
+    Attributes
+    ----------
+    available_registers
+        That a thread may have, with as many blocks on a multiprocessor as it should hold.
+    resident_blocks, active_blocks
+        Thread blocks that a multiprocessor holds at once; fewer are active where there are few in all.
+    share
+        Thread blocks for each multiprocessor, one after the other or at once.
+    waves
+        How often the busiest multiprocessor is filled.
+    """
 
     def __init__(self, counts: KernelCounts, gpu: GpuInfo, fit: Fit):
         self.counts, self.gpu, self.fit = counts, gpu, fit
-        self.all_code_bytes = counts.code_bytes * counts.tiles * counts.splits
+        self.code_bytes = counts.code_bytes
+        self.all_code_bytes = self.code_bytes * counts.tiles * counts.splits
+        usable = gpu.multiprocessors if counts.splits <= 2 else gpu.cluster_multiprocessors
+        self.share = counts.blocks * counts.tiles * counts.splits / usable
+        self.available_registers = gpu.launch_registers(counts.threads, counts.pipeline.resident)
+        self.resident_blocks = self._resident_blocks()
+        self.active_blocks = min(self.resident_blocks, math.ceil(self.share))
+        self.waves = math.ceil(self.share) / self.active_blocks
 
-    @cached_property
-    def available_registers(self) -> int:
-        """That a thread may have, with as many blocks on a multiprocessor as it should hold."""
-        return self.gpu.launch_registers(self.counts.threads, self.counts.pipeline.resident)
-
-    @cached_property
-    def resident_blocks(self) -> int:
+    def _resident_blocks(self) -> int:
         """Thread blocks that a multiprocessor holds at once, as registers and shared memory allow.
 
         `resident` asks for as many at least; a kernel that takes fewer registers has more.
@@ -169,24 +184,6 @@ class _Estimate:
         by_shared = int(gpu.block_shared_bytes // (counts.shared_bytes + gpu.reserved_bytes))
         return max(1, min(warps // counts.warps, by_shared, gpu.blocks))
 
-    @cached_property
-    def share(self) -> float:
-        """Thread blocks for each multiprocessor, one after the other or at once."""
-        counts, gpu = self.counts, self.gpu
-        usable = gpu.multiprocessors if counts.splits <= 2 else gpu.cluster_multiprocessors
-        return counts.blocks * counts.tiles * counts.splits / usable
-
-    @cached_property
-    def active_blocks(self) -> int:
-        """Fewer than `resident_blocks` where there are few in all."""
-        return min(self.resident_blocks, math.ceil(self.share))
-
-    @cached_property
-    def waves(self) -> float:
-        """How often the busiest multiprocessor is filled."""
-        return math.ceil(self.share) / self.active_blocks
-
-    @cached_property
     def starting_early(self) -> float:
         """How many times as long it takes as one that lets the next start at its exit."""
         counts, fit = self.counts, self.fit
@@ -197,12 +194,11 @@ class _Estimate:
             return fit.alike if counts.tiles * counts.splits == 1 or little else fit.mixed
         return 1.0
 
-    @cached_property
     def warm_cycles(self) -> float:
         """Of all active blocks, their code in the caches: arithmetic and copies."""
         counts, fit, active, caches = self.counts, self.fit, self.active_blocks, self.gpu.instruction_cache_bytes
-        fetch = fit.fetch_cycles[sum(counts.code_bytes > each for each in caches)]
-        if counts.code_bytes > caches[0]:
+        fetch = fit.fetch_cycles[sum(self.code_bytes > each for each in caches)]
+        if self.code_bytes > caches[0]:
             fetch *= active**fit.drift
         issue = max(
             counts.instructions * max(active * counts.warps / 4, fetch),
@@ -220,7 +216,6 @@ class _Estimate:
         rate = min(self.gpu.copy_bytes_cycle, self.fit.copied_together_bytes * max(1.0, 1 / self.share))
         return self.active_blocks * copied_bytes / rate
 
-    @cached_property
     def waiting_cycles(self) -> float:
         """Of all active blocks: their start until the first k-tile is there, barriers, and their partial sums."""
         counts, fit = self.counts, self.fit
@@ -230,15 +225,14 @@ class _Estimate:
         start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles)
         return start + barriers + self.active_blocks * sums / fit.joined_bytes
 
-    @cached_property
-    def cold_cycles(self) -> float:
-        """What is added as code is executed for the first time since the last call."""
+    def cold_cycles(self, warm_cycles: float) -> float:
+        """What is added to those as code is executed for the first time since the last call."""
         counts, fit = self.counts, self.fit
         # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
         rounds = min(counts.tiles, math.ceil(self.waves))
-        apart = counts.rotated and counts.code_bytes <= self.gpu.instruction_cache_bytes[1]
+        apart = counts.rotated and self.code_bytes <= self.gpu.instruction_cache_bytes[1]
         together = 0.0 if apart else min(1.0, counts.blocks / fit.together)
         cold = counts.instructions * (fit.cold_cycles + together * (fit.cold_together_cycles - fit.cold_cycles))
         cold *= fit.slower_rotated if counts.rotated else 1
         cold = max(cold, self.all_code_bytes / rounds / fit.cold_bytes_cycle)
-        return rounds * max(0.0, cold - self.warm_cycles) * (1 - min(1.0, fit.kept_bytes / self.all_code_bytes))
+        return rounds * max(0.0, cold - warm_cycles) * (1 - min(1.0, fit.kept_bytes / self.all_code_bytes))
