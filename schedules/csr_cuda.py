@@ -7,6 +7,7 @@ higher and compute some outputs twice.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -42,8 +43,8 @@ class CsrPixelsSpace(HandMadeSpace):
     """The space of one number of outputs a thread."""
 
     def __init__(self, spec: ConvSpec, nnz: int, pixels: int):
-        func = csr_function(spec, nnz, lambda arguments: _write(spec, pixels, arguments))
-        super().__init__(NAME, f"pixels{pixels}", func, fold=False)
+        make_func = partial(csr_function, spec, nnz, partial(_write, spec, pixels))
+        super().__init__(NAME, f"pixels{pixels}", make_func, fold=False)
         self.spec = spec
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -8,6 +8,7 @@ half precision have one, ``fp16`` or ``bf16``, on tensor cores with float32 sums
 import math
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -95,7 +96,7 @@ class CudnnSpace(WrittenSpace):
     """The space of one precision; all that is worth measuring is in `starts`."""
 
     def __init__(self, spec: ConvSpec, precision: str):
-        super().__init__(NAME, precision, conv2d(spec), fold=False)
+        super().__init__(NAME, precision, partial(conv2d, spec), fold=False)
         self.spec = spec
 
     def apply(self, sch: Schedule, choose: Choose) -> None:

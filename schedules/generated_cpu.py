@@ -6,6 +6,7 @@ unrolling and inlined padding are left out of the rules: both would break the ne
 """
 
 import math
+from functools import partial
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -52,7 +53,7 @@ class TextbookSpace(GeneratedSpace):
     """MetaSchedule's space of the textbook convolution for a weight of `nnz` non-zeros."""
 
     def __init__(self, spec: ConvSpec, nnz: int):
-        super().__init__(NAME, "", conv2d(spec))
+        super().__init__(NAME, "", partial(conv2d, spec))
         self.nnz, self.is_strided = nnz, spec.stride[1] > 1
 
     def generator(self, postprocs: list) -> ms.space_generator.SpaceGenerator:

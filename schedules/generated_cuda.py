@@ -8,6 +8,7 @@ apart before it is folded.
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -57,7 +58,7 @@ class TextbookSpace(GeneratedSpace):
     has_draws = True
 
     def __init__(self, spec: ConvSpec, nnz: int, target: Target):
-        super().__init__(NAME, "", conv2d(spec))
+        super().__init__(NAME, "", partial(conv2d, spec))
         self.target, self.rules = target, TileRules(nnz, spec.k // spec.groups)
         self.extents = dict(zip(AXES, spec.output_shape, strict=True))
 

@@ -7,6 +7,7 @@ tiles, of which the input lies in the level-1 cache while filters pass by, and i
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -82,7 +83,8 @@ class SingleSpace(HandMadeSpace):
     def __init__(self, spec: ConvSpec, nnz: int, filters: int):
         self.spec, self.filters = spec, filters
         self.offsets = "uint16" if _inputs(spec) <= SHORT else "int32"
-        super().__init__(NAME, "single", csr_function(spec, nnz, self._write, self.offsets), fold=False)
+        make_func = partial(csr_function, spec, nnz, self._write, self.offsets)
+        super().__init__(NAME, "single", make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         values, offsets, rows = stretch(weight, places_of_pixel(self.spec))
@@ -129,8 +131,8 @@ class ImagesSpace(HandMadeSpace):
     def __init__(self, spec: ConvSpec, nnz: int, filters: int, lanes: int, vectors: int):
         self.spec, self.filters, self.lanes, self.vectors = spec, filters, lanes, vectors
         self.tiles = -(-_inputs(spec) // TILE)
-        func = csr_function(spec, nnz, self._write, "uint8", self.tiles * spec.k + 1)
-        super().__init__(NAME, f"images{lanes}x{vectors}", func, fold=False)
+        make_func = partial(csr_function, spec, nnz, self._write, "uint8", self.tiles * spec.k + 1)
+        super().__init__(NAME, f"images{lanes}x{vectors}", make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The rows of one tile of inputs after the other."""

@@ -7,6 +7,7 @@ many images each thread has one or a few (`linear_space`): reading inputs is the
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -90,7 +91,8 @@ class LinearSpace(HandMadeSpace):
         self.inputs, self.stride = spec.c * spec.h * spec.w, _stride(spec)
         # Each row is filled up to whole reads.
         self.length = -(-(nnz + (WIDE - 1) * spec.k) // WIDE) * WIDE
-        super().__init__(NAME, "", csr_function(spec, self.length, self._write, "uint16"), fold=False)
+        make_func = partial(csr_function, spec, self.length, self._write, "uint16")
+        super().__init__(NAME, "", make_func, fold=False)
 
     @property
     def estimate_us(self) -> float:

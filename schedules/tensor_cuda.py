@@ -7,6 +7,7 @@ as tensor cores read them, behind one another: cuDNN sees one convolution of thr
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class TensorSpace(WrittenSpace):
     """The only space of `tensor_cuda`; its decision is how many pixels a thread block transposes at once."""
 
     def __init__(self, spec: ConvSpec, gpu: GpuInfo):
-        super().__init__(NAME, "", conv2d(spec), fold=False)
+        super().__init__(NAME, "", partial(conv2d, spec), fold=False)
         self.spec, self.gpu, self.staged = spec, gpu, StagedInput(spec, PRODUCTS)
 
     @property

@@ -1,5 +1,6 @@
 """Tensors that stay in NHWC between convolutions of cuDNN, on a library that computes on the host."""
 
+import functools
 import random
 from dataclasses import replace
 
@@ -16,21 +17,29 @@ from tvm_sparse.schedules import tensor_cuda
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target
 
-HOST = resolve_target('{"kind":"llvm","num-cores":1}')
+# What the library does not compute is the same without LLVM's optimiser, which takes most of the time.
+HOST = resolve_target('{"kind":"llvm","num-cores":1,"opt-level":0}')
 COPY = "TransformTensor"
 NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
 NHWC = {**NCHW, "layout": "nhwc"}
 LAYOUTS = {"c": NCHW, "h": NHWC, "H": {**NHWC, "epilogue": "apart"}, "f": {**NHWC, "layout": "nhwc_staged"}}
 
 
-def compiled(name, layouts, dtype=None):
-    """A model of the zoo whose convolutions have the layouts that the letters stand for."""
+@functools.cache
+def prepared_model(name, dtype=None):
+    """A model of the zoo and the decisions for its convolutions."""
     module, shapes = zoo.TORCH[name]
     prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
+    return prepared, decide(prepared.layers, HOST, None)
+
+
+def compiled(name, layouts, dtype=None):
+    """A model of the zoo whose convolutions have the layouts that the letters stand for."""
+    prepared, decided = prepared_model(name, dtype)
     schedule = "dense_cudnn:tf32" if dtype is None else "dense_cudnn:fp16"
     decisions = [
         replace(each, schedule=schedule, predicted=LAYOUTS[letter])
-        for each, letter in zip(decide(prepared.layers, HOST, None), layouts, strict=True)
+        for each, letter in zip(decided, layouts, strict=True)
     ]
     model = build_model.build(prepared, decisions, HOST)
     assert [row["schedule"] for row in model.report()] == [schedule] * len(layouts)
@@ -112,11 +121,8 @@ def test_a_model_in_float32_leaves_the_parts_of_3xtf32_in_nhwc(on_host, monkeypa
     monkeypatch.setattr(tensor_cuda, "TARGET", "llvm")
     monkeypatch.setattr(tensor_cuda, "gpu_info", lambda _: gpu)
     module, shapes = zoo.TORCH["residual"]
-    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
-    decisions = [
-        replace(each, schedule=tensor_cuda.NAME, predicted={"pixels": 32})
-        for each in decide(prepared.layers, HOST, None)
-    ]
+    prepared, decided = prepared_model("residual")
+    decisions = [replace(each, schedule=tensor_cuda.NAME, predicted={"pixels": 32}) for each in decided]
     model = build_model.build(prepared, decisions, HOST)
     assert [row["schedule"] for row in model.report()] == [tensor_cuda.NAME] * 2
     (found,), copies = run(model, "residual", on_host)
@@ -129,11 +135,8 @@ def test_a_layer_that_cudnn_refuses_in_nhwc_stays_cudnn_s(on_host):
     """Where the library cannot change layouts, say, it computes in NCHW."""
     on_host.fail("cudnnTransformTensor", 3000)
     module, shapes = zoo.TORCH["residual"]
-    prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
-    decisions = [
-        replace(each, schedule="dense_cudnn:tf32", predicted=NHWC, transferred=True)
-        for each in decide(prepared.layers, HOST, None)
-    ]
+    prepared, decided = prepared_model("residual")
+    decisions = [replace(each, schedule="dense_cudnn:tf32", predicted=NHWC, transferred=True) for each in decided]
     model = build_model.build(prepared, decisions, HOST)
     for row in model.report():
         assert row["schedule"] == "dense_cudnn:tf32"

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from tvm import relax
 
-
 # What graphs compute is the same without LLVM's optimiser, which takes most of the time.
 UNOPTIMISED = {"kind": "llvm", "opt-level": 0}
 

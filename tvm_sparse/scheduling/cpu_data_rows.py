@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -134,8 +135,8 @@ class DataRowSpace(HandMadeSpace):
         self.spec, self.layout, self.packed, self.tile = packed.spec, packed.layout, packed, tile
         self.blocks, self.steps = self.spec.k // tile.filters, self.spec.c // self.spec.groups // tile.channels
         row_ends = self.blocks * self.steps + 1
-        func = csr_function(self.spec, nnz, self._write, rows=row_ends, shared=tile.filters)
-        super().__init__(name, variant, func, fold=False)
+        make_func = partial(csr_function, self.spec, nnz, self._write, rows=row_ends, shared=tile.filters)
+        super().__init__(name, variant, make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         tile = self.tile

@@ -17,6 +17,7 @@ the pixels in the level-2 cache for all filters. No lane is idle where filters f
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class FilterSpace(HandMadeSpace):
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
         self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
         self.cut = _blocks(spec, cpu, vectors)
-        super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", conv2d_filters(spec, self.cut), fold=False)
+        make_func = partial(conv2d_filters, spec, self.cut)
+        super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight in blocks, in the order of their use."""

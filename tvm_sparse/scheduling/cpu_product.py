@@ -1,5 +1,7 @@
 """Dense linear layers on CPUs: a register tile of images by vectors of filters, weights laid out as they are read."""
 
+from functools import partial
+
 import numpy as np
 from tvm.s_tir import Schedule
 
@@ -22,8 +24,8 @@ class ProductSpace(HandMadeSpace):
         self.images = -(-spec.n // -(-spec.n // IMAGES))
         vectors = max(1, min(VECTORS, REGISTERS[lanes] * 3 // 4 // self.images, -(-spec.k // lanes)))
         self.spec, self.filters = spec, lanes * vectors
-        func = conv2d_product(spec, self.filters, self.images)
-        super().__init__(name, f"product{self.images}x{self.filters}", func, fold=False)
+        make_func = partial(conv2d_product, spec, self.filters, self.images)
+        super().__init__(name, f"product{self.images}x{self.filters}", make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (K / filters, C, filters), zeros behind its end."""

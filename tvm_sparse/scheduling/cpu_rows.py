@@ -17,6 +17,7 @@ ones and run alike; LLVM splits them.
 """
 
 import math
+from functools import partial
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -66,8 +67,8 @@ class RowSpace(HandMadeSpace):
     """
 
     def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False):
-        func = conv2d_rows(spec, layout, direct=pack == "direct")
-        super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", func, fold)
+        make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct")
+        super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", make_func, fold)
         self.spec, self.layout, self.pack, self.is_assembly = spec, layout, pack, is_assembly
 
     def apply(self, sch: Schedule, choose: Choose) -> None:

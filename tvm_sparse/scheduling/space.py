@@ -7,7 +7,7 @@ its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Deci
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -23,6 +23,7 @@ from tvm_sparse.scheduling.trace import replayed, trace_to_json
 
 # Decisions by name as JSON values; of a generated space a JSON trace.
 Decisions = dict[str, Any] | list[Any]
+MakeFunc = Callable[[], tirx.PrimFunc]
 
 
 class NotApplicable(Exception):
@@ -118,8 +119,8 @@ class Space(ABC):
     ----------
     schedule, variant
         Name of the schedule and of the layout or structure within it that the search does not change.
-    func
-        Unscheduled function with arguments x, then the weight or the arrays of `constants`, [bias], [residual], y.
+    make_func
+        Makes `func`, when it is needed: of most spaces only the name or an estimate is asked for.
     fold
         Whether the weight, argument 1, is folded into the code afterwards.
     """
@@ -129,8 +130,14 @@ class Space(ABC):
     # Whether the space draws random decisions itself; else MetaSchedule does.
     has_draws = False
 
-    def __init__(self, schedule: str, variant: str, func: tirx.PrimFunc, fold: bool = True):
-        self.schedule, self.variant, self.func, self.fold = schedule, variant, func, fold
+    def __init__(self, schedule: str, variant: str, make_func: MakeFunc, fold: bool = True):
+        self.schedule, self.variant, self.fold = schedule, variant, fold
+        self._make_func = make_func
+
+    @cached_property
+    def func(self) -> tirx.PrimFunc:
+        """Unscheduled, with arguments x, then the weight or the arrays of `constants`, [bias], [residual], y."""
+        return self._make_func()
 
     @property
     def name(self) -> str:

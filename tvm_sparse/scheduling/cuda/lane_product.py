@@ -1,6 +1,7 @@
 """Dense linear layers on CUDA: the warps of `lane_sums` with the weight as it is."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -20,8 +21,8 @@ class LaneProductSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, gpu: GpuInfo):
         self.spec, self.images, self.gpu = spec, images_of(spec), gpu
-        func = written_function(spec, {WEIGHT: (spec.weight_shape, FLOAT32)}, self._write)
-        super().__init__(name, "lanes", func, fold=False)
+        make_func = partial(written_function, spec, {WEIGHT: (spec.weight_shape, FLOAT32)}, self._write)
+        super().__init__(name, "lanes", make_func, fold=False)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         bind_sums(sch, choose, self.images, self.gpu)

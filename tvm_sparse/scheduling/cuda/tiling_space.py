@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -39,7 +39,7 @@ class TilingSpace(WrittenSpace, Generic[T]):
     has_features = True
 
     def __init__(self, name: str, variant: str, spec: ConvSpec, gpu: GpuInfo):
-        super().__init__(name, variant, conv2d(spec), fold=False)
+        super().__init__(name, variant, partial(conv2d, spec), fold=False)
         self.spec, self.gpu = spec, gpu
 
     @property

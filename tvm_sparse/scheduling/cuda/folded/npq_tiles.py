@@ -14,6 +14,7 @@ A tile has so many pixels that the tiles are a multiple of the multiprocessors; 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tvm.s_tir import Schedule
@@ -86,7 +87,7 @@ class NpqSpace(FoldedCudaSpace):
             "channels": divisors(spec.weight_shape[1], folding.gpu.shared_bytes // channel_bytes(tiles)),
             **folding.pipelines,
         }
-        super().__init__(name, tiles.variant, conv2d_npq(tiles), candidates, folding)
+        super().__init__(name, tiles.variant, partial(conv2d_npq, tiles), candidates, folding)
 
     def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
         filters, channels = tile

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
@@ -18,7 +17,7 @@ from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.folded.cost_model import features, first_code_us, least_us, time_us
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.folded.thread_layout import MAX_ADDRESSES
-from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, OneOf, Split, sampled
+from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, MakeFunc, OneOf, Split, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Threads of a block at most.
@@ -105,9 +104,9 @@ class FoldedCudaSpace(HandMadeSpace):
     most_code_bytes = math.inf
 
     def __init__(
-        self, name: str, variant: str, func: tirx.PrimFunc, candidates: dict[str, Sequence[int]], folding: Fold
+        self, name: str, variant: str, make_func: MakeFunc, candidates: dict[str, Sequence[int]], folding: Fold
     ):
-        super().__init__(name, variant, func)
+        super().__init__(name, variant, make_func)
         self.candidates, self.folding, self.gpu = candidates, folding, folding.gpu
         self._tile_decisions = len([each for each in candidates if each not in PIPELINE])
 

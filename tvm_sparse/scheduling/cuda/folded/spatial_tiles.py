@@ -20,6 +20,7 @@ with the fewest bank conflicts.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tvm.s_tir import Schedule
@@ -48,7 +49,7 @@ class TileSpace(HandMadeSpace):
 
     def __init__(self, name: str, plan: Plan, fold: bool):
         structure = plan.structure
-        super().__init__(name, structure.variant, conv2d_tiles(structure.tiles), fold)
+        super().__init__(name, structure.variant, partial(conv2d_tiles, structure.tiles), fold)
         self.plan = plan
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -63,8 +64,8 @@ class FoldedTileSpace(FoldedCudaSpace):
     def __init__(self, name: str, plan: Plan, folding: Fold):
         self.structure = plan.structure
         candidates = {name: getattr(plan, name).candidates for name in TILE} | folding.pipelines
-        func = conv2d_tiles(self.structure.tiles, self.structure.pools)
-        super().__init__(name, self.structure.variant, func, candidates, folding)
+        make_func = partial(conv2d_tiles, self.structure.tiles, self.structure.pools)
+        super().__init__(name, self.structure.variant, make_func, candidates, folding)
         if self.structure.pools:
             self.most_code_bytes = POOLED_CODE_BYTES
 

@@ -17,6 +17,7 @@ The blocks of all parts are a cluster (`cluster_reduction`); each adds up as man
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -78,8 +79,8 @@ class SplitKSpace(FoldedCudaSpace):
 
     def __init__(self, name: str, tiles: PixelTiling, parts: int, candidates: dict[str, Sequence[int]], folding: Fold):
         self.tiles, self.parts = tiles, parts
-        func, variant = conv2d_split_k(tiles, parts), f"split{parts}-{tiles.variant}"
-        super().__init__(name, variant, func, candidates, folding)
+        variant = f"split{parts}-{tiles.variant}"
+        super().__init__(name, variant, partial(conv2d_split_k, tiles, parts), candidates, folding)
 
     def tile_counts(self, tile: Sequence[Any], pipeline: Pipeline) -> KernelCounts:
         filters, channels = tile
