@@ -1,5 +1,6 @@
 """Models with sparse linear layers from end to end: numbers, choices, no copies, and what the commands say of them."""
 
+import functools
 import json
 
 import linear_zoo
@@ -27,6 +28,7 @@ CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
 MODELS = ("classifier", "three_axes", "skip_three_axes", "one_row", "shared", "two_outputs", "attention", "parameter")
 
 
+@functools.cache
 def prepared_model(name):
     module, shape, _ = linear_zoo.TORCH[name]
     (x,) = zoo.inputs_of([shape])
