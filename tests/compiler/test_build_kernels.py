@@ -18,13 +18,13 @@ import torch
 import tvm
 import zoo
 from factories import make_record
+from four_kernels import SCHEDULES, TARGET, built, decisions_of, imports, onnx_model, prepared_model
 from torch import nn
 
 from tvm_sparse.codegen.cuda import kernel_source, nvcc
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache
 from tvm_sparse.compiler import build_model, build_pool, kernel_store, verify
 from tvm_sparse.compiler.build_kernels import BuildProgress
-from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.conv import reference
@@ -40,9 +40,6 @@ from tvm_sparse.schedules import find_space
 from tvm_sparse.target.resolve import resolve_target
 from tvm_sparse.target.user_folders import HOME
 
-TARGET = resolve_target({"kind": "cuda", "arch": "sm_90"})
-SCHEDULES = ("folded_cuda", "csr_cuda", "dense_cuda", "dense_cuda")
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
@@ -53,19 +50,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def prepared() -> PreparedModel:
-    """Four convolutions of one shape and different weights, and a pooling."""
-    layers = [each for _ in SCHEDULES for each in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
-    return prepare(zoo.Chain(*layers, nn.MaxPool2d(2)), torch.zeros(1, 8, 8, 8))
-
-
-def decisions_of(prepared: PreparedModel, schedules=SCHEDULES) -> list[Decision]:
-    """The default kernel of each schedule."""
-    chosen = decide(prepared.layers, TARGET, None)
-    return [replace(each, schedule=name) for each, name in zip(chosen, schedules, strict=True)]
-
-
-def built(prepared: PreparedModel, on_progress=None) -> CompiledModel:
-    return build_model.build(prepared, decisions_of(prepared), TARGET, on_progress)
+    return prepared_model()
 
 
 def library(compiled: CompiledModel, folder: Path) -> bytes:
@@ -140,11 +125,6 @@ def test_layers_share_what_is_the_same(prepared):
 def kernels_of(prepared: PreparedModel, schedules=SCHEDULES):
     builder = build_model.KernelBuilder(TARGET, KernelStore(KernelCache.of_user(), TARGET))
     return build_model.kernels_of(prepared.layers, decisions_of(prepared, schedules), TARGET, builder.build)
-
-
-def imports(module: tvm.runtime.Module) -> list[tvm.runtime.Module]:
-    """The CUDA modules below `module`."""
-    return [each for part in module.imports for each in ([part] if part.kind == "cuda" else imports(part))]
 
 
 def test_keys_differ_in_everything_that_a_kernel_is_made_from(prepared, monkeypatch):
@@ -225,17 +205,17 @@ def test_facts_that_are_something_else_are_made_again(prepared, lowered, home):
 
 BUILD = """
 import sys
-import test_build_kernels as tests
-compiled = tests.built(tests.prepared.__wrapped__())
-tests.artifact.save(compiled, sys.argv[1])
+from tvm_sparse.frontend.optional_imports import without_torch
+with without_torch():
+    import four_kernels
+    from tvm_sparse.runtime import artifact
+    saved = artifact.save(four_kernels.built(four_kernels.prepared_model()), sys.argv[1])
 """
 
 
 def test_two_processes_at_once(prepared, tmp_path):
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", BUILD]
-    running = [subprocess.Popen([*command, str(tmp_path / name)], env=environment) for name in "ab"]
+    running = [subprocess.Popen([*command, str(tmp_path / name)]) for name in "ab"]
     assert [each.wait(timeout=300) for each in running] == [0, 0]
     libraries = [next((tmp_path / name).glob("*.so")).read_bytes() for name in "ab"]
     assert libraries[0] == libraries[1] == library(built(prepared), tmp_path / "c")
@@ -404,14 +384,12 @@ S(cuGetProcAddress_v2)
 int cuGetErrorName(int code, const char** text) { *text = "CUDA_ERROR_NO_DEVICE"; return 0; }
 int cuGetErrorString(int code, const char** text) { return cuGetErrorName(code, text); }
 """
-COMPILE = """
-import sys
-import test_build_kernels as tests
+COMPILED = """
+import tvm
 from tvm_sparse.codegen.cuda.nvcc import is_compiled_here
 assert is_compiled_here()
-saved = tests.artifact.save(tests.built(tests.prepared.__wrapped__()), sys.argv[1])
 (library,) = saved.glob("*.so")
-found = tests.imports(tests.tvm.runtime.load_module(str(library)))
+found = four_kernels.imports(tvm.runtime.load_module(str(library)))
 assert len(found) == 4
 for module in found:
     assert not module.inspect_source("cuda"), "source, which would be compiled when it is loaded"
@@ -439,16 +417,14 @@ def test_machine_code_is_in_the_artifact_and_nothing_is_compiled_again(tmp_path)
     counted.parent.mkdir()
     counted.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/runs\nexec {shutil.which("nvcc")} "$@"\n')
     counted.chmod(0o755)
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *filter(None, sys.path)])
     environment = {
         **os.environ,
-        "PYTHONPATH": path,
         "PATH": f"{counted.parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": f"{tmp_path}:{cuda_runtime()}",
     }
     runs = []
     for name in "ab":
-        subprocess.run([sys.executable, "-c", COMPILE, str(tmp_path / name)], env=environment, check=True)
+        subprocess.run([sys.executable, "-c", BUILD + COMPILED, str(tmp_path / name)], env=environment, check=True)
         runs.append((tmp_path / "runs").read_text().count("--fatbin"))
     assert runs == [4, 4]
     libraries = [next((tmp_path / name).glob("*.so")).read_bytes() for name in "ab"]
@@ -459,8 +435,7 @@ def test_machine_code_is_in_the_artifact_and_nothing_is_compiled_again(tmp_path)
 def test_on_a_gpu_cold_found_and_loaded_models_are_right(prepared, tmp_path, monkeypatch):
     target = resolve_target("cuda")
     x = np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32)
-    layers = [each for _ in SCHEDULES for each in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
-    (want,) = zoo.run_torch(zoo.Chain(*layers, nn.MaxPool2d(2)), x)
+    (want,) = zoo.run_onnx(onnx_model(), x)
     for name in ("cold", "found"):
         compiled = build_model.build(prepared, decisions_of(prepared), target)
         loaded = artifact.load(artifact.save(compiled, tmp_path / name))
