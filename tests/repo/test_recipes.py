@@ -1,9 +1,10 @@
 """The recipes of docs/architecture.md, applied to a copy of the tree and used there as a stranger would.
 
 Blocks of Python are files, called as their first line says; blocks of diff are changes of files that exist. What uses
-them are the functions `use_*`, each in a process of its own, which imports the copy.
+them are the functions `use_*`, all in a process that imports the copy.
 """
 
+import json
 import os
 import re
 import shutil
@@ -75,15 +76,35 @@ def tree(tmp_path_factory):
     return tree
 
 
-@pytest.mark.parametrize("recipe", ["schedule_space", "relax_pass", "target", "baseline"])
-def test_recipe(tree, tmp_path, recipe):
-    code = f"import tvm_sparse, test_recipes as t; print(tvm_sparse.__file__); t.use_{recipe}()"
-    path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), *sys.path]), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=path, capture_output=True, text=True, check=False, timeout=300
-    )
+RECIPES = ("schedule_space", "relax_pass", "target", "baseline")
+USE_ALL = """
+import json, traceback
+import tvm_sparse, test_recipes
+failures = {}
+for recipe in test_recipes.RECIPES:
+    try:
+        getattr(test_recipes, f"use_{recipe}")()
+    except BaseException:
+        failures[recipe] = traceback.format_exc()
+print(json.dumps({"used": tvm_sparse.__file__, "failures": failures}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tree, tmp_path_factory):
+    """The package that a process used, and what failed in it, by recipe."""
+    folder = tmp_path_factory.mktemp("recipes")
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), *sys.path]), "TMPDIR": str(folder)}
+    command = [sys.executable, "-c", USE_ALL]
+    done = subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert Path(done.stdout.splitlines()[0]).is_relative_to(tree)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe(tree, found, recipe):
+    assert Path(found["used"]).is_relative_to(tree)
+    assert recipe not in found["failures"], found["failures"][recipe]
 
 
 def worst(kernel, target):
