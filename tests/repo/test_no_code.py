@@ -245,8 +245,8 @@ def test_a_foreign_library_is_refused_before_it_is_loaded(folder, tmp_path):
     place.mkdir()
     for path in (folder / "net.sparse").iterdir():
         (place / path.name).write_bytes((tmp_path / "trap.so" if path.suffix == ".so" else path).read_bytes())
-    code = "import sys; from tvm_sparse.cli import main as cli; sys.exit(cli.main(['run', sys.argv[1]]))"
-    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-m", "tvm_sparse", "run", place]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 3 and "its SHA-256 differs" in done.stderr
     assert not (tmp_path / "trap").exists()
     subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL('{tmp_path}/trap.so')"], check=True)
