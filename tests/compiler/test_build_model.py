@@ -30,7 +30,7 @@ from tvm_sparse.target.resolve import resolve_target, target_json
 TARGET = resolve_target("llvm")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prepared():
     module, shapes = zoo.TORCH["residual"]
     return prepare(module, torch.zeros(shapes[0]))

@@ -1,5 +1,6 @@
 """Which layers are in NHWC: the fastest of all divisions, as what the pass makes of each costs."""
 
+import functools
 import itertools
 import math
 import random
@@ -39,6 +40,7 @@ def cudnn(monkeypatch):
     monkeypatch.setattr(library, "version", lambda: "9.19.0")
 
 
+@functools.cache
 def prepared_of(name, dtype=None):
     module, shapes = zoo.TORCH[name]
     return prepare(module, tuple(torch.zeros(shape) for shape in shapes), None, None, dtype)
