@@ -27,6 +27,8 @@ from tvm_sparse.frontend.onnx_rewrite import (
     upgrade_operators,
 )
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
+from tvm_sparse.frontend.torch_direct import CONVERTERS, is_direct
+from tvm_sparse.frontend.torch_refuse import refuse_ignored_arguments
 from tvm_sparse.frontend.torch_training import require_evaluation, require_evaluation_graph
 
 # Where TVM's passes read constants.
@@ -63,8 +65,15 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
     from tvm.relax.frontend.torch import from_exported_program
 
     require_evaluation_graph(where, program)
+    refuse_ignored_arguments(where, program)
+    direct = is_direct(program)
     with _frontend(where):
-        module = from_exported_program(_on_cpu(program), unwrap_unit_return_tuple=True)
+        module = from_exported_program(
+            _on_cpu(program),
+            unwrap_unit_return_tuple=True,
+            custom_convert_map=CONVERTERS if direct else None,
+            run_ep_decomposition=not direct,
+        )
     return _checked(where, module)
 
 

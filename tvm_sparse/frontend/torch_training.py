@@ -57,10 +57,10 @@ def require_evaluation_graph(where: str, program: Any) -> None:
         position = _TRAINING_ARGUMENT.get(str(node.target))
         if position is not None and len(node.args) > position and node.args[position]:
             hint = "call model.eval() before torch.export.export"
-            raise ModelError(where, f"{_owner(node)} was exported in training mode", hint=hint)
+            raise ModelError(where, f"{owner(node)} was exported in training mode", hint=hint)
 
 
-def _owner(node: Any) -> str:
+def owner(node: Any) -> str:
     """The module that an operator belongs to; the operator where the graph does not say, as of `torch.compile`."""
     owners: Iterator[tuple[str, Any]] = reversed((node.meta.get("nn_module_stack") or {}).values())
     path, kind = next(owners, ("", ""))

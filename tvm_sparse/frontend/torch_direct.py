@@ -1,0 +1,101 @@
+"""Which torch programs TVM imports as they were exported, without having torch decompose them first.
+
+`ExportedProgram.run_decompositions` traces a program again: more than two of the three seconds that importing ResNet-50
+takes. TVM makes the same of the operators here either way, if it is told how to convert two of them.
+"""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+# Operators that may return their input, or a view of it.
+_VIEWS = (
+    "dropout.default",
+    "dropout_.default",
+    "flatten.using_ints",
+    "permute.default",
+    "reshape.default",
+    "view.default",
+)
+# Those that make a new tensor, or change one in place, for inputs of any rank, or of one alone.
+_MAKERS = (
+    "add.Tensor",
+    "add_.Tensor",
+    "batch_norm.default",
+    "cat.default",
+    "hardtanh.default",
+    "hardtanh_.default",
+    "mean.dim",
+    "mul.Tensor",
+    "relu.default",
+    "relu_.default",
+    "sigmoid.default",
+)
+_OF_RANK = {
+    "adaptive_avg_pool2d.default": 4,
+    "avg_pool2d.default": 4,
+    "conv2d.default": 4,
+    "linear.default": 2,
+    "max_pool2d.default": 4,
+}
+
+
+def is_direct(program: Any) -> bool:
+    """Whether a `torch.export.ExportedProgram` is float32, its shapes fixed, and all of its operators known.
+
+    None of these may change what others read: as TVM imports it, each makes a new tensor.
+    """
+    return all(map(_is_direct, program.graph.nodes))
+
+
+def _is_direct(node: Any) -> bool:
+    if node.op == "placeholder":
+        # TVM's linear layers are float32 whatever they get; batch norms count their batches in integers.
+        is_known = str(getattr(node.meta.get("val"), "dtype", "")) in ("torch.float32", "torch.int64")
+        return is_known and all(isinstance(size, int) for size in _shape(node))
+    if node.op != "call_function":
+        return True
+    name = _name(node)
+    if name in _VIEWS:
+        return True
+    if name in _OF_RANK:
+        return len(_shape(node.args[0])) == _OF_RANK[name]
+    return name in _MAKERS and (not node.target._schema.is_mutable or _is_sole_reader(node))
+
+
+def _name(node: Any) -> str:
+    """Of torch's own operator; "" for any other node."""
+    return text.removeprefix("aten.") if (text := str(node.target)).startswith("aten.") else ""
+
+
+def _shape(node: Any) -> Any:
+    return getattr(node.meta.get("val"), "shape", ())
+
+
+def _is_sole_reader(node: Any) -> bool:
+    """Whether nobody else sees what an operator in place changes."""
+    changed = node.args[0]
+    return len(changed.users) == 1 and _name(changed) in (*_MAKERS, *_OF_RANK)
+
+
+def adaptive_avg_pool2d(node: Any, importer: Any) -> Any:
+    """The mean of each map, as torch decomposes it, where one value is left of a map."""
+    from tvm import relax
+
+    x = importer.env[node.args[0]]
+    sizes = node.args[1] if isinstance(node.args[1], list | tuple) else [node.args[1]]
+    if math.prod(sizes) != 1 or x.ty.ndim != 4:
+        return importer._adaptive_avg_pool2d(node)
+    return importer.block_builder.emit(relax.op.mean(x, [-1, -2], keepdims=True))
+
+
+def batch_norm(node: Any, importer: Any) -> Any:
+    """As torch decomposes it: without the argument that says whether it trains, which TVM takes for the momentum."""
+    *parameters, _is_training, momentum, epsilon = node.args[:8]
+    name = SimpleNamespace(__name__="_native_batch_norm_legit_no_training.default")
+    decomposed = SimpleNamespace(args=(*parameters, momentum, epsilon), kwargs={}, target=name)
+    return importer._batch_norm_legit_no_training(decomposed)
+
+
+# How TVM's importer converts what it would convert in another way, by the names of operators.
+CONVERTERS = {"adaptive_avg_pool2d.default": adaptive_avg_pool2d, "batch_norm.default": batch_norm}
