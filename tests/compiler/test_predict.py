@@ -8,7 +8,7 @@ import torch
 from random_convolutions import vector_weight
 from torch import nn
 
-from tvm_sparse.compiler import build_model, kernel_selection, verify
+from tvm_sparse.compiler import build_model, dense_fallback, kernel_selection, verify
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.predict import predicted
 from tvm_sparse.conv.random_weights import normal_weight
@@ -164,7 +164,8 @@ def test_what_hardly_won_there_is_not_taken(module, tmp_path):
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
 def test_depthwise_convolutions_take_the_compiled_kernel_on_a_gpu(monkeypatch, dtype):
-    monkeypatch.setattr(kernel_selection, "why_not_here", lambda schedule: None)
+    for module in (dense_fallback, kernel_selection):
+        monkeypatch.setattr(module, "why_not_here", lambda schedule: None)
     model = nn.Sequential(nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Conv2d(32, 32, 3, groups=16))
     prepared = prepare(model.eval(), torch.zeros(1, 32, 16, 16), None, None, dtype)
     assert [each.schedule for each in decide(prepared.layers, CUDA, None)] == [

@@ -39,7 +39,9 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
     import fuzz_logs
 
     records = fuzz_logs.shared_records()
-    monkeypatch.setattr("tvm_sparse.logs.record_codec._check_schema", lambda _where, data: data.pop("zlib_crc32", None))
+    monkeypatch.setattr(
+        "tvm_sparse.logs.record_codec._check_schema", lambda _where, data, _sealed: data.pop("zlib_crc32", None)
+    )
     found = sum((fuzz_logs.file_case(str(number), records, tmp_path) for number in range(40)), fuzz_logs.Counter())
     assert found["believed"] > 0
 

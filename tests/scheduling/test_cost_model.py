@@ -33,11 +33,17 @@ def shipped() -> list[Sample]:
 
 
 def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
-    """Within these factors in the median and for nine of ten."""
-    off = factors(FITS[DEFAULT], shipped)
-    assert len(off) >= 140
-    assert statistics.median(off) < 1.16
-    assert off[int(0.9 * len(off))] < 1.7
+    """Within these factors in the median and for nine of ten: of Table 2 and ResNet-50, and of all that was tuned since.
+
+    The constants were fitted to the former; of the latter many are of batch 8, densities or shapes unlike them.
+    """
+    fitted = [path for path in LOGS if path.name.partition(".")[0] in ("table2", "networks")]
+    first = samples(record for path in fitted for record in TuningLog(path).records)
+    for found, least, median, ninth in ((first, 100, 1.15, 1.5), (shipped, 500, 1.2, 1.8)):
+        off = factors(FITS[DEFAULT], found)
+        assert len(off) >= least
+        assert statistics.median(off) < median
+        assert off[int(0.9 * len(off))] < ninth
 
 
 def test_a_fit_finds_constants_again(shipped: list[Sample]) -> None:

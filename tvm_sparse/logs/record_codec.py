@@ -215,7 +215,10 @@ def _test_of_tuple(arguments: tuple[Any, ...]) -> Callable[[Any], bool]:
     """As `_test_of`, of a tuple of those items, or of any number of the first where an ellipsis is the last."""
     tests = [_test_of(argument) for argument in arguments if argument is not Ellipsis]
     if arguments == (float, ...):
-        return lambda value: isinstance(value, tuple) and set(map(type, value)) <= {int, float}
+        # Most are plain; NumPy's are numbers too.
+        return lambda value: (
+            isinstance(value, tuple) and (set(map(type, value)) <= {int, float} or all(map(tests[0], value)))
+        )
     if arguments[-1] is Ellipsis:
         return lambda value: isinstance(value, tuple) and all(map(tests[0], value))
     return lambda value: (
