@@ -33,7 +33,7 @@ def shipped() -> list[Sample]:
 
 
 def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
-    """Within these factors in the median and for nine of ten: of Table 2 and ResNet-50, and of all that was tuned since.
+    """Within these factors in the median and for nine of ten: of Table 2 and ResNet-50, and of all tuned since.
 
     The constants were fitted to the former; of the latter many are of batch 8, densities or shapes unlike them.
     """
