@@ -56,6 +56,8 @@ def _is_direct(node: Any) -> bool:
     if node.op != "call_function":
         return True
     name = _name(node)
+    if name in CONVERTERS and node.kwargs:
+        return False
     if name in _VIEWS:
         return True
     if name in _OF_RANK:
