@@ -36,7 +36,7 @@ from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled
+from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled, schedule_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Convolutions of real networks, larger than the random ones.
@@ -101,7 +101,7 @@ class Job:
             weight = normal_weight(self.spec, DENSITY, self.seed)
             return Case(self.spec, weight, self.seed, integers=False, pools=is_pooled(self.schedule))
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
-        of = OWN_CASES.get(self.schedule.partition(":")[0].rpartition("_")[0], of)
+        of = OWN_CASES.get(schedule_of(self.schedule).rpartition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)
         return replace(case, spec=replace(case.spec, n=self.images or case.spec.n))
 
@@ -126,7 +126,7 @@ def check(jobs: Sequence[Job], workers: int, target: str = "cuda") -> Iterator[R
     runner = Worker({}, command=WORKER)
     with tempfile.TemporaryDirectory() as folder:
         for job, (request, found) in zip(jobs, built(jobs, workers, target, folder), strict=True):
-            result = {"schedule": job.schedule.partition(":")[0], "index": job.index, **found}
+            result = {"schedule": schedule_of(job.schedule), "index": job.index, **found}
             if found.keys() == {"space"}:
                 result |= judged(runner.ask({**request, **found, "action": "run"}, TIMEOUT_S))
             if "cause" in result:

@@ -8,6 +8,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from tvm_sparse.frontend.torch_graph import operator_name
+
 # Operators that may return their input, or a view of it.
 _VIEWS = (
     "dropout.default",
@@ -55,7 +57,7 @@ def _is_direct(node: Any) -> bool:
         return is_known and all(isinstance(size, int) for size in _shape(node))
     if node.op != "call_function":
         return True
-    name = _name(node)
+    name = operator_name(node)
     if name in CONVERTERS and node.kwargs:
         return False
     if name in _VIEWS:
@@ -65,11 +67,6 @@ def _is_direct(node: Any) -> bool:
     return name in _MAKERS and (not node.target._schema.is_mutable or _is_sole_reader(node))
 
 
-def _name(node: Any) -> str:
-    """Of torch's own operator; "" for any other node."""
-    return text.removeprefix("aten.") if (text := str(node.target)).startswith("aten.") else ""
-
-
 def _shape(node: Any) -> Any:
     return getattr(node.meta.get("val"), "shape", ())
 
@@ -77,18 +74,17 @@ def _shape(node: Any) -> Any:
 def _is_sole_reader(node: Any) -> bool:
     """Whether nobody else sees what an operator in place changes."""
     changed = node.args[0]
-    return len(changed.users) == 1 and _name(changed) in (*_MAKERS, *_OF_RANK)
+    return len(changed.users) == 1 and operator_name(changed) in (*_MAKERS, *_OF_RANK)
 
 
 def adaptive_avg_pool2d(node: Any, importer: Any) -> Any:
     """The mean of each map, as torch decomposes it, where one value is left of a map."""
     from tvm import relax
 
-    x = importer.env[node.args[0]]
     sizes = node.args[1] if isinstance(node.args[1], list | tuple) else [node.args[1]]
-    if math.prod(sizes) != 1 or x.ty.ndim != 4:
+    if math.prod(sizes) != 1:
         return importer._adaptive_avg_pool2d(node)
-    return importer.block_builder.emit(relax.op.mean(x, [-1, -2], keepdims=True))
+    return importer.block_builder.emit(relax.op.mean(importer.env[node.args[0]], [-1, -2], keepdims=True))
 
 
 def batch_norm(node: Any, importer: Any) -> Any:

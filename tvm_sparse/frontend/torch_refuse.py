@@ -3,12 +3,12 @@
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.torch_training import owner
+from tvm_sparse.frontend.torch_graph import operator_name, owner
 
 _SCALED = ("add", "add_", "sub", "sub_", "rsub")
-_SCALAR_RSUB = "aten.rsub.Scalar"
-_NEAREST = ("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default")
-_AVERAGES = ("aten.avg_pool2d.default", "aten.avg_pool3d.default")
+_SCALAR_RSUB = "rsub.Scalar"
+_NEAREST = ("upsample_nearest2d.vec", "upsample_nearest2d.default")
+_AVERAGES = ("avg_pool2d.default", "avg_pool3d.default")
 
 
 def refuse_ignored_arguments(where: str, program: Any) -> None:
@@ -21,11 +21,12 @@ def refuse_ignored_arguments(where: str, program: Any) -> None:
 
 def _problem(node: Any) -> tuple[str, str]:
     """What is ignored of an operator, and what to write instead; ("", "") where nothing is."""
-    name = str(node.target)
-    if name.startswith("aten.") and name.split(".")[1] in _SCALED:
+    name = operator_name(node)
+    kind = name.partition(".")[0]
+    if kind in _SCALED:
         alpha = node.args[2] if name == _SCALAR_RSUB and len(node.args) > 2 else node.kwargs.get("alpha", 1)
         if alpha != 1:
-            return f"{name.split('.')[1]} with alpha={alpha}", "multiply by it before"
+            return f"{kind} with alpha={alpha}", "multiply by it before"
     if name in _AVERAGES and _argument(node, 6, "divisor_override") is not None:
         return "an average pool with divisor_override", "multiply the sum of a plain one"
     if name in _NEAREST:

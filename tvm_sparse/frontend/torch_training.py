@@ -1,9 +1,9 @@
 """Refuses torch models of which a part is in training mode, by the part's name."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.torch_graph import owner
 
 # Operators that behave otherwise in training -> position of the argument that says so.
 _TRAINING_ARGUMENT = {
@@ -58,12 +58,3 @@ def require_evaluation_graph(where: str, program: Any) -> None:
         if position is not None and len(node.args) > position and node.args[position]:
             hint = "call model.eval() before torch.export.export"
             raise ModelError(where, f"{owner(node)} was exported in training mode", hint=hint)
-
-
-def owner(node: Any) -> str:
-    """The module that an operator belongs to; the operator where the graph does not say, as of `torch.compile`."""
-    owners: Iterator[tuple[str, Any]] = reversed((node.meta.get("nn_module_stack") or {}).values())
-    path, kind = next(owners, ("", ""))
-    if not path:
-        return str(node.name)
-    return f"module {path} ({str(getattr(kind, '__name__', kind)).rsplit('.', 1)[-1]})"

@@ -53,8 +53,7 @@ def from_line(where: str, line: str, sealed: bool = False) -> Any:
     if not line.strip():
         raise LogError(where, "the line is empty")
     try:
-        # No number of what is written here is not finite.
-        data = json.loads(line, parse_float=None if sealed else _finite, parse_constant=_finite)
+        data = json.loads(line, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise LogError(where, f"the line is not JSON ({error})") from error
     if isinstance(data, dict):
@@ -205,7 +204,7 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments
     if origin is dict:
-        return lambda value: isinstance(value, dict) and set(map(type, value)) <= {str}
+        return lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if origin is tuple:
         return _test_of_tuple(arguments)
     return lambda value: isinstance(value, origin or hint)
