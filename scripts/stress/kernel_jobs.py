@@ -16,8 +16,8 @@ from random_convolutions import (
     random_half_case,
     random_kernel,
     random_linear_case,
-    random_pair_case,
     random_pooled_case,
+    random_quad_case,
     random_slice_case,
     random_tiles_case,
     random_vector_case,
@@ -64,7 +64,7 @@ OWN_CASES = {
     "folded_half": random_half_case,
     "vector": random_vector_case,
     "slice": random_slice_case,
-    "pair": random_pair_case,
+    "quad": random_quad_case,
     "pooled": random_pooled_case,
     "linear_tensor": random_tiles_case,
 }

@@ -206,7 +206,7 @@ def random_slice_case(choose: Choose) -> Case:
     return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
-def random_pair_case(choose: Choose) -> Case:
+def random_quad_case(choose: Choose) -> Case:
     """A case with a hundred filters and more, so sparse that few of them use both of two positions, or not."""
     spec = random_spec(choose)
     small = {"h": min(spec.h, 14), "w": min(spec.w, 14), "r": min(spec.r, 5), "s": min(spec.s, 5)}

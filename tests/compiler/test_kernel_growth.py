@@ -23,7 +23,7 @@ def times(schedule: str, density: float) -> float:
     return growth(record, many, CUDA)
 
 
-@pytest.mark.parametrize("schedule", ["data_cuda", "pair_cuda"])
+@pytest.mark.parametrize("schedule", ["data_cuda", "quad_cuda"])
 def test_weights_as_data_cost_at_most_in_proportion(schedule: str) -> None:
     """Their code is the same for any number of them."""
     assert times(schedule, 0.1) == 1

@@ -67,7 +67,7 @@ def test_on_a_gpu_small_batches_take_weights_as_data_and_large_ones_code():
     spec = ConvSpec(1, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1))
     assert guess(spec, 0.05, CUDA) == "data_cuda"
     # cuDNN has one block of few outputs add up 4,608 products in turn, unless it may use tensor cores.
-    assert guess(spec, 0.5, CUDA) == "pair_cuda"
+    assert guess(spec, 0.5, CUDA) == "quad_cuda"
     assert guess(spec, 0.5, CUDA, allow_tf32=True) is None
     assert guess(ConvSpec(1, 4096, 1, 1, 4096, 1, 1), 0.1, CUDA) == "linear_cuda"
     large = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1))

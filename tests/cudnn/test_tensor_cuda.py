@@ -126,7 +126,7 @@ def test_it_is_predicted_where_few_pixels_have_many_weights(monkeypatch):
     wide = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
     for spec, is_wanted in ((deep, True), (wide, False)):
         pattern = SparsityPattern.of(weight_of(spec, 0.3))
-        # On compute capability 9.0 `pair_cuda` is expected to be faster.
+        # On compute capability 9.0 `quad_cuda` is expected to be faster.
         guess = predicted(spec, pattern, resolve_target({"kind": "cuda", "arch": "sm_80"}))
         assert (guess is not None and guess.schedule == tensor_cuda.NAME) == is_wanted, guess
     # In TF32 itself it is one product instead of three.

@@ -13,9 +13,12 @@ from tvm_sparse.errors import VerificationError
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
 # numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
-# misses added in bfloat16.
+# misses added in bfloat16; inputs as sums of two float16 numbers.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-THREE_TF32, CORRECTED_TF32 = "3xtf32", "corrected_tf32"
+THREE_TF32, CORRECTED_TF32, THREE_HALF = "3xtf32", "corrected_tf32", "3xfloat16"
+# Absolute errors of numbers as sums of two float16 numbers, as fractions of the largest input and of a filter's largest
+# weight (see `in_3xhalf`).
+THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-29, 2.0**-37
 # Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
 HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
 # A NumPy array or a torch tensor.
@@ -67,12 +70,14 @@ class Reference:
     """Exact result and element-wise error bound of one convolution on one input, both (N, K, OH, OW) float64.
 
     The bound is infinite where float32 may overflow on the way to the result, or the output's type in storing it. In
-    half precision `sums` is what float32 sums contribute to it, the rest being what storing does.
+    half precision `sums` is what float32 sums contribute to it, the rest being what storing does. The largest finite
+    magnitude of the input is `largest_input`.
     """
 
     value: np.ndarray
     bound: np.ndarray
     sums: np.ndarray | None = None
+    largest_input: float = 0.0
 
     def worst(self, y: np.ndarray, images: np.ndarray | None = None) -> float:
         """Largest error as a fraction of its bound: 1 or less is correct; NaN anywhere gives infinity.
@@ -97,20 +102,20 @@ class Reference:
             found: np.ndarray = windows.max(axis=(3, 5))
             return found
 
-        return Reference(largest(self.value), largest(self.bound))
+        return replace(self, value=largest(self.value), bound=largest(self.bound))
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
         """The same with the bound of a kernel that computes in one of the ways above; TF32's need the `weight`."""
-        if arithmetic in (TF32, THREE_TF32, CORRECTED_TF32):
+        bounds = {
+            TF32: self.in_tf32,
+            THREE_TF32: self.in_3xtf32,
+            CORRECTED_TF32: self.in_corrected_tf32,
+            THREE_HALF: self.in_3xhalf,
+            HALF_SUMS: self.in_half_sums,
+        }
+        if arithmetic in bounds:
             assert weight is not None
-            if arithmetic == TF32:
-                return self.in_tf32(weight)
-            if arithmetic == CORRECTED_TF32:
-                return self.in_corrected_tf32(weight)
-            return self.in_3xtf32(weight)
-        if arithmetic == HALF_SUMS:
-            assert weight is not None
-            return self.in_half_sums(weight)
+            return bounds[arithmetic](weight)
         return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
 
     def on_tensor_cores(self) -> "Reference":
@@ -179,6 +184,27 @@ class Reference:
         sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + 2 * TF32_CUT * growth)
         return replace(self, bound=self.bound * ((2 * TF32_CUT * (growth - 1) + sums) / exact))
 
+    def in_3xhalf(self, weight: np.ndarray) -> "Reference":
+        """The same with the bound of a kernel that multiplies sums of two float16 numbers, but not the low parts.
+
+        Input and `weight` are ``high + low``, each rounded to nearest, by up to v, float16's unit roundoff; three of
+        four products are added up on tensor cores, as in `in_3xtf32`, which the relative terms are from.
+
+        Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
+        misses 2**-36 at most where the largest input of a block is 2**-6 or more, to which it is scaled otherwise:
+        2**-30 of the largest, and as much in the product that is left out. A weight's high part is multiplied with
+        inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by 2**-39
+        of that, as may be its low part, times an input at most.
+        """
+        v, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
+        exact = (nnz + 2) * FLOAT32_ROUNDOFF
+        sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + v) ** 2 * (1 + 2 * v)
+        of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz.ravel() * size.max(
+            axis=(1, 2, 3)
+        )
+        absolute = (self.largest_input * of_filter)[None, :, None, None]
+        return replace(self, bound=self.bound * ((3 * v**2 * (1 + v) + sums) / exact) + absolute)
+
     def _worst_of_repeated(self, y: np.ndarray, images: np.ndarray) -> float:
         """An image has the same error as another that it repeats where it has the same result: found much sooner."""
         outs: dict[int, np.ndarray] = {}
@@ -233,7 +259,8 @@ def reference(
     # The bound itself stays clear of the largest number's rounding.
     bound = np.where(magnitude + bound > FLOAT32_MAX, np.inf, bound)
     if spec.dtype == FLOAT32:
-        return Reference(value, bound)
+        finite = np.abs(x[np.isfinite(x)])
+        return Reference(value, bound, largest_input=float(finite.max(initial=0.0)))
     return Reference(value, _stored_bound(spec.dtype, value, bound), bound)
 
 

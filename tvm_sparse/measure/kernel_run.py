@@ -72,7 +72,7 @@ class _Inputs:
         with np.load(path, allow_pickle=False) as arrays:
             self.images = arrays["images"]
             self._bounded: dict[str, Reference] = {}
-            expected = Reference(arrays["value"], arrays["bound"], arrays.get("sums"))
+            expected = Reference(arrays["value"], arrays["bound"], arrays.get("sums"), float(arrays["largest_input"]))
             self.expected = expected.pooled() if pools else expected
             self._weight = arrays.get("weight")
             names = [name for name in ("x", "bias", "residual") if name in arrays]

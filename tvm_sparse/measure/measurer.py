@@ -209,6 +209,7 @@ class Measurer:
         arguments = reference.random_arguments(distinct, ARGUMENT_SEED)
         expected = reference.reference(distinct, weight=weight, **arguments)
         arrays = {"weight": weight, "value": expected.value, "bound": expected.bound, "images": images, **arguments}
+        arrays["largest_input"] = np.array(expected.largest_input)
         if expected.sums is not None:
             arrays["sums"] = expected.sums
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_TF32
+from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_HALF, THREE_TF32
 from tvm_sparse.conv.reference import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -20,17 +20,25 @@ POOLED = "pooled_cuda"
 # A schedule whose kernels add products up in float16.
 FOLDED_HALF = "folded_half_cuda"
 # Schedules that multiply on tensor cores: filters that share their zeros, any, and linear layers of many images.
-SLICE, PAIR, LINEAR_TENSOR = "slice_cuda", "pair_cuda", "linear_tensor_cuda"
+SLICE, QUAD, LINEAR_TENSOR = "slice_cuda", "quad_cuda", "linear_tensor_cuda"
+# Schedules of earlier versions: nothing builds their kernels any more.
+_GONE = ("pair_cuda",)
 # Those whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = ("data_cuda", "vector_cuda", SLICE, PAIR, LINEAR_TENSOR)
+DATA = ("data_cuda", "vector_cuda", SLICE, QUAD, LINEAR_TENSOR)
 # How those compute that multiply float32 numbers in parts that tensor cores take, by the names of spaces.
-_CORRECTED = (SLICE, PAIR, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
-_IN_PARTS = {TENSOR: THREE_TF32, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
+_CORRECTED = (SLICE, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
+_IN_PARTS = {TENSOR: THREE_TF32, QUAD: THREE_HALF, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
+_PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 
 
 def schedule_of(name: str) -> str:
     """The schedule that a space belongs to: its name without the variant."""
     return name.partition(":")[0]
+
+
+def is_gone(name: str) -> bool:
+    """Whether a schedule is one of an earlier version, whose records count no more."""
+    return schedule_of(name) in _GONE
 
 
 def is_tf32(name: str) -> bool:
@@ -83,7 +91,7 @@ def precision_of(name: str, dtype: str) -> str:
     if is_tf32(name):
         return "TF32"
     if is_in_parts(name):
-        return "3xTF32" if name == TENSOR else "TF32+BF16"
+        return _PARTS_IN_WORDS[arithmetic_of(name)]
     if schedule_of(name) == FOLDED_HALF:
         return f"{dtype}, sums too"
     return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"

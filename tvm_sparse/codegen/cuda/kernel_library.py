@@ -21,9 +21,9 @@ from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
 from tvm_sparse.scheduling.cuda.linear_tensor import tiling as linear_tensor_tiling
-from tvm_sparse.scheduling.cuda.pairs import tiling as pair_tiling
 from tvm_sparse.scheduling.cuda.positions import geometry as position_geometry
 from tvm_sparse.scheduling.cuda.positions import tiling as position_tiling
+from tvm_sparse.scheduling.cuda.quads import tiling as quad_tiling
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.
@@ -69,9 +69,9 @@ def _libraries() -> dict[str, _Library]:
             if data_tiling.library_of(shared) == name
         ]
         found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
-    of_pairs = [pair_tiling.kernel_name(m, n) for m in pair_tiling.M_TILES for n in pair_tiling.PIXELS]
-    integers = 2 + len(pair_tiling.Geometry._fields)
-    found[pair_tiling.LIBRARY] = _Library("sparse_pairs.cu", (), of_pairs, integers, has_warpgroups=True)
+    of_quads = [quad_tiling.kernel_name(m, n) for m, some in quad_tiling.PIXELS.items() for n in some]
+    integers = 2 + len(quad_tiling.Geometry._fields)
+    found[quad_tiling.LIBRARY] = _Library("sparse_quads.cu", (), of_quads, integers, has_warpgroups=True)
     of_tiles = [
         linear_tensor_tiling.kernel_name(f, each) for f in linear_tensor_tiling.FILTERS for each in (False, True)
     ]

@@ -1,4 +1,4 @@
-"""How an unstructured convolution is cut for sparse tensor cores (codegen/cuda/sparse_pairs.cu)."""
+"""How an unstructured convolution is cut for sparse tensor cores (codegen/cuda/sparse_quads.cu)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,23 +8,22 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
 
 # The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
-LIBRARY = "sparse_pairs"
-M_TILES, PIXELS = (1, 2), (64, 96, 128)
+LIBRARY = "sparse_quads"
+PIXELS = {1: (64, 96, 128), 2: (64, 96)}
 # Blocks that share a tile's slabs.
 PARTS = (1, 2, 4, 8)
 # Positions of a slab; slabs of the ring; warpgroups that multiply; threads of a block.
 SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
 # Filters that a product of tensor cores has at a time.
 FILTERS = 64
-# Positions of a tile at most: where they are lies in shared memory behind the ring. With what the driver takes, a block
-# has 129, 161 or 193 KB, just within what a multiprocessor can set aside (132, 164, 196); the rest caches inputs.
+# Positions of a block at most: where they are lies in shared memory behind the ring.
 MAX_POSITIONS = 8192
 # A filter's taps are bits of a number, and offsets are bytes.
 MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
 
 @dataclass(frozen=True)
-class PairTiling:
+class QuadTiling:
     """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images.
 
     `parts` blocks, a cluster, have one tile, and each has a part of its positions.
@@ -38,7 +37,7 @@ class PairTiling:
     @cached_property
     def obstacle(self) -> str:
         """Why the kernel cannot do it, or ""."""
-        if self.m_tiles not in M_TILES or self.pixels not in PIXELS:
+        if self.pixels not in PIXELS.get(self.m_tiles, ()):
             return f"no kernel has {self.m_tiles} tiles of filters and {self.pixels} pixels"
         if self.parts not in PARTS:
             return f"{self.parts} parts of a tile, not one of {PARTS}"
@@ -87,18 +86,18 @@ class PairTiling:
     @property
     def positions_at(self) -> int:
         """Where a slab's positions begin."""
-        return self.choices_at + 32 * self.tiles
+        return self.choices_at + 16 * self.tiles
 
     @property
     def units(self) -> int:
-        """16-byte units of a slab: weights, choices, positions, and how many slabs the tile has."""
-        return self.positions_at + SLAB // 2 + 1
+        """16-byte units of a slab: weights, choices, positions."""
+        return self.positions_at + SLAB // 2
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the ring and positions, or sums on their way out."""
-        ring = STAGES * SLAB * self.pixels * 8 + 8 * MAX_POSITIONS
-        return max(ring, 4 * self.filters * (self.pixels + 8))
+        """Shared memory of a block: the ring and positions, or sums on their way out; then what is said of inputs."""
+        ring = STAGES * SLAB * self.pixels * 4 + 8 * MAX_POSITIONS
+        return max(ring, 4 * self.filters * (self.pixels + 8)) + 8
 
     @property
     def kernel(self) -> str:
@@ -108,7 +107,7 @@ class PairTiling:
 
 def kernel_name(m_tiles: int, pixels: int) -> str:
     """The kernel for so many tiles of filters a warpgroup and pixels a block."""
-    return f"tvm_sparse_pairs_{m_tiles}_{pixels}"
+    return f"tvm_sparse_quads_{m_tiles}_{pixels}"
 
 
 class Geometry(NamedTuple):
@@ -145,7 +144,7 @@ class Geometry(NamedTuple):
     relu_max: int
 
 
-def geometry(tiling: PairTiling) -> Geometry:
+def geometry(tiling: QuadTiling) -> Geometry:
     """What the kernel is called with."""
     spec = tiling.spec
     out_map, image = spec.out_h * spec.out_w, spec.c * spec.h * spec.w

@@ -1,4 +1,4 @@
-"""The space of convolutions on sparse tensor cores (codegen/cuda/sparse_pairs.cu): how one may be cut."""
+"""The space of convolutions on sparse tensor cores (codegen/cuda/sparse_quads.cu): how one may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,33 +13,31 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.cuda.pairs.packing import WINDOW, packed
-from tvm_sparse.scheduling.cuda.pairs.tiling import (
+from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed
+from tvm_sparse.scheduling.cuda.quads.tiling import (
     LIBRARY,
-    M_TILES,
     MAX_POSITIONS,
     PARTS,
     PIXELS,
     SLAB,
     THREADS,
-    PairTiling,
+    QuadTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
-# Cycles, as 20 kernels took on an H100: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
+# Cycles, as 20 kernels took on an H200: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
 # block before its first slab and behind its last, and of blocks that share a tile.
-SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES, JOIN_CYCLES = {1: 60, 2: 305}, {1: 10.2, 2: 12.8}, 4000, 3000
+SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES, JOIN_CYCLES = {1: 380, 2: 405}, {1: 5.8, 2: 9.0}, 4000, 3000
 # To start.
 START_US = 3.0
-# Of the positions that fit a position in a window, how much each makes it likelier that one is left for it (fitted to
-# random weights).
-FITTING = 1.35
+# Up to where all positions find three others, and how much further all find one only (fitted to random weights).
+FITTING, LACKING = 0.95, 21.0
 
 
-class PairSpace(TilingSpace[PairTiling]):
+class QuadSpace(TilingSpace[QuadTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
@@ -49,27 +47,31 @@ class PairSpace(TilingSpace[PairTiling]):
     @cached_property
     def candidates(self) -> dict[str, list[int]]:
         """Decisions and their values."""
-        tilings = [PairTiling(self.spec, each, PIXELS[0]) for each in M_TILES]
+        tilings = [QuadTiling(self.spec, each, PIXELS[each][0]) for each in PIXELS]
         # None that fills up as many filters as the smallest one has.
         m_tiles = [each.m_tiles for each in tilings if each.filled < tilings[0].filters]
-        return {"m_tiles": m_tiles, "pixels": list(PIXELS), "parts": list(PARTS)}
+        return {
+            "m_tiles": m_tiles,
+            "pixels": sorted({each for some in PIXELS.values() for each in some}),
+            "parts": list(PARTS),
+        }
 
-    def tilings(self) -> Iterator[PairTiling]:
+    def tilings(self) -> Iterator[QuadTiling]:
         for m_tiles, pixels, parts in product(*self.candidates.values()):
-            yield PairTiling(self.spec, m_tiles, pixels, parts)
+            yield QuadTiling(self.spec, m_tiles, pixels, parts)
 
-    def obstacle(self, tiling: PairTiling) -> str:
+    def obstacle(self, tiling: QuadTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
             return obstacle
         if (positions := self._part_slabs(tiling) * SLAB) > MAX_POSITIONS:
             return f"about {positions} positions, at most {MAX_POSITIONS}"
         return self.lacks_shared_memory(tiling.shared_bytes)
 
-    def _part_slabs(self, tiling: PairTiling) -> int:
+    def _part_slabs(self, tiling: QuadTiling) -> int:
         """Slabs of a block, at most."""
         return math.ceil(self.slabs(tiling) / tiling.parts)
 
-    def slabs(self, tiling: PairTiling) -> float:
+    def slabs(self, tiling: QuadTiling) -> float:
         """Slabs of a tile, as far as the pattern tells."""
         some = self.positions
         share = some.of_filters(tiling.filters)
@@ -78,11 +80,12 @@ class PairSpace(TilingSpace[PairTiling]):
         # Filters that differ, and how dense each is among positions that any of them uses.
         filters, density = max(1.0, tiling.filters / some.alike), min(1.0, some.density / share)
         count = some.channels * some.taps * share
-        fitting = (1 - density**2) ** filters * min(WINDOW, count)
-        alone = math.exp(-FITTING * fitting)
-        return max(1.0, count * (1 + alone) / SLAB)
+        # How unlikely it is that no filter uses three of four, in the choices of a window that there are for the last.
+        uses_two = 1 - density**3 * (4 - 3 * density)
+        unlikely = math.inf if uses_two <= 0 else -filters * math.log(uses_two) - math.log(min(WINDOW, count))
+        return max(1.0, count * (1 + min(max((unlikely - FITTING) / LACKING, 0.0), 1.0)) / SLAB)
 
-    def estimated_us(self, tiling: PairTiling) -> float:
+    def estimated_us(self, tiling: QuadTiling) -> float:
         """Estimated time: a block's slabs one after the other, then its outputs; so in each wave of blocks."""
         spec, gpu, pixels, parts = self.spec, self.gpu, tiling.pixels, tiling.parts
         slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES[tiling.m_tiles] * pixels
@@ -91,15 +94,15 @@ class PairSpace(TilingSpace[PairTiling]):
         block = self._part_slabs(tiling) * slab + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
         return START_US + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
-    def tiling(self, decisions: Mapping[str, Any]) -> PairTiling:
-        return PairTiling(self.spec, **decisions)
+    def tiling(self, decisions: Mapping[str, Any]) -> QuadTiling:
+        return QuadTiling(self.spec, **decisions)
 
-    def counts(self, tiling: PairTiling) -> list[float]:
+    def counts(self, tiling: QuadTiling) -> list[float]:
         return [tiling.blocks, self.slabs(tiling)]
 
-    def packed_for(self, weight: np.ndarray, tiling: PairTiling) -> tuple[np.ndarray, int]:
+    def packed_for(self, weight: np.ndarray, tiling: QuadTiling) -> tuple[np.ndarray, int]:
         found = packed(weight, tiling)
-        if (positions := -(-len(found) // (tiling.k_tiles * tiling.parts)) * SLAB) > MAX_POSITIONS:
+        if (positions := -(-(len(found) // tiling.k_tiles - 1) // tiling.parts) * SLAB) > MAX_POSITIONS:
             sentence = "filters of a block have too many positions"
             raise BuildError(f"schedule {self.name}", sentence, positions, f"up to {MAX_POSITIONS}")
         return found, tiling.shared_bytes
@@ -107,8 +110,8 @@ class PairSpace(TilingSpace[PairTiling]):
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
         tiling = self.checked(decisions)
         rows = tirx.Var("rows", "int32")
-        slabs = tirx.floordiv(rows, tiling.k_tiles)
+        tile_rows = tirx.floordiv(rows, tiling.k_tiles)
         launch = (tiling.blocks, 1, 1, THREADS, tiling.parts, tiling.shared_bytes)
         return library_call(
-            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [slabs, stride, *geometry(tiling), *launch]
+            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [tile_rows, stride, *geometry(tiling), *launch]
         )

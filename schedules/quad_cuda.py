@@ -15,14 +15,14 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.pairs.space import PairSpace
-from tvm_sparse.scheduling.cuda.pairs.tiling import MAX_ELEMENTS, MAX_TAPS
+from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
+from tvm_sparse.scheduling.cuda.quads.tiling import MAX_ELEMENTS, MAX_TAPS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.schedule_names import PAIR
+from tvm_sparse.scheduling.schedule_names import QUAD
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-NAME = PAIR
+NAME = QUAD
 TARGET = "cuda"
 # A tile has 128 filters or more: of fewer tensor cores compute too many that are none.
 LEAST_FILTERS = 96
@@ -40,7 +40,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
-    return list[Space](offered([PairSpace(NAME, spec, pattern, gpu)], gpu))
+    return list[Space](offered([QuadSpace(NAME, spec, pattern, gpu)], gpu))
 
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:

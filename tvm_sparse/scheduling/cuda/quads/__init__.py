@@ -1,4 +1,4 @@
-"""Any zeros on sparse tensor cores: what codegen/cuda/sparse_pairs.cu is called with.
+"""Any zeros on sparse tensor cores: what codegen/cuda/sparse_quads.cu is called with.
 
 In: a convolution and its weight. Out: a space of tilings, and for each the numbers and packed weights of its kernel.
 """

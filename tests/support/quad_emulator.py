@@ -1,0 +1,88 @@
+"""Run the kernels of codegen/cuda/sparse_quads.cu on the CPU: `wgmma` as plain code, between the threads of a warp.
+
+Products happen when they are asked for, so only what is written after a barrier shows that it was waited for.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
+from data_emulator import MEETING, PRIMITIVES, compiled, passed
+from tensor_emulator import LAUNCH
+from warpgroup_emulator import WARPGROUPS
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.scheduling.cuda.quads.tiling import LIBRARY, PIXELS, THREADS, QuadTiling, geometry
+
+MULTIPLY = f"""
+#define TVM_SPARSE_QUAD_PRIMITIVES
+static void commit_products() {{}}
+template <int LEFT> static void wait_for_products() {{}}
+static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
+// A row of A has, of each four positions, two numbers.
+template <int N>
+static void add_product(float (&sums)[N], const unsigned (&a)[4], unsigned long long b, unsigned choice) {{
+  const int lanes = current / 32 * 32, lane = current % 32;
+  memcpy(held[current], a, 16);
+  held[current][4] = choice;
+  meet(agreed, lanes, lanes + 32);
+  for (int i = 0; i < N; i++)
+    for (int four = 0; four < 8; four++) {{
+      const int below = i / 2 % 2, row = lanes + lane / 4 * 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const unsigned bits = held[row + four % 4][below + four / 4 * 2];
+      const unsigned chosen = held[row + four / 4][4] >> (below * 16 + four % 4 * 4) & 15;
+      const int first = chosen & 3, second = chosen >> 2;
+      if (first >= second) abort();
+      for (int which = 0; which < 2; which++) {{
+        const int k = 4 * four + (which ? second : first);
+        sums[i] += from_half(bits >> 16 * which) * from_half(((const unsigned short*)at(b, k / 8, column))[k % 8]);
+      }}
+    }}
+  meet(agreed, lanes, lanes + 32);
+}}
+static unsigned as_half(float first, float second) {{ return to_half(first) | (unsigned)to_half(second) << 16; }}
+static float2 of_halves(unsigned both) {{ return make_float2(from_half(both), from_half(both >> 16)); }}
+static unsigned lowered(unsigned both) {{
+  const float2 values = of_halves(both);
+  return as_half(values.x / 2048, values.y / 2048);
+}}
+static unsigned max(unsigned a, unsigned b) {{ return a > b ? a : b; }}
+static unsigned larger(unsigned one, unsigned other) {{
+  other &= 0x7fff7fff;
+  return max(one & 0xffff, other & 0xffff) | max(one >> 16, other >> 16) << 16;
+}}
+static void atomicMax(unsigned* at, unsigned value) {{ *at = max(*at, value); }}
+"""
+EXPORTED = f"""
+static_assert(THREADS == {THREADS});
+extern "C" int quotient_of(unsigned n, int d, int m) {{ return quotient(n, d, m); }}
+"""
+KERNELS = [(m, n) for m, some in PIXELS.items() for n in some]
+
+
+@cache
+def _library(folder: Path) -> ctypes.CDLL:
+    path = folder / f"{LIBRARY}.cc"
+    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
+    emulated = PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
+    path.write_text(emulated + kernel_library.source(LIBRARY) + EXPORTED + launch)
+    return compiled(path)
+
+
+def quotient(n: int, d: int, m: int, folder: Path) -> int:
+    """The kernel's division of `n` by `d`, of which `m` is what `divisor` says."""
+    return int(_library(folder).quotient_of(n, d, m))
+
+
+def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    """The output of a tiling's kernel; elements that it does not write are NaN."""
+    spec, rows = tiling.spec, len(weights) // tiling.k_tiles
+    assert tiling.shared_bytes <= SHARED
+    fields = geometry(tiling)
+    y, pointers = passed(spec, weights, arguments, fields)
+    kernel = KERNELS.index((tiling.m_tiles, tiling.pixels))
+    numbers = (len(fields), kernel, tiling.blocks, THREADS, tiling.parts)
+    _library(folder).launch(*pointers[:5], rows, weights.shape[1], pointers[5], *numbers)
+    return y

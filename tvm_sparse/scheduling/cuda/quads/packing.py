@@ -1,0 +1,154 @@
+"""Weights as sparse tensor cores read them: positions in fours of which no filter of a tile uses more than two."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tvm_sparse.scheduling.cuda.quads.tiling import SLAB, QuadTiling
+
+# Fours are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
+# read is in the cache.
+WINDOW = 256
+# A filter's largest weight is brought to 2**14 up to 2**15, below float16's largest number.
+EXPONENT = 15
+
+
+def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
+    """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * slabs, units, 4).
+
+    A row holds what codegen/cuda/sparse_quads.cu calls a slab's weights. Tiles have as many rows each; the first one
+    says how many slabs count, and how sums are scaled. Zeros fill up a group's last filters.
+    """
+    groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
+    filled = np.pad(groups, ((0, 0), (0, tiling.filled), (0, 0)))
+    tiles = [_Tile.of(each) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
+    most = max(each.slabs for each in tiles)
+    out = np.zeros((len(tiles), 1 + most, tiling.units, 4), np.int32)
+    for rows, tile in zip(out, tiles, strict=True):
+        slabs = rows[1 : 1 + tile.slabs]
+        slabs[:, : tiling.choices_at] = tile.fragments.reshape(tile.slabs, -1, 4)
+        slabs[:, tiling.choices_at : tiling.positions_at] = tile.choices.reshape(tile.slabs, -1, 4)
+        slabs[:, tiling.positions_at :] = _places(tile.positions, tiling).reshape(tile.slabs, -1, 4)
+        rows[0, 0, 0] = tile.slabs
+        rows[0, 1 : 1 + tiling.filters // 4] = tile.factors.view(np.int32).reshape(-1, 4)
+    return out.reshape(-1, tiling.units, 4)
+
+
+class _Tile(NamedTuple):
+    """A block's filters: int32 fragments (slabs, filters, 16), choices (slabs, filters), positions (slabs, 32).
+
+    `factors` (filters,) float32, powers of two, is what sums are multiplied with.
+    """
+
+    fragments: np.ndarray
+    choices: np.ndarray
+    positions: np.ndarray
+    factors: np.ndarray
+
+    @property
+    def slabs(self) -> int:
+        return len(self.positions)
+
+    @classmethod
+    def of(cls, weight: np.ndarray) -> "_Tile":
+        """Of a tile's weights (filters, positions)."""
+        live = np.flatnonzero(weight.any(axis=0))
+        found = quads(weight[:, live] != 0)
+        slabs = max(1, -(-len(found) // (SLAB // 4)))
+        # What fills up has no weights; its input is that of the first position, which is read anyway.
+        padded = np.pad(found, ((0, slabs * (SLAB // 4) - len(found)), (0, 0)), constant_values=-1)
+        has_weight = padded >= 0
+        every = live[np.maximum(padded, 0)] if live.size else np.zeros_like(padded)
+        _, exponents = np.frexp(np.abs(weight).max(axis=1))
+        exponents = np.clip(EXPONENT - exponents, -120, 120)
+        columns = np.ldexp(weight[:, every] * has_weight, exponents[:, None, None])
+        # Of each four the two that count, in their order: those that are not zero come first.
+        chosen = np.sort(np.argsort(columns == 0, axis=2, kind="stable")[:, :, :2], axis=2)
+        values = np.take_along_axis(columns, chosen, axis=2)
+        high = values.astype(np.float16)
+        parts = np.stack([high, (values - high).astype(np.float16)])
+        return cls(
+            _fragments(parts.reshape(2, -1, 4, 2, 8, slabs, 2, 4, 2)),
+            _choices(chosen.reshape(-1, 4, 2, 8, slabs, 2, 4, 2)),
+            every.reshape(slabs, SLAB),
+            np.ldexp(np.float32(1), -exponents).astype(np.float32),
+        )
+
+
+def _fragments(parts: np.ndarray) -> np.ndarray:
+    """Parts (2, 64 filters, warp, row / 8, row, slab, quad / 4, quad, chosen) float16 as registers of A.
+
+    PTX ISA, "Register fragments for wgmma.m64nNk16": register j of lane l has row ``l / 4 + 8 * (j % 2)``, and of those
+    numbers that are stored the two of quad ``l % 4 + 4 * (j / 2)``.
+    """
+    # (slab, 64 filters, part, warp, l / 4, l % 4, j / 2, j % 2)
+    return np.ascontiguousarray(parts.transpose(5, 1, 0, 2, 4, 7, 6, 3, 8)).view(np.int32)
+
+
+def _choices(chosen: np.ndarray) -> np.ndarray:
+    """Which two of four each filter has, four bits each, as lanes say it: (slab, 64 filters, warp, row, 2) int32.
+
+    Of the four lanes that have a row the first two say what is chosen, of the first and second half of its quads:
+    first of row ``l / 4``, then of the eighth behind it (PTX ISA, "Sparse matrix storage").
+    """
+    bits = (chosen[..., 0] + 4 * chosen[..., 1]).astype(np.uint32)
+    # (slab, 64 filters, warp, row, half, row / 8, quad)
+    split = bits.transpose(4, 0, 1, 3, 5, 2, 6)
+    shifts = np.arange(8, dtype=np.uint32) * 4
+    return (split.reshape(len(split), -1, 8) << shifts).sum(axis=2, dtype=np.uint32).view(np.int32)
+
+
+def _places(positions: np.ndarray, tiling: QuadTiling) -> np.ndarray:
+    """Where positions are read, bytes from a pixel's place in a group's first channel, and their tap as a bit."""
+    spec = tiling.spec
+    c, tap = np.divmod(positions, spec.r * spec.s)
+    r, s = np.divmod(tap, spec.s)
+    offsets = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
+    return np.stack([4 * offsets, 1 << tap], axis=-1).astype(np.uint32).view(np.int32)
+
+
+def quads(uses: np.ndarray) -> np.ndarray:
+    """Positions in fours (quads, 4) of which no filter uses more than two; -1 fills up those that found fewer.
+
+    `uses` (filters, positions) says which filters use which. Of those that are left the most used position begins; then
+    comes, of those that fit, the one with which the fewest filters have two, and at last the most used one. Those that
+    are no four are tried again among the next.
+    """
+    found = list(_quads(uses.astype(np.float32)))
+    return np.array([each + [-1] * (4 - len(each)) for each in found], np.int64).reshape(-1, 4)
+
+
+def _quads(uses: np.ndarray) -> Iterator[list[int]]:
+    left = np.zeros(0, np.int64)
+    for start in range(0, uses.shape[1], WINDOW):
+        some = np.concatenate([left, np.arange(start, min(start + WINDOW, uses.shape[1]))])
+        is_last = start + WINDOW >= uses.shape[1]
+        kept: list[int] = []
+        for members in _fours(uses[:, some]):
+            # Where hardly any fit, not all can wait.
+            if len(members) == 4 or is_last or len(kept) > WINDOW:
+                yield [int(some[each]) for each in members]
+            else:
+                kept += members
+        left = some[sorted(kept)]
+
+
+def _fours(uses: np.ndarray) -> Iterator[list[int]]:
+    """All positions in fours that fit, or fewer where no other does."""
+    often, free = uses.sum(axis=0), np.ones(uses.shape[1], bool)
+    while free.any():
+        members = [int(np.where(free, often, -1).argmax())]
+        free[members] = False
+        count = uses[:, members[0]].copy()
+        while len(members) < 4:
+            full, filled_up = np.stack([count == 2, count == 1]).astype(np.float32) @ uses
+            cost = -often if len(members) == 3 else filled_up * len(uses) - often
+            cost = np.where(free & (full == 0), cost, np.inf)
+            other = int(cost.argmin())
+            if np.isinf(cost[other]):
+                break
+            free[other] = False
+            members.append(other)
+            count += uses[:, other]
+        yield members
