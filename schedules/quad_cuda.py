@@ -1,12 +1,14 @@
-"""Unstructured convolutions on the sparse tensor cores of CUDA, which skip every second position of their filters.
+"""Unstructured convolutions on the sparse tensor cores of CUDA, which skip two of every four positions of filters.
 
-A sparse tensor core takes one of two columns, each row its own. So positions, (c, r, s), are put in pairs of which no
-filter of a tile uses both: where one weight in ten is not zero all of them find a partner, and up to one in five most.
-Nothing of a weight's structure is asked, nothing is compiled for it, and its zeros need not be in twos of four (Mishra
-et al., Accelerating Sparse Deep Neural Networks, 2021, prune for that; here the order of positions is what gives way).
+A sparse tensor core takes two of every four columns, each row its own. So positions, (c, r, s), are put in fours of
+which no filter of a tile uses more than two: where one weight in five is not zero all of them find three others, of 128
+filters where it is one in four. Nothing of a weight's structure is asked, nothing is compiled for it, and its zeros
+need not be in twos of four (Mishra et al., Accelerating Sparse Deep Neural Networks, 2021, prune for that; here the
+order of positions is what gives way).
 
-Numbers are multiplied in two parts, TF32 and what that cuts off in bfloat16: float32's accuracy within a bound of its
-own (`conv.reference.Reference.in_corrected_tf32`).
+Numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering single
+precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
+(`conv.reference.Reference.in_3xhalf`).
 """
 
 from tvm.target import Target

@@ -207,7 +207,7 @@ def random_slice_case(choose: Choose) -> Case:
 
 
 def random_quad_case(choose: Choose) -> Case:
-    """A case with a hundred filters and more, so sparse that few of them use both of two positions, or not."""
+    """A case with a hundred filters and more, so sparse that few of them use three of four positions, or not."""
     spec = random_spec(choose)
     small = {"h": min(spec.h, 14), "w": min(spec.w, 14), "r": min(spec.r, 5), "s": min(spec.s, 5)}
     channels = choose((1, 5, 16, 40)) if small["r"] * small["s"] <= 9 else choose((1, 3))

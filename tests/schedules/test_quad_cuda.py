@@ -87,8 +87,8 @@ def test_pixels_of_many_large_images_are_found(folder: Path) -> None:
 
 
 @needs_compiler
-def test_corrections_are_what_makes_it_float32(folder: Path) -> None:
-    """Hundreds of times as near as TF32; not so with the corrections left out."""
+def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
+    """Hundreds of times as near as TF32; not so where inputs are cut to that."""
     spec = ConvSpec(1, 64, 8, 8, 128, 3, 3, padding=(1, 1, 1, 1))
     weight = random_weight(spec, 0.1, "unstructured", 1, integers=False)
     x = reference.random_arguments(spec, 1)["x"]
@@ -135,7 +135,7 @@ def test_the_relu_keeps_nan(folder: Path) -> None:
 
 @needs_compiler
 def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it(folder: Path) -> None:
-    """Of a pair a row reads what it chose, and what fills a slab up is read anyway."""
+    """What no filter uses is in no four, and what fills a slab up is read anyway."""
     spec = ConvSpec(1, 8, 8, 8, 128, 1, 1)
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, 3] = 1
@@ -194,7 +194,7 @@ def test_what_is_not_served_says_why() -> None:
     for arch in ("sm_80", "sm_100"):
         with pytest.raises(NotApplicable, match=r"compute capability 9\.0"):
             quad_cuda.spaces(LAYER, pattern, Target({"kind": "cuda", "arch": arch}))
-    # The deep layers of VGG16, where one in five weights is left and not every position finds a partner, are served.
+    # The deep layers of VGG16, where one in five weights is left, are served.
     deep = replace(LAYER, c=512)
     assert space_of(deep, normal_weight(deep, 0.2, 0)).ranked
     # More positions than a block has room for are shared by several, as far as a cluster goes.
