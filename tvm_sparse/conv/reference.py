@@ -18,7 +18,7 @@ EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
 THREE_TF32, CORRECTED_TF32, THREE_HALF = "3xtf32", "corrected_tf32", "3xfloat16"
 # Absolute errors of numbers as sums of two float16 numbers, as fractions of the largest input and of a filter's largest
 # weight (see `in_3xhalf`).
-THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-29, 2.0**-37
+THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-23, 2.0**-37
 # Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
 HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
 # A NumPy array or a torch tensor.
@@ -191,8 +191,8 @@ class Reference:
         four products are added up on tensor cores, as in `in_3xtf32`, which the relative terms are from.
 
         Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
-        misses 2**-36 at most where the largest input of a block is 2**-6 or more, to which it is scaled otherwise:
-        2**-30 of the largest, and as much in the product that is left out. A weight's high part is multiplied with
+        misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more, and inputs are scaled otherwise:
+        2**-24 of the largest, and as much in the product that is left out. A weight's high part is multiplied with
         inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by 2**-39
         of that, as may be its low part, times an input at most.
         """

@@ -10,8 +10,8 @@
 // together; `high * high + low of the weight * high + high of the weight * low`. An input's low part is stored 2**11 times
 // as large, and multiplied with 2**-11 times the weight, so that it has a float16 number's range of its own.
 //
-// Weights are scaled by filters, to float16's range. Inputs are taken as they are; where a block finds that its largest is
-// too large or too small for float16, it begins again with its inputs scaled by a power of two.
+// Weights are scaled by filters, to float16's range. Inputs are taken as they are; where a block finds that the largest of
+// a pixel is too large or too small for float16, it begins again with the inputs of such pixels scaled by powers of two.
 //
 // A block has 64 * 2 * MT filters of N output pixels. Two warpgroups multiply (`wgmma`), 64 * MT filters each, their
 // weights in registers; two others write inputs where tensor cores read them: 32 positions (a slab) of all pixels, from
@@ -41,8 +41,8 @@ constexpr int SLAB = 32, STAGES = 4, MULTIPLIERS = 2, WRITERS = 2;
 constexpr int WRITERS_REGISTERS = 72;
 // Positions of a block at most.
 constexpr int MAX_POSITIONS = 8192;
-// As bits: float16's infinity and 2**-6, and float32's largest number.
-constexpr unsigned INFINITE_HALF = 0x7c00, SMALL_HALF = 0x2400;
+// As bits: float16's infinity and 2**-12, and float32's largest number.
+constexpr unsigned INFINITE_HALF = 0x7c00, SMALL_HALF = 0x0c00;
 constexpr float MOST = 3.402823466e38f;
 // Threads that multiply, those that hand over one slab, and all.
 constexpr int MULTIPLYING = 128 * MULTIPLIERS, HANDING = MULTIPLYING + 128, THREADS = MULTIPLYING + 128 * WRITERS;
@@ -115,8 +115,9 @@ struct Block {
   char* ring;
   Position* positions;
   const float* factors;
-  // The block's largest input, as bits of float16, and of those that are finite, as bits of float32.
-  unsigned* found;
+  // Of each pixel: twice the bits of its largest input as float16, and whether it is not zero; of those that are finite the
+  // largest as bits of float32. Then whether any is out of range.
+  unsigned *found, *finite, *is_any;
 
   __device__ __forceinline__ int wrapped(int slab) const { return slab < slabs ? slab : slab - slabs; }
 };
@@ -178,16 +179,18 @@ __device__ __forceinline__ Pixels<N> pixels_of(const Geometry& g, const Block<MT
   return pixels;
 }
 
-// Every second slab: inputs of eight positions and 32 pixels at a time, their high parts and their low ones. Returns the
-// largest, of even and odd positions, as float16.
+// Every second slab: inputs of eight positions and 32 pixels at a time, their high parts and their low ones. `largest` of
+// a thread's pixels are those of even and odd positions, as float16, and `bits` what any of them has.
 template <int MT, int N>
-__device__ __forceinline__ unsigned write_inputs(const Block<MT, N>& block, const Pixels<N>& pixels, float scale,
-                                                 int writer) {
+__device__ __forceinline__ void write_inputs(const Block<MT, N>& block, const Pixels<N>& pixels,
+                                             const float (&scales)[N / 32], int writer, unsigned (&largest)[N / 32],
+                                             unsigned (&bits)[N / 32]) {
   using B = Block<MT, N>;
   // A warp's eight positions of a slab are read once for all pixels: reads of shared memory are what all wait for. All
   // inputs are on their way before any is written.
   const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < B::GROUPS; i++) largest[i] = bits[i] = 0;
   for (int number = writer, slab = block.wrapped(block.first_slab + writer); number < block.slabs;
        number += WRITERS, slab = block.wrapped(slab + WRITERS)) {
     const int slot = number % STAGES;
@@ -209,9 +212,10 @@ __device__ __forceinline__ unsigned write_inputs(const Block<MT, N>& block, cons
       unsigned high[4], low[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const float one = values[i][2 * j] * scale, other = values[i][2 * j + 1] * scale;
+        const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
         high[j] = as_half(one, other);
-        largest = larger(largest, high[j]);
+        largest[i] = larger(largest[i], high[j]);
+        bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
         const float2 kept = of_halves(high[j]);
         low[j] = as_half((one - kept.x) * 2048.f, (other - kept.y) * 2048.f);
       }
@@ -221,30 +225,33 @@ __device__ __forceinline__ unsigned write_inputs(const Block<MT, N>& block, cons
     show_tensor_cores();
     pass(FULL + slot, HANDING);
   }
-  return largest;
 }
 
-// The largest finite input of every second slab.
+// The largest finite inputs of a thread's pixels in every second slab.
 template <int MT, int N>
-__device__ __forceinline__ float largest_input(const Block<MT, N>& block, const Pixels<N>& pixels, int writer) {
-  float largest = 0.f;
-  for (int i = (threadIdx.x >> 5 & 3) + 4 * writer; i < block.slabs * SLAB; i += 4 * WRITERS)
+__device__ __forceinline__ void find_largest(const Block<MT, N>& block, const Pixels<N>& pixels, int writer) {
 #pragma unroll
-    for (int j = 0; j < N / 32; j++) {
-      const float value = fabsf(pixels.input(j, block.positions[i]));
+  for (int i = 0; i < N / 32; i++) {
+    float largest = 0.f;
+    for (int at = (threadIdx.x >> 5 & 3) + 4 * writer; at < block.slabs * SLAB; at += 4 * WRITERS) {
+      const float value = fabsf(pixels.input(i, block.positions[at]));
       if (value > largest && value <= MOST) largest = value;
     }
-  return largest;
+    atomicMax(block.finite + i * 32 + (threadIdx.x & 31), FLOAT_AS_BITS(largest));
+  }
 }
 
-// Whether the largest input is infinite as float16, or so small that low parts have too few bits.
+// Whether a pixel's largest input is infinite as float16, or so small that low parts have too few bits.
 __device__ __forceinline__ bool is_out_of_range(unsigned found) {
-  return found >= INFINITE_HALF || found < SMALL_HALF;
+  return found != 0 && (found >= 2 * INFINITE_HALF || found < 2 * SMALL_HALF);
 }
 
-// A power of two that brings a largest input to 2**14 up to 2**15, as bits of its exponent; of no input 1.
-__device__ __forceinline__ int exponent_for(unsigned found) {
-  return found == 0 ? 127 : 268 - max((int)(found >> 23), 15);
+// The bits of a power of two's exponent, which brings the largest input of a pixel that is out of range to 2**14 up to
+// 2**15; of others 1.
+template <int MT, int N>
+__device__ __forceinline__ int exponent_of(const Block<MT, N>& block, int pixel) {
+  const unsigned largest = block.finite[pixel];
+  return largest == 0 || !is_out_of_range(block.found[pixel]) ? 127 : 268 - max((int)(largest >> 23), 15);
 }
 __device__ __forceinline__ float power(int exponent) { return BITS_AS_FLOAT(exponent << 23); }
 
@@ -335,7 +342,7 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
 // write some of its filters each.
 template <int MT, int N>
 __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>& block, float (&sums)[MT][N / 2],
-                                           float scale, const float* bias, const float* residual, float* y) {
+                                           const float* bias, const float* residual, float* y) {
   using B = Block<MT, N>;
   constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -343,11 +350,13 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
 #pragma unroll
   for (int m = 0; m < MT; m++) {
     const int row = (MT * (warp >> 2) + m) * 64 + (warp & 3) * 16 + (lane >> 2);
-    const float factors[2] = {block.factors[row] * scale, block.factors[row + 8] * scale};
+    const float factors[2] = {block.factors[row], block.factors[row + 8]};
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
-      float* to = staged + (row + 8 * (i & 1)) * PITCH + (i >> 1) * 8 + (lane & 3) * 2;
-      *(float2*)to = make_float2(sums[m][2 * i] * factors[i & 1], sums[m][2 * i + 1] * factors[i & 1]);
+      const int pixel = (i >> 1) * 8 + (lane & 3) * 2;
+      float one = sums[m][2 * i] * factors[i & 1], other = sums[m][2 * i + 1] * factors[i & 1];
+      if (*block.is_any) one *= power(254 - exponent_of(block, pixel)), other *= power(254 - exponent_of(block, pixel + 1));
+      *(float2*)(staged + (row + 8 * (i & 1)) * PITCH + pixel) = make_float2(one, other);
     }
   }
   if (g.parts > 1)
@@ -406,8 +415,8 @@ __device__ __forceinline__ void convolution(const Geometry& g, int rows, int str
   block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);
   for (int i = threadIdx.x; i < block.slabs * (SLAB / 2); i += blockDim.x)
     ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * stride + B::POSITIONS_AT + i % (SLAB / 2)];
-  block.found = (unsigned*)(block.ring + B::FOUND_AT);
-  if (threadIdx.x < 2) block.found[threadIdx.x] = 0;
+  block.found = (unsigned*)(block.ring + B::FOUND_AT), block.finite = block.found + N, block.is_any = block.finite + N;
+  if (threadIdx.x <= 2 * N) block.found[threadIdx.x] = 0;
   __syncthreads();
   launch_next();
   const int warpgroup = threadIdx.x >> 7;
@@ -417,28 +426,38 @@ __device__ __forceinline__ void convolution(const Geometry& g, int rows, int str
     const Pixels<N> pixels = pixels_of(g, block, x + group * g.group_elements);
     wait_for_kernel();
     if (g.has_residual && part == 0) prefetch_residual(g, block, residual, writer);
-    const unsigned largest = write_inputs(block, pixels, 1.f, writer);
-    atomicMax(block.found, max(largest & 0xffff, largest >> 16));
-    meet(ALL, THREADS);
-    if (is_out_of_range(*block.found)) {
-      atomicMax(block.found + 1, FLOAT_AS_BITS(largest_input(block, pixels, writer)));
+    float scales[N / 32];
+    unsigned largest[N / 32], bits[N / 32];
+#pragma unroll
+    for (int i = 0; i < N / 32; i++) scales[i] = 1.f;
+    write_inputs(block, pixels, scales, writer, largest, bits);
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < N / 32; i++)
+      atomicMax(block.found + i * 32 + lane, 2 * max(largest[i] & 0xffff, largest[i] >> 16) + (bits[i] << 1 != 0));
+    meet(ALL, THREADS), meet(ALL, THREADS);
+    if (*block.is_any) {
+      find_largest(block, pixels, writer);
       meet(ALL, THREADS);
-      const int exponent = exponent_for(block.found[1]);
-      if (exponent != 127) write_inputs(block, pixels, power(exponent), writer), meet(ALL, THREADS);
+#pragma unroll
+      for (int i = 0; i < N / 32; i++) scales[i] = power(exponent_of(block, i * 32 + lane));
+      write_inputs(block, pixels, scales, writer, largest, bits);
+      meet(ALL, THREADS);
     }
     if (g.parts > 1) meet_cluster();
   } else {
     take_registers<256 - WRITERS_REGISTERS>();
     float sums[MT][N / 2];
-    int exponent = 127;
     multiply(block, sums);
     meet(ALL, THREADS);
-    if (is_out_of_range(*block.found)) {
+    if (threadIdx.x < N && is_out_of_range(block.found[threadIdx.x])) *block.is_any = 1;
+    meet(ALL, THREADS);
+    if (*block.is_any) {
       meet(ALL, THREADS);
-      exponent = exponent_for(block.found[1]);
-      if (exponent != 127) multiply(block, sums), meet(ALL, THREADS);
+      multiply(block, sums);
+      meet(ALL, THREADS);
     }
-    write_sums(g, block, sums, power(254 - exponent), bias, residual, y);
+    write_sums(g, block, sums, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
   if (g.parts > 1) meet_cluster();

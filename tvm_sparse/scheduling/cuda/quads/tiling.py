@@ -95,9 +95,9 @@ class QuadTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the ring and positions, or sums on their way out; then what is said of inputs."""
+        """Shared memory of a block: the ring and positions, or sums on their way out; then what is found of its pixels."""
         ring = STAGES * SLAB * self.pixels * 4 + 8 * MAX_POSITIONS
-        return max(ring, 4 * self.filters * (self.pixels + 8)) + 8
+        return max(ring, 4 * self.filters * (self.pixels + 8)) + 8 * self.pixels + 16
 
     @property
     def kernel(self) -> str:
