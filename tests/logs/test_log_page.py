@@ -27,23 +27,28 @@ def test_a_shared_log_is_sorted_and_has_its_page(path):
 
 def test_decisions_times_and_failures_are_on_the_page(tmp_path, capsys):
     found = make_record()
-    generated = replace(found, schedule="generated_cpu", decisions={}, trace=[[], []], dense_times_us=(), baseline="")
+    other = replace(found.pattern, value_digest="0" * 32)
+    generated = replace(
+        found, schedule="generated_cpu", pattern=other, decisions={}, trace=[[], []], dense_times_us=(), baseline=""
+    )
+    slower = replace(found, schedule="csr_cpu", times_us=(13.0,))
     failed = replace(found, status="timeout", times_us=(), error=None, seed=8)
     path = tmp_path / "log.jsonl"
-    write(path, [found, generated, failed, replace(found, schedule="dense_cpu")])
+    write(path, [slower, found, generated, failed, replace(found, schedule="dense_cpu")])
     assert main.main(["logs", "page", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "log.md")]
     text = (tmp_path / "log.md").read_text()
     times = "12.5 | dense_cpu | 31.5 | 2.52x |"
     assert f"| {found.spec.key} | {found.pattern.density:.3g} | folded_cpu | k_tile 16, pixels 4x16 | {times}" in text
     assert "MetaSchedule's trace | 12.5 |  |  |  |" in text
-    assert "Not shown: 1 timeout." in text
+    assert "Not shown: 1 slower, 1 timeout." in text and "csr_cpu" not in text
     assert "| dense_cpu |  |" not in text
 
 
 def test_cold_times_have_columns_of_their_own_and_the_ratio(tmp_path):
     warm = make_record()
-    cold = replace(warm, cold_times_us=(20.0, 25.0, 30.0), dense_cold_times_us=(50.0,), seed=8)
+    other = replace(warm.pattern, value_digest="0" * 32)
+    cold = replace(warm, pattern=other, cold_times_us=(20.0, 25.0, 30.0), dense_cold_times_us=(50.0,), seed=8)
     log = TuningLog(tmp_path / "log.jsonl")
     for each in (warm, cold):
         log.append(each)

@@ -309,6 +309,21 @@ def test_lookup_prefers_values_then_mask_then_density(path):
     assert TuningLog(path).lookup(SPEC, wanted, FINGERPRINT) == found
     assert log.lookup(SPEC, wanted, FINGERPRINT, own=False).how == "mask"
 
+    # A schedule that was not tried for this weight, and is clearly faster for another of its density.
+    for seed, of, schedule, time_us, expected in (
+        (9, pattern(0.1, 1), "csr_cpu", 30.0, (7, "values")),
+        (10, pattern(0.15, 1), "csr_cpu", 8.0, (7, "values")),
+        (11, pattern(0.1, 1), "csr_cpu", 20.0, (11, "density")),
+        (12, other_values, "vector_cpu", 17.0, (12, "mask")),
+        (13, wanted, "vector_cpu", 40.0, (11, "density")),
+        (14, wanted, "csr_cpu", 40.0, (7, "values")),
+    ):
+        log.append(make_record(seed=seed, pattern=of, schedule=schedule, times_us=(time_us,)))
+        found = log.lookup(SPEC, wanted, FINGERPRINT)
+        assert (found.record.seed, found.how) == expected
+        # A kernel that does not fit the weight is none.
+        assert log.lookup(SPEC, wanted, FINGERPRINT, growth=lambda _: math.inf).record.seed == 7
+
 
 def test_a_newer_schema_is_a_clear_error(path):
     path.write_text(f"{make_record().to_line()}\n{newer_line()}\n")

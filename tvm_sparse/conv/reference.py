@@ -191,10 +191,10 @@ class Reference:
         four products are added up on tensor cores, as in `in_3xtf32`, which the relative terms are from.
 
         Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
-        misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more, and inputs are scaled otherwise:
-        2**-24 of the largest, and as much in the product that is left out. A weight's high part is multiplied with
-        inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by 2**-39
-        of that, as may be its low part, times an input at most.
+        misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more; otherwise inputs are scaled.
+        That is 2**-24 of the largest, and as much in the product that is left out. A weight's high part is multiplied
+        with inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by
+        2**-39 of that, as may be its low part, times an input at most.
         """
         v, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
         exact = (nnz + 2) * FLOAT32_ROUNDOFF

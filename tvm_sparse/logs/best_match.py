@@ -15,6 +15,9 @@ from tvm_sparse.scheduling.schedule_names import schedule_of
 
 # Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
 TRIED = 2
+# Logarithm of the ratio of two densities that count as the same, and how many times as fast a kernel for another weight
+# of that density must be.
+SAME_DENSITY, CLEARLY = math.log(1.01), 1.1
 
 
 @dataclass(frozen=True)
@@ -36,19 +39,43 @@ def best_match(
     First those with the same values, then those with the same zeros, then those with the same structure and the nearest
     density; among equals the fastest. `growth` says how many times as long the kernel of a record for another density
     takes, and is infinite where it does not fit: of each schedule the fastest record counts, or else the next.
+
+    A weight may have been tried in one schedule only, and others like it in more: a record of the same density whose
+    schedule was not tried for the weight comes before its own where it is faster by `CLEARLY`.
     """
-    same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
-    if same_values:
-        return Match(fastest(same_values), "values", "tuned for these weights")
-    same_mask = [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
-    if same_mask:
-        return Match(fastest(same_mask), "mask", "tuned for other values with the same zeros")
     alike = [record for record in usable if record.pattern.structure == pattern.structure]
+    if own := _own(usable, pattern):
+        near = [record for record in alike if distance(record.pattern, pattern) <= SAME_DENSITY]
+        tried = {schedule_of(record.schedule) for record in near if _match(record, pattern).how == own.how}
+        others = [record for record in near if schedule_of(record.schedule) not in tried]
+        found = _fastest_grown(_faster_than(own.record, others), growth or (lambda _: 1.0))
+        return _match(found, pattern) if found else own
     for least in sorted({distance(record.pattern, pattern) for record in alike}):
         near = [record for record in alike if distance(record.pattern, pattern) == least]
         if nearest := fastest(near) if growth is None else _fastest_grown(near, growth):
-            return Match(nearest, "density", f"transferred from density {nearest.pattern.density:.3g}")
+            return _match(nearest, pattern)
     return None
+
+
+def _own(usable: Sequence[TuningRecord], pattern: SparsityPattern) -> Match | None:
+    same_values = [record for record in usable if record.pattern.value_digest == pattern.value_digest]
+    same = same_values or [record for record in usable if record.pattern.mask_digest == pattern.mask_digest]
+    return _match(fastest(same), pattern) if same else None
+
+
+def _match(record: TuningRecord, pattern: SparsityPattern) -> Match:
+    if record.pattern.value_digest == pattern.value_digest:
+        return Match(record, "values", "tuned for these weights")
+    if record.pattern.mask_digest == pattern.mask_digest:
+        return Match(record, "mask", "tuned for other values with the same zeros")
+    return Match(record, "density", f"transferred from density {record.pattern.density:.3g}")
+
+
+def _faster_than(own: TuningRecord, records: Sequence[TuningRecord]) -> list[TuningRecord]:
+    """Of records for other weights those that took clearly less time, measured as the weight's own was."""
+    others = [record for record in records if record.is_cold == own.is_cold]
+    own_us, *times_us = comparable_times_us([own, *others])
+    return [each for each, us in zip(others, times_us, strict=True) if us < own_us / CLEARLY]
 
 
 def _fastest_grown(records: Sequence[TuningRecord], growth: Callable[[TuningRecord], float]) -> TuningRecord | None:

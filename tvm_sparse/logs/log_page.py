@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.matching import machine
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -26,13 +27,13 @@ def page_path(log: Path) -> Path:
 
 
 def page(log: TuningLog) -> str:
-    """The page of a log as Markdown: for each machine the verified records of sparse kernels, times in microseconds."""
+    """The page of a log as Markdown: for each machine and weight its fastest verified kernel, times in microseconds."""
     machines: dict[tuple[str, ...], list[TuningRecord]] = defaultdict(list)
     for record in log.records:
         machines[machine(record)].append(record)
     is_cold = any(record.is_cold for record in log.records)
     times = COLD if is_cold else WARM
-    made = f"Made by `tvm-sparse logs page`: sparse kernels, each beside its baseline; {times}"
+    made = f"Made by `tvm-sparse logs page`: each weight's fastest sparse kernel, beside its baseline; {times}"
     lines = [f"# {log.path.name}", "", made, ""]
     for (kind, arch, threads, tvm), records in sorted(machines.items()):
         lines += [
@@ -46,11 +47,16 @@ def page(log: TuningLog) -> str:
 
 def _table(records: Sequence[TuningRecord], is_cold: bool) -> list[str]:
     head = COLUMNS + COLD_COLUMNS * is_cold
-    found = (record for record in records if record.status == "ok" and not record.is_dense)
-    rows = sorted(_row(record) + _cold_cells(record) * is_cold for record in found)
+    found = [record for record in records if record.status == "ok" and not record.is_dense]
+    fastest: dict[tuple[ConvSpec, str, bool], TuningRecord] = {}
+    for record in sorted(found, key=lambda each: each.time_us):
+        fastest.setdefault((record.spec, record.pattern.value_digest, record.is_pooled), record)
+    rows = sorted(_row(record) + _cold_cells(record) * is_cold for record in fastest.values())
     failed = Counter(record.status for record in records if record.status != "ok")
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
-    more = [f"Not shown: {counts}."] if failed else []
+    others = [f"{count} {status}" for status, count in sorted(failed.items())]
+    if slower := len(found) - len(fastest):
+        others.insert(0, f"{slower} slower")
+    more = [f"Not shown: {', '.join(others)}."] if others else []
     return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)] + more
 
 

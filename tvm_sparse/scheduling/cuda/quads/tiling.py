@@ -95,7 +95,7 @@ class QuadTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the ring and positions, or sums on their way out; then what is found of its pixels."""
+        """Shared memory of a block: the ring and positions, or sums on their way out; then what its pixels have."""
         ring = STAGES * SLAB * self.pixels * 4 + 8 * MAX_POSITIONS
         return max(ring, 4 * self.filters * (self.pixels + 8)) + 8 * self.pixels + 16
 
