@@ -24,8 +24,9 @@ _FIRST_CYCLES = 4
 # cuDNN in half precision against TF32: 27 us against 42 for 256x256x3x3 on 14x14 maps, batch 64.
 _HALF_SPEEDUP = 1.6
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
-# batch 64 on an H200 moved 1.59 GB in 477 us.
-_LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 1.5
+# batch 64 on an H200 moved 1.59 GB in 477 us; in half precision seven of its layers, alone and between others in NHWC,
+# differ by 1.43 to 1.57 times what that share would take.
+_LAYOUT_CHANGE_SHARE, _HALF_LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 0.6, 1.5
 
 
 def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float:
@@ -140,7 +141,8 @@ def tensor_core_floor_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 
 def layout_change_us(change: LayoutChange, gpu: GpuInfo) -> float:
     """What cuDNN takes for a tensor from NCHW to NHWC, or back."""
-    return change.moved_bytes / (_LAYOUT_CHANGE_SHARE * gpu.dram_bytes_s) * 1e6 + _LAYOUT_CHANGE_US
+    share = _HALF_LAYOUT_CHANGE_SHARE if is_half(change.dtype) else _LAYOUT_CHANGE_SHARE
+    return change.moved_bytes / (share * gpu.dram_bytes_s) * 1e6 + _LAYOUT_CHANGE_US
 
 
 class _Estimate:
