@@ -284,6 +284,16 @@ def test_damaged_compressed_log_is_rejected(tmp_path, damage):
     assert "damaged" in log.rejected[0].reason
 
 
+def test_records_of_schedules_that_are_gone_stay_and_serve_nobody(path):
+    log = TuningLog(path)
+    log.append(make_record(schedule="pair_cuda", seed=1))
+    log.append(make_record(schedule="dense_cpu", seed=2))
+    weight = make_record().pattern
+    assert log.lookup(SPEC, weight, FINGERPRINT) is None
+    assert [each.schedule for each in log.trials(SPEC, weight, FINGERPRINT)] == ["dense_cpu"]
+    assert len(TuningLog(path).records) == 2
+
+
 def test_lookup_prefers_values_then_mask_then_density(path):
     wanted = pattern(0.1)
     other_values = SparsityPattern.of(make_weight(0.1) * 2)
