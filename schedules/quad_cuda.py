@@ -18,7 +18,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
-from tvm_sparse.scheduling.cuda.quads.tiling import MAX_ELEMENTS, MAX_TAPS
+from tvm_sparse.scheduling.cuda.quads.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import QUAD
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -57,5 +57,6 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
         return "neighbouring pixels are of different images, far apart in memory"
     if spec.r * spec.s > MAX_TAPS:
         return f"filters have {spec.r * spec.s} taps, at most {MAX_TAPS}"
-    elements = spec.c // spec.groups * spec.h * spec.w
-    return f"a group's input has {elements} elements, at most {MAX_ELEMENTS}" if elements > MAX_ELEMENTS else ""
+    images = min(spec.n, 2 + MAX_PIXELS // (spec.out_h * spec.out_w))
+    elements = images * spec.c * spec.h * spec.w
+    return f"a tile's images have {elements} elements, at most {MAX_ELEMENTS}" if elements > MAX_ELEMENTS else ""

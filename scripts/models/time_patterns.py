@@ -3,8 +3,9 @@
     python scripts/models/tune_networks.py --batches 64 --patterns unstructured,vector16 -o both.jsonl
     python scripts/models/time_patterns.py --patterns unstructured,vector16 --log both.jsonl -o times.json
 
-Run it on the machine that tuned. A layer takes the time of its fastest kernel, or that of the best dense one; a sum is
-left out where a layer has no time. TF32 is allowed, as torch allows it. An existing file of times is added to.
+Run it on the machine that tuned. Layers are decided together, as a model is compiled, the dense network too: on a GPU
+neighbours may stay in NHWC, whose conversions at both ends are not counted. A sum is left out where a layer has no
+time. TF32 is allowed, as torch allows it. An existing file of times is added to.
 """
 
 import argparse
@@ -13,10 +14,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tvm.target import Target
+
 from tvm_sparse.benchmarks.models import torch_models
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
@@ -35,32 +37,26 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def sums_us(decisions: list[Decision]) -> tuple[float | None, float | None]:
-    """Microseconds of all layers as chosen, and of all as dense; None where one has no time."""
-    chosen, dense = [each.time_us for each in decisions], [each.dense_time_us for each in decisions]
-    return _sum(chosen), _sum(dense)
-
-
-def _sum(times_us: list[float | None]) -> float | None:
-    known = [each for each in times_us if each is not None]
-    return sum(known) if len(known) == len(times_us) else None
+def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str) -> float | None:
+    """Microseconds of all layers as they are decided together; None where one has no time."""
+    decisions = decide_together(prepared, target, log, allow_tf32=True)
+    wanted = [re.search(layers, each.spec.key) for each in prepared.layers]
+    known = [each.time_us for each, is_wanted in zip(decisions, wanted, strict=True) if is_wanted]
+    return None if None in known else sum(each for each in known if each is not None)
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:
     """Network, pattern, share of zeros and microseconds; last of each network ``dense``, whose share is empty."""
     target, log = resolve_target(given.target), TuningLog(given.log)
+    zeros = [(pattern, density) for pattern in given.patterns.split(",") for density in given.densities.split(",")]
     for name in given.models.split(","):
         for batch in map(int, given.batches.split(",")):
-            place, dense_us = f"{name}, batch {batch}", None
-            for pattern in given.patterns.split(","):
-                for density in map(float, given.densities.split(",")):
-                    module = torch_models.network(name, density, pattern=pattern)
-                    found = prepare(module, torch_models.images(batch), None, None).layers
-                    layers = [each for each in found if re.search(given.layers, each.spec.key)]
-                    chosen_us, all_dense_us = sums_us(decide(layers, target, log, allow_tf32=True))
-                    dense_us = dense_us or all_dense_us
-                    yield place, pattern, f"{1 - density:g}", chosen_us
-            yield place, "dense", "", dense_us
+            for pattern, density in (*zeros, ("dense", "1")):
+                kind = "unstructured" if pattern == "dense" else pattern
+                module = torch_models.network(name, float(density), pattern=kind)
+                prepared = prepare(module, torch_models.images(batch), None, None)
+                share = "" if pattern == "dense" else f"{1 - float(density):g}"
+                yield f"{name}, batch {batch}", pattern, share, sum_us(prepared, target, log, given.layers)
 
 
 def main() -> None:

@@ -189,6 +189,7 @@ def test_what_is_not_served_says_why() -> None:
         (ConvSpec(64, 64, 1, 1, 128, 1, 1), "far apart in memory"),
         (replace(LAYER, r=7, s=5, h=20, w=20), "35 taps"),
         (ConvSpec(1, 1024, 1024, 1024, 128, 1, 1), "elements, at most"),
+        (ConvSpec(2, 512, 1024, 1024, 128, 1, 1), "elements, at most"),
     ):
         with pytest.raises(NotApplicable, match=words):
             quad_cuda.spaces(spec, pattern, TARGET)

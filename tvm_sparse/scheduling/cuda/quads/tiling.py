@@ -18,7 +18,8 @@ SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
 FILTERS = 64
 # Positions of a block at most: where they are lies in shared memory behind the ring.
 MAX_POSITIONS = 8192
-# A filter's taps are bits of a number, and offsets are bytes.
+MAX_PIXELS = max(max(each) for each in PIXELS.values())
+# A filter's taps are bits of a number, and offsets from the first of a tile's images are bytes.
 MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
 
