@@ -118,12 +118,12 @@ def difference(found: Any, want: Any, other: Any) -> float:
     return max(shares)
 
 
-def check(model: nn.Module, image: int) -> tuple[bool, str]:
-    """Whether the compiled `model` does what torch does, and the line that says so."""
+def check(model: nn.Module, image: int, target: dict[str, Any] | None = None) -> tuple[bool, str]:
+    """Whether the `model` compiled for `target` does what torch does, and the line that says so."""
     x, other = torch.randn(2, 1, 3, image, image)
     start = time.perf_counter()
     try:
-        compiled = tvm_sparse.compile(model, x)
+        compiled = tvm_sparse.compile(model, x, target)
     except tvm_sparse.TvmSparseError as error:
         return False, f"refused   {error}"
     compile_s = time.perf_counter() - start
