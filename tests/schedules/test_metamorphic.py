@@ -4,17 +4,21 @@ Weights and inputs are small whole numbers, so every sum is exact in float32 and
 """
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
-from random_convolutions import random_weight, run
+import tvm
+from random_convolutions import call, random_weight
 
+from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import make_kernel
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
+# Without LLVM's optimiser, which takes most of the time: test_random_convolutions.py has optimised kernels.
+TARGET = resolve_target('{"kind":"llvm","num-cores":2,"opt-level":0}')
 SCHEDULES = ("folded_cpu", "csr_cpu", "dense_cpu")
 PLAIN = ConvSpec(2, 6, 9, 11, 8, 3, 3, padding=(1, 1, 1, 1))
 SPECS = {
@@ -33,8 +37,16 @@ def weight_of(spec, density=0.3, seed=0):
     return random_weight(spec, density, "unstructured", seed, True)
 
 
+@cache
+def built(schedule, spec, data):
+    """The library of a kernel and its constants; `data` are the weight's bytes. The relations share their kernels."""
+    kernel = make_kernel(schedule, spec, np.frombuffer(data, np.float32).reshape(spec.weight_shape), TARGET)
+    return lowering.build(kernel.func, TARGET), kernel.constants
+
+
 def compute(schedule, spec, weight, **arguments):
-    return run(make_kernel(schedule, spec, weight, TARGET), spec, arguments, TARGET)
+    library, constants = built(schedule, spec, weight.tobytes())
+    return call(library, spec, arguments, constants, tvm.cpu(0))
 
 
 def inputs_of(spec, seed=1):
