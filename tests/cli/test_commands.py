@@ -30,9 +30,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
+FAULTY_WORKER = Path(__file__).parents[1] / "support" / "faulty_worker.py"
 COMMANDS = ("inspect", "tune", "compile", "check", "run", "bench", "demo", "doctor", "logs")
 SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
@@ -49,6 +51,12 @@ def make_arrays():
 def nothing_predicted(monkeypatch):
     """Whether a small layer is worth a sparse kernel depends on the machine's vectors."""
     monkeypatch.setattr(kernel_selection, "remembered", lambda *_, **__: None)
+
+
+@pytest.fixture
+def nothing_built(monkeypatch):
+    """What is tuned is not built and all as fast."""
+    monkeypatch.setattr(Worker, "command", (sys.executable, str(FAULTY_WORKER)))
 
 
 @pytest.fixture(autouse=True)
@@ -317,7 +325,7 @@ def test_a_dry_run_keeps_to_the_time_of_a_layer(model, capsys):
     assert "64 trials to run, about 7 s at 2 s each, 7 s a layer at most." in capsys.readouterr().out
 
 
-def test_the_time_ends_a_layer_and_a_rerun_goes_on(model, monkeypatch, capsys):
+def test_the_time_ends_a_layer_and_a_rerun_goes_on(nothing_built, model, monkeypatch, capsys):
     """The clock jumps whenever it is read, so that the first batch is the last one."""
     clock = itertools.count(0, 100)
     words = ["tune", model, "--trials", "4", "--seconds", "150", "--search", "random", "-o", "time.jsonl"]
@@ -450,7 +458,7 @@ def test_several_batches_in_one_artifact(nothing_predicted, model, log, tmp_path
     assert document(capsys, "bench", tmp_path / "m.sparse", "--repeat", "3")["rounds"] == 3
 
 
-def test_tuning_several_batches_shows_which(model, tmp_path, capsys):
+def test_tuning_several_batches_shows_which(nothing_built, model, tmp_path, capsys):
     words = ("tune", model, "-o", tmp_path / "log.jsonl", "--batch", "1,2", "--trials", "2", "--schedules", "csr_cpu")
     assert call(*words) == 0
     out = capsys.readouterr()
@@ -540,7 +548,7 @@ def test_doctor_says_what_to_install(monkeypatch, capsys):
     assert not found["run on a GPU"]["works"]
 
 
-def test_interrupted_tuning_is_saved_and_continues(model, capsys):
+def test_interrupted_tuning_is_saved_and_continues(nothing_built, model, capsys):
     log = Path("it's mine.jsonl")
     words = ["tune", model, "--trials", "12", "-o", log, "--json"]
     process = start(*words)
