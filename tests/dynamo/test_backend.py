@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils import prune as torch_prune
 from vision import prune
+from zoo import UNOPTIMISED
 
 from tvm_sparse.dynamo import compile_graph
 from tvm_sparse.dynamo.backend import backend
@@ -63,7 +64,8 @@ class Compiled:
     def __init__(self, model, dynamic=None, **options):
         self.model, self.made = model, []
         # A log, so that there is no warning that there is none.
-        options = {"log": TuningLog("no.jsonl"), "on_compiled": self.made.append, **options}
+        given = {"log": TuningLog("no.jsonl"), "target": UNOPTIMISED, "on_compiled": self.made.append}
+        options = {**given, **options}
         self.call = torch.compile(model, backend=backend, options=options, dynamic=dynamic)
 
     def check(self, *inputs, made=None, **keywords):
