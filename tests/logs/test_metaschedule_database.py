@@ -16,6 +16,7 @@ from tvm_sparse.logs import metaschedule_database
 from tvm_sparse.logs.merge import write
 from tvm_sparse.logs.metaschedule_worker import RECORDS, WORKLOADS
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import find_space
 
 # What a database has no place for.
@@ -28,6 +29,28 @@ def records():
     other = replace(sparse, fingerprint=sparse.fingerprint | {"device": "other"}, times_us=(3.0, 3.25))
     failed = record("csr_cpu", status="timeout", cause="run took longer than 60 s", times_us=(), error=None)
     return [sparse, other, record("dense_cpu", times_us=(7.5,)), failed]
+
+
+@pytest.fixture(scope="module")
+def lend():
+    """A class that takes the place of `Worker`: all have one process, whose start takes longer than what it does."""
+    worker = Worker({"TVM_NUM_THREADS": "1"}, command=metaschedule_database.COMMAND)
+
+    class Lent:
+        def __init__(self, *_, **__):
+            self.ask = worker.ask
+
+        def stop(self):
+            pass
+
+    yield Lent
+    worker.stop()
+
+
+@pytest.fixture
+def one_process(lend, monkeypatch):
+    """Databases are written and read by one process."""
+    monkeypatch.setattr(metaschedule_database, "Worker", lend)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +86,7 @@ def own_decisions(spec):
     return find_space("folded_cpu", spec, SparsityPattern.of(WEIGHT), TARGET).starts()[0]
 
 
-def test_what_a_database_can_hold_comes_back(database):
+def test_what_a_database_can_hold_comes_back(one_process, database):
     back, rejected = metaschedule_database.import_database(database)
     assert rejected == []
     *ok, failed = sorted(back, key=lambda record: record.status)
@@ -102,7 +125,7 @@ BAD_LINES = {
 }
 
 
-def test_bad_lines_cost_themselves(database, tmp_path):
+def test_bad_lines_cost_themselves(one_process, database, tmp_path):
     bad = [(line, reason) for reason, lines in BAD_LINES.items() for line in lines]
     back, rejected = read_with(database, tmp_path, [line for line, _ in bad])
     assert len(back) == 4
@@ -112,7 +135,7 @@ def test_bad_lines_cost_themselves(database, tmp_path):
         assert reason in line.reason
 
 
-def test_impossible_times_are_refused(database, tmp_path):
+def test_impossible_times_are_refused(one_process, database, tmp_path):
     workload, (trace, _, target, arguments) = first_line(database, RECORDS)
     times = [-1.0], [0.0], [], "x", [None]
     bad = [json.dumps([workload, [trace, seconds, target, arguments]]) for seconds in times]
@@ -127,7 +150,7 @@ def replaced(text, old, new):
     return base64.b64encode(content.replace(old, new)).decode()
 
 
-def test_bad_workloads_cost_their_records(database, tmp_path):
+def test_bad_workloads_cost_their_records(one_process, database, tmp_path):
     """Half of one, none, one of another program, one of unknown types; the first record is repeated for each."""
     key, text = first_line(database, WORKLOADS)
     foreign = replaced(text, b"tvm_sparse.origin", b"tvm_sparse.stolen")
@@ -140,7 +163,7 @@ def test_bad_workloads_cost_their_records(database, tmp_path):
     assert "no convolution that tvm-sparse exported" in rejected[2].reason
 
 
-def test_a_function_that_is_no_longer_the_schedule_s_is_refused(tmp_path, monkeypatch):
+def test_a_function_that_is_no_longer_the_schedule_s_is_refused(one_process, tmp_path, monkeypatch):
     """As after a change of a schedule: the origin says one convolution, the function is another's."""
     other = replace(record(decisions=own_decisions(NO_RELU)), spec=NO_RELU)
     metaschedule_database.export_database([other], tmp_path / "database")
@@ -153,7 +176,7 @@ def test_a_function_that_is_no_longer_the_schedule_s_is_refused(tmp_path, monkey
     assert "another tvm-sparse made it" in rejected.reason
 
 
-def test_what_a_database_cannot_hold_is_left_out(tmp_path):
+def test_what_a_database_cannot_hold_is_left_out(one_process, tmp_path):
     misfit, sound = record(decisions={"filters": 1}), record()
     ((left_out, reason),) = metaschedule_database.export_database([misfit, sound], tmp_path / "database")
     assert left_out == misfit
