@@ -21,7 +21,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+TARGET = resolve_target({**zoo.UNOPTIMISED, "num-cores": 1})
 X = np.random.default_rng(5).standard_normal(zoo.X).astype(np.float32)
 
 
