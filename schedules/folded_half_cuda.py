@@ -2,7 +2,7 @@
 
 The kernels of `folded_cuda` in tiles whose threads have two outputs side by side. Where those are bound by their
 instructions, these have half as many. Products are added up in float16, in blocks (`codegen.tir.half_sums`), so the
-bound that kernels are held to is wider than float32's sums allow: `conv.reference.Reference.in_half_sums`. So they are
+bound that kernels are held to is wider than float32's sums allow: `conv.error_bounds.half_sums`. So they are
 searched only where they are asked for by name.
 """
 

@@ -5,7 +5,7 @@ of non-zeros, which are written to tiles in shared memory, which tensor cores mu
 The variant `dense` is for layers with few zeros. Nothing is compiled for a weight.
 
 Numbers are multiplied in two parts, TF32 and what that cuts off in bfloat16: float32's accuracy within a bound of its
-own (`conv.reference.Reference.in_corrected_tf32`). All inputs of an image reach all of its outputs, also through
+own (`conv.error_bounds.corrected_tf32`). All inputs of an image reach all of its outputs, also through
 zeros, as in a dense layer: where one is infinite or NaN, the outputs are NaN.
 
 After Xia et al., Flash-LLM (2023), who load sparse and compute dense in half precision.

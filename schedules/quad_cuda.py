@@ -8,7 +8,7 @@ order of positions is what gives way).
 
 Numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering single
 precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
-(`conv.reference.Reference.in_3xhalf`).
+(`conv.error_bounds.three_half`).
 """
 
 from tvm.target import Target

@@ -13,6 +13,7 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.pooled import COLUMNS, FILTERS, pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded, stored
@@ -61,7 +62,7 @@ class Case:
         arguments = reference.random_arguments(self.spec, self.seed, self.integers)
         return self.error(arguments, run(kernel, self.spec, arguments, target))
 
-    def error(self, arguments: dict[str, np.ndarray], y: np.ndarray, arithmetic: str = reference.EXACT) -> float:
+    def error(self, arguments: dict[str, np.ndarray], y: np.ndarray, arithmetic: str = EXACT) -> float:
         """Largest error of an output as a fraction of the bound; 0 or infinity for integers, infinity for NaN.
 
         Of a large batch the first and the last image are compared. `arithmetic` says how the kernel computes.

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_convolutions import random_case
 
+from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.reference import conv2d, random_arguments, reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import VerificationError
@@ -145,7 +146,7 @@ def test_products_of_numbers_cut_to_tf32_meet_its_bound(case):
     exact = expected(case.spec, arguments, case.weight)
     cut = {**arguments, "x": cut_to_tf32(arguments["x"])}
     found = torch_conv2d(case.spec, cut, cut_to_tf32(case.weight), torch.float32)
-    assert exact.in_tf32(case.weight).worst(found) <= 1
+    assert exact.within(TF32, case.weight).worst(found) <= 1
 
 
 def test_the_bound_of_tf32_finds_what_is_off_by_more():
@@ -158,5 +159,5 @@ def test_the_bound_of_tf32_finds_what_is_off_by_more():
     once, twice = float(cut_to_tf32(x).flat[0]), 1.0
     for value, in_tf32, in_float32 in ((once, True, False), (twice, False, False), (float(x.flat[0]), True, True)):
         found = np.full(spec.output_shape, value * value)
-        assert (exact.in_tf32(weight).worst(found) <= 1) == in_tf32
+        assert (exact.within(TF32, weight).worst(found) <= 1) == in_tf32
         assert (exact.worst(found) <= 1) == in_float32

@@ -16,7 +16,8 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.compiler import build_model, layer_check, verify
 from tvm_sparse.compiler.dense_fallback import all_dense, to_dense
 from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.conv.reference import AGREEMENT, EXACT, TF32_AGREEMENT
+from tvm_sparse.conv.error_bounds import EXACT
+from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library

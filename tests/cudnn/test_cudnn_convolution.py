@@ -15,7 +15,7 @@ from random_convolutions import random_case
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import HALVES
-from tvm_sparse.conv.reference import EXACT, TF32
+from tvm_sparse.conv.error_bounds import EXACT, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput

@@ -20,7 +20,7 @@ from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.reference import EXACT, THREE_TF32
+from tvm_sparse.conv.error_bounds import EXACT, TF32, THREE_TF32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
@@ -92,7 +92,7 @@ def on_gpu(target, decisions=NHWC, precision="fp32", spec=SPEC, seed=0) -> OnGpu
 
 def expected_of(call: OnGpu, spec=SPEC, tf32=False) -> reference.Reference:
     found = reference.reference(spec, weight=weight_of(spec), **call.arguments)
-    return found.in_tf32(weight_of(spec)) if tf32 else found
+    return found.within(TF32, weight_of(spec)) if tf32 else found
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
@@ -112,7 +112,7 @@ def test_random_convolutions_are_right(target, precision, capsys):
                 refused.append(str(error))
                 continue
             exact = reference.reference(case.spec, weight=case.weight, **call.arguments)
-            error = (exact.in_tf32(case.weight) if precision == "tf32" else exact).worst(call.result())
+            error = (exact.within(TF32, case.weight) if precision == "tf32" else exact).worst(call.result())
             assert error <= 1, f"{start}, {case!r}"
             worst, served, count = max(worst, error), served + 1, count + 1
         assert served, refused[-len(space.starts()) :]

@@ -11,7 +11,7 @@ from random_convolutions import random_case
 
 from tvm_sparse.compiler.predict import predicted
 from tvm_sparse.conv import reference, tf32_parts
-from tvm_sparse.conv.reference import EXACT, TF32, THREE_TF32
+from tvm_sparse.conv.error_bounds import EXACT, TF32, THREE_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import dense_cudnn, tensor_cuda

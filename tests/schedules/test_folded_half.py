@@ -12,7 +12,7 @@ from random_convolutions import Case, random_half_case, random_kernel, random_we
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.reference import HALF_SUMS, HALF_SUMS_BLOCK
+from tvm_sparse.conv.error_bounds import HALF_SUMS, HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import find_space, schedule_names, spaces_of

@@ -18,8 +18,8 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import FLOAT16
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, TF32
 from tvm_sparse.conv.random_weights import normal_weight
-from tvm_sparse.conv.reference import CORRECTED_TF32, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError

@@ -13,7 +13,8 @@ import numpy as np
 
 from tvm_sparse.compiler.expose_layers import Places, expose
 from tvm_sparse.compiler.onnx_runtime import Trace
-from tvm_sparse.conv.reference import AGREEMENT, EXACT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.error_bounds import EXACT
+from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.prepare import PreparedModel

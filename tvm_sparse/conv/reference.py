@@ -7,38 +7,23 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, FLOAT32_UNDERFLOW, bound_of, nonzeros_of, stored_bound
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, stored
 from tvm_sparse.errors import VerificationError
 
-# How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
-# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
-# misses added in bfloat16; inputs as sums of two float16 numbers.
-EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-THREE_TF32, CORRECTED_TF32, THREE_HALF = "3xtf32", "corrected_tf32", "3xfloat16"
-# Absolute errors of numbers as sums of two float16 numbers, as fractions of the largest input and of a filter's largest
-# weight (see `in_3xhalf`).
-THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-23, 2.0**-37
-# Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
-HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
 # A NumPy array or a torch tensor.
 Array = Any
-# Unit roundoff of IEEE binary32, round to nearest.
-FLOAT32_ROUNDOFF = STORAGE[FLOAT32].roundoff
-# Largest relative error of a float32 number as TF32, which has 10 bits behind the point: cut off, as a tensor core cuts
-# them off; rounding to nearest halves it, to TF32's unit roundoff 2**-11.
-TF32_CUT, TF32_ROUNDOFF = 2.0**-10, 2.0**-11
 # Rows and columns of a window whose largest output is written, where outputs are pooled (`conv.pooled`).
 WINDOW = 2
 # Images of a large batch that differ, where a kernel is verified on all of it.
 DISTINCT_IMAGES = 8
-# Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
-FLOAT32_UNDERFLOW = STORAGE[FLOAT32].underflow
 FLOAT32_MAX = STORAGE[FLOAT32].largest
 # Two float32 compilations of one network may differ by this fraction of a tensor's largest value: rounding grows from
 # layer to layer, and no bound is known that is both tight and cheap. Single kernels are held to the bound.
 AGREEMENT = 1e-3
-# The same for a network some of whose convolutions compute in TF32, whose inputs are off by up to `TF32_CUT` each.
+# The same for a network some of whose convolutions compute in TF32, whose inputs are off by up to
+# `error_bounds.TF32_CUT` each.
 TF32_AGREEMENT = 1e-2
 # The same for networks whose tensors are stored in half precision: some ten roundings of a largest value in either.
 HALF_AGREEMENT = {FLOAT16: 1e-2, BFLOAT16: 5e-2}
@@ -105,105 +90,8 @@ class Reference:
         return replace(self, value=largest(self.value), bound=largest(self.bound))
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
-        """The same with the bound of a kernel that computes in one of the ways above; TF32's need the `weight`."""
-        bounds = {
-            TF32: self.in_tf32,
-            THREE_TF32: self.in_3xtf32,
-            CORRECTED_TF32: self.in_corrected_tf32,
-            THREE_HALF: self.in_3xhalf,
-            HALF_SUMS: self.in_half_sums,
-        }
-        if arithmetic in bounds:
-            assert weight is not None
-            return bounds[arithmetic](weight)
-        return self.on_tensor_cores() if arithmetic == TENSOR_CORES else self
-
-    def on_tensor_cores(self) -> "Reference":
-        """The same with the bound of a kernel that multiplies half-precision numbers on tensor cores.
-
-        Products are exact, sums float32, but not rounded to nearest, which doubles their error (see `in_tf32`); so much
-        more may be rounded as the result is stored.
-        """
-        assert self.sums is not None, "only half precision is multiplied so"
-        return replace(self, bound=self.bound + (1 + STORAGE[BFLOAT16].roundoff) * self.sums)
-
-    def in_half_sums(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that adds products up in float16, in blocks of m = `HALF_SUMS_BLOCK`.
-
-        A sum has m products at most and is then added to a total, and the last of them to that in float32. There are
-        at most ``nnz_k / m + 2`` of them, as the first may have fewer. So a product takes part in ``m + nnz_k / m + 2``
-        roundings to float16, by up to its unit roundoff v each. Of the roundings, at most two for a product and two
-        more, each may also miss half of the smallest number. There is no bound where magnitudes exceed float16's range.
-        """
-        assert self.sums is not None, "only half precision is added up so"
-        storage, nnz = STORAGE[FLOAT16], nonzeros_of(weight)
-        growth = (1 + storage.roundoff) ** (HALF_SUMS_BLOCK + nnz / HALF_SUMS_BLOCK + 2)
-        magnitude = (self.sums - nnz * FLOAT32_UNDERFLOW) / ((nnz + 2) * FLOAT32_ROUNDOFF)
-        bound = (growth - 1) * magnitude + growth * ((2 * nnz + 2) * storage.underflow + self.sums)
-        bound = np.where(magnitude * growth > storage.largest, np.inf, bound)
-        return replace(self, bound=_stored_bound(FLOAT16, self.value, bound))
-
-    def in_tf32(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that rounds input and `weight` to TF32 and accumulates in float32.
-
-        That bound is ``((1 + t)**2 - 1 + 2 * (nnz_k + 2) * u * (1 + t)**2) * (conv(|x|, |w|) + |bias| + |residual|)``
-        with t = `TF32_CUT`: each product is exact and lies within a factor of ``(1 + t)**2`` of the one that was meant;
-        tensor cores add up without rounding to nearest, which doubles the error of a sum (Fasi et al., Numerical
-        behavior of NVIDIA tensor cores, 2021).
-        """
-        exact = (nonzeros_of(weight) + 2) * FLOAT32_ROUNDOFF
-        growth = (1 + TF32_CUT) ** 2
-        return replace(self, bound=self.bound * ((growth - 1 + 2 * exact * growth) / exact))
-
-    def in_3xtf32(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that multiplies sums of two TF32 numbers, without the smallest product.
-
-        Input and `weight` are ``high + low``, and three of four products are added up on tensor cores
-        (`conv.tf32_parts`). Each part is rounded to nearest, by up to t = `TF32_ROUNDOFF`: the parts miss ``t**2`` of a
-        number, and the product that is left out is ``t**2 * (1 + t)**2`` of the whole: together less than
-        ``3 * t**2 * (1 + t)``. What is added up, three times as many products, is at most ``(1 + t)**2 * (1 + 2 * t)``
-        of the magnitude, and each addition may be wrong by twice float32's rounding, as in `in_tf32`. Of numbers below
-        2**-115 the low part may be lost.
-        """
-        t, nnz = TF32_ROUNDOFF, nonzeros_of(weight)
-        exact = (nnz + 2) * FLOAT32_ROUNDOFF
-        sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + t) ** 2 * (1 + 2 * t)
-        return replace(self, bound=self.bound * ((3 * t**2 * (1 + t) + sums) / exact))
-
-    def in_corrected_tf32(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that multiplies in TF32 and adds what that misses in bfloat16.
-
-        Input and `weight` are ``high + low``, with the low part that TF32 cuts off, at most t = `TF32_CUT` of a number.
-        A product is ``high * high + low * all + high * low`` without a rest; the factors of the last two are rounded to
-        bfloat16, each by up to its unit roundoff b: both miss ``t * ((1 + b)**2 - 1)`` of the whole. What is added up,
-        three times as many products, is at most ``1 + 2 * t * (1 + b)**2`` of the magnitude, and each addition may be
-        wrong by twice float32's rounding, as in `in_tf32`. Of numbers below 2**-115 the low part may be lost.
-        """
-        nnz, growth = nonzeros_of(weight), (1 + STORAGE[BFLOAT16].roundoff) ** 2
-        exact = (nnz + 2) * FLOAT32_ROUNDOFF
-        sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + 2 * TF32_CUT * growth)
-        return replace(self, bound=self.bound * ((2 * TF32_CUT * (growth - 1) + sums) / exact))
-
-    def in_3xhalf(self, weight: np.ndarray) -> "Reference":
-        """The same with the bound of a kernel that multiplies sums of two float16 numbers, but not the low parts.
-
-        Input and `weight` are ``high + low``, each rounded to nearest, by up to v, float16's unit roundoff; three of
-        four products are added up on tensor cores, as in `in_3xtf32`, which the relative terms are from.
-
-        Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
-        misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more; otherwise inputs are scaled.
-        That is 2**-24 of the largest, and as much in the product that is left out. A weight's high part is multiplied
-        with inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by
-        2**-39 of that, as may be its low part, times an input at most.
-        """
-        v, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
-        exact = (nnz + 2) * FLOAT32_ROUNDOFF
-        sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + v) ** 2 * (1 + 2 * v)
-        of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz.ravel() * size.max(
-            axis=(1, 2, 3)
-        )
-        absolute = (self.largest_input * of_filter)[None, :, None, None]
-        return replace(self, bound=self.bound * ((3 * v**2 * (1 + v) + sums) / exact) + absolute)
+        """The same with the bound of a kernel that computes in one of the ways that `conv.error_bounds` names."""
+        return replace(self, bound=bound_of(arithmetic, self, weight))
 
     def _worst_of_repeated(self, y: np.ndarray, images: np.ndarray) -> float:
         """An image has the same error as another that it repeats where it has the same result: found much sooner."""
@@ -261,20 +149,7 @@ def reference(
     if spec.dtype == FLOAT32:
         finite = np.abs(x[np.isfinite(x)])
         return Reference(value, bound, largest_input=float(finite.max(initial=0.0)))
-    return Reference(value, _stored_bound(spec.dtype, value, bound), bound)
-
-
-def _stored_bound(dtype: str, value: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """`bound` of a float32 result after it is rounded to `dtype`."""
-    storage = STORAGE[dtype]
-    largest = np.abs(value) + bound
-    bound = bound + storage.roundoff * largest + storage.underflow
-    return np.where(largest > storage.largest, np.inf, bound)
-
-
-def nonzeros_of(weight: np.ndarray) -> np.ndarray:
-    """Of each filter of a weight (K, C / groups, R, S), as float64 (1, K, 1, 1)."""
-    return (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
+    return Reference(value, stored_bound(spec.dtype, value, bound), bound)
 
 
 def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:

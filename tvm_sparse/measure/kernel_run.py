@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.reference import EXACT, Reference
+from tvm_sparse.conv.error_bounds import EXACT
+from tvm_sparse.conv.reference import Reference
 from tvm_sparse.conv.storage import from_file
 from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock

@@ -4,8 +4,8 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.reference import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_HALF, THREE_TF32
-from tvm_sparse.conv.reference import TF32 as IN_TF32
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_HALF, THREE_TF32
+from tvm_sparse.conv.error_bounds import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
 TF32 = "tf32"

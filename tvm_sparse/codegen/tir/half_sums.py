@@ -5,7 +5,7 @@ work is one, and so is its code. Products are added up in blocks (blocked summat
 Numerical Algorithms, section 4.2), as one float16 sum of all would lose more with every product: a *sum* takes `BLOCK`
 products, then it is added to the *total* and begins anew. A nest goes on with the sum that the nest before it left, but
 for the first, which begins one: blocks of threads that begin with another come to it in the middle
-(`Reference.in_half_sums` bounds the error).
+(`conv.error_bounds.half_sums` bounds the error).
 
 The float32 accumulators of two outputs are registers for the total and the sum, as bits; `totals` replaces what reads
 them behind all nests. Float32 totals would take half as many registers again: such kernels held fewer warps, and
@@ -26,7 +26,7 @@ from tvm.tirx import Bind, BufferStore, Ramp, Stmt, Var
 
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain, Offsets
 from tvm_sparse.codegen.tir.tir_builder import nothing, sequence
-from tvm_sparse.conv.reference import HALF_SUMS_BLOCK as BLOCK
+from tvm_sparse.conv.error_bounds import HALF_SUMS_BLOCK as BLOCK
 
 _WORD = "uint32"
 _FUNCTION = "__forceinline__ __device__ {type} tvm_sparse_{name}({parameters}) {{\n  {body}\n}}\n"
