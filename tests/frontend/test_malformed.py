@@ -7,10 +7,7 @@ import sys
 import malformed
 import pytest
 
-NAMED = [
-    *(f"{name}.onnx" for name in malformed.ONNX),
-    *(f"{name}.pt2" for name in malformed.pt2_cases(malformed.exported())),
-]
+NAMED = [*(f"{name}.onnx" for name in malformed.ONNX), *(f"{name}.pt2" for name in malformed.PT2)]
 
 
 @pytest.fixture(scope="module")

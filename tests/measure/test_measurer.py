@@ -234,7 +234,9 @@ def test_the_worker_says_who_shares_a_kernel_s_code(tmp_path, target, schedule, 
 def test_one_wrong_image_of_a_batch_is_found(tmp_path, wrong):
     value, images = np.random.default_rng(0).standard_normal((2, 3, 4, 4)), np.array([0, 1, 0, 1, 1])
     x = np.zeros((2, 1, 4, 4), np.float32)
-    np.savez(tmp_path / "arrays.npz", value=value, bound=np.full(value.shape, 1e-5), images=images, x=x)
+    np.savez(
+        tmp_path / "arrays.npz", value=value, bound=np.full(value.shape, 1e-5), images=images, x=x, largest_input=1.0
+    )
     y = value.astype(np.float32)[images]
     if wrong is not None:
         y[wrong, 2, 3, 3] += [1, np.nan][wrong % 2]

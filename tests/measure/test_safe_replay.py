@@ -81,12 +81,14 @@ def test_a_search_s_trace_is_replayed_in_another_process_first(replay):
         ([[[None, [], [], []]], []], "instruction 0 is none"),
         ([[], [3]], "a decision is none"),
         ([[], [[0, 1]]], "not those of its sampling instructions"),
-        (damaged(lambda found: found[1].pop()), "not those of its sampling instructions"),
-        (damaged(lambda found: found[1].append(found[1][0])), "not those of its sampling instructions"),
-        (damaged(lambda found: found[1][0].__setitem__(0, None)), "not those of its sampling instructions"),
+        (lambda found: found[1].pop(), "not those of its sampling instructions"),
+        (lambda found: found[1].append(found[1][0]), "not those of its sampling instructions"),
+        (lambda found: found[1][0].__setitem__(0, None), "not those of its sampling instructions"),
     ],
 )
 def test_what_has_not_the_form_of_a_trace_is_not_given_to_tvm(replay, found, reason):
+    # A sound trace is searched for where it is needed, not by every process that collects tests.
+    found = damaged(found) if callable(found) else found
     with pytest.raises(BuildError, match=reason):
         replay.scheduled(SPACE, SPEC, PATTERN, TARGET, found)
     if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,17 +51,19 @@ def main() -> None:
 
 def page() -> str:
     """The text of docs/errors.md."""
-    found = sorted(set(messages()))
-    return HEAD + "".join(_section(name, [each for each in found if each.error == name]) for name in CLASSES)
+    return HEAD + "".join(_section(name, [each for each in messages() if each.error == name]) for name in CLASSES)
 
 
-def messages() -> Iterator[Message]:
-    """Every message in the package's source."""
+@cache
+def messages() -> list[Message]:
+    """Every message in the package's source once, in order."""
+    found: set[Message] = set()
     for folder in ("tvm_sparse", "schedules"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             # Benchmarks and scripts are for developers of tvm-sparse.
             if path.name != "errors.py" and "benchmarks" not in path.parts:
-                yield from _messages(ast.parse(path.read_text()))
+                found.update(_messages(ast.parse(path.read_text())))
+    return sorted(found)
 
 
 def _messages(tree: ast.Module) -> Iterator[Message]:

@@ -1,15 +1,12 @@
 """Error bounds of kernels that compute in other ways than float32 throughout."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-
-if TYPE_CHECKING:
-    from tvm_sparse.conv.reference import Reference
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
 # numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
@@ -30,7 +27,20 @@ FLOAT32_UNDERFLOW = STORAGE[FLOAT32].underflow
 TF32_CUT, TF32_ROUNDOFF = 2.0**-10, 2.0**-11
 
 
-def bound_of(arithmetic: str, known: "Reference", weight: np.ndarray | None) -> np.ndarray:
+class Known(Protocol):
+    """Exact result and bound in float32 of one convolution on one input: a `conv.reference.Reference`."""
+
+    @property
+    def value(self) -> np.ndarray: ...
+    @property
+    def bound(self) -> np.ndarray: ...
+    @property
+    def sums(self) -> np.ndarray | None: ...
+    @property
+    def largest_input(self) -> float: ...
+
+
+def bound_of(arithmetic: str, known: Known, weight: np.ndarray | None) -> np.ndarray:
     """The bound of a kernel that computes in one of the ways above, from that of one in float32 throughout.
 
     Only that in float32 and that on tensor cores do without the `weight`.
@@ -43,7 +53,7 @@ def bound_of(arithmetic: str, known: "Reference", weight: np.ndarray | None) -> 
     return _BOUNDS[arithmetic](known, weight)
 
 
-def tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
+def tf32(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that rounds input and `weight` to TF32 and accumulates in float32.
 
     That bound is ``((1 + t)**2 - 1 + 2 * (nnz_k + 2) * u * (1 + t)**2) * (conv(|x|, |w|) + |bias| + |residual|)``
@@ -56,7 +66,7 @@ def tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
     return known.bound * ((growth - 1 + 2 * exact * growth) / exact)
 
 
-def three_tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
+def three_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies sums of two TF32 numbers, without the smallest product.
 
     Input and `weight` are ``high + low``, and three of four products are added up on tensor cores
@@ -72,7 +82,7 @@ def three_tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
     return known.bound * ((3 * t**2 * (1 + t) + sums) / exact)
 
 
-def corrected_tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
+def corrected_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies in TF32 and adds what that misses in bfloat16.
 
     Input and `weight` are ``high + low``, with the low part that TF32 cuts off, at most t = `TF32_CUT` of a number.
@@ -87,7 +97,7 @@ def corrected_tf32(known: "Reference", weight: np.ndarray) -> np.ndarray:
     return known.bound * ((2 * TF32_CUT * (growth - 1) + sums) / exact)
 
 
-def three_half(known: "Reference", weight: np.ndarray) -> np.ndarray:
+def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies sums of two float16 numbers, but not the low parts.
 
     Input and `weight` are ``high + low``, each rounded to nearest, by up to v, float16's unit roundoff; three of
@@ -107,7 +117,7 @@ def three_half(known: "Reference", weight: np.ndarray) -> np.ndarray:
     return known.bound * ((3 * v**2 * (1 + v) + sums) / exact) + absolute
 
 
-def on_tensor_cores(known: "Reference") -> np.ndarray:
+def on_tensor_cores(known: Known) -> np.ndarray:
     """Of a kernel that multiplies half-precision numbers on tensor cores.
 
     Products are exact, sums float32, but not rounded to nearest, which doubles their error (see `tf32`); so much
@@ -117,7 +127,7 @@ def on_tensor_cores(known: "Reference") -> np.ndarray:
     return known.bound + (1 + STORAGE[BFLOAT16].roundoff) * known.sums
 
 
-def half_sums(known: "Reference", weight: np.ndarray) -> np.ndarray:
+def half_sums(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that adds products up in float16, in blocks of m = `HALF_SUMS_BLOCK`.
 
     A sum has m products at most and is then added to a total, and the last of them to that in float32. There are
@@ -147,7 +157,7 @@ def nonzeros_of(weight: np.ndarray) -> np.ndarray:
     return (weight != 0).sum(axis=(1, 2, 3)).astype(np.float64)[None, :, None, None]
 
 
-_BOUNDS: dict[str, Callable[["Reference", np.ndarray], np.ndarray]] = {
+_BOUNDS: dict[str, Callable[[Known, np.ndarray], np.ndarray]] = {
     TF32: tf32,
     THREE_TF32: three_tf32,
     CORRECTED_TF32: corrected_tf32,
