@@ -129,7 +129,7 @@ def test_half_precision_has_one_variant_that_rounds_once(fake, dtype, monkeypatc
 def test_what_is_called(fake, changes, decisions, expected):
     spec = replace(SPEC, **changes)
     weight = weight_of(spec)
-    assert worst(kernel_of(spec, decisions), spec, weight, False) <= 1
+    assert worst(kernel_of(spec, decisions), spec, weight, EXACT) <= 1
     assert [
         name.replace("ActivationForward", "RELU") if name == "ActivationForward" else name for name in fake.names()
     ] == expected

@@ -100,8 +100,8 @@ def corrected_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
 def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies sums of two float16 numbers, but not the low parts.
 
-    Input and `weight` are ``high + low``, each rounded to nearest, by up to v, float16's unit roundoff; three of
-    four products are added up on tensor cores, as in `three_tf32`, which the relative terms are from.
+    Input and `weight` are ``high + low``, each rounded to nearest, and three of four products are added up on tensor
+    cores. Float16's unit roundoff is TF32's, so the relative terms are those of `three_tf32`.
 
     Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
     misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more; otherwise inputs are scaled.
@@ -109,12 +109,9 @@ def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     with inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by
     2**-39 of that, as may be its low part, times an input at most.
     """
-    v, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
-    exact = (nnz + 2) * FLOAT32_ROUNDOFF
-    sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + v) ** 2 * (1 + 2 * v)
-    of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz.ravel() * size.max(axis=(1, 2, 3))
-    absolute = (known.largest_input * of_filter)[None, :, None, None]
-    return known.bound * ((3 * v**2 * (1 + v) + sums) / exact) + absolute
+    nnz, size = nonzeros_of(weight).ravel(), np.abs(weight.astype(np.float64))
+    of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz * size.max(axis=(1, 2, 3))
+    return three_tf32(known, weight) + (known.largest_input * of_filter)[None, :, None, None]
 
 
 def on_tensor_cores(known: Known) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.matching import machine
+from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 
@@ -48,13 +49,13 @@ def page(log: TuningLog) -> str:
 def _table(records: Sequence[TuningRecord], is_cold: bool) -> list[str]:
     head = COLUMNS + COLD_COLUMNS * is_cold
     found = [record for record in records if record.status == "ok" and not record.is_dense]
-    fastest: dict[tuple[ConvSpec, str, bool], TuningRecord] = {}
-    for record in sorted(found, key=lambda each: each.time_us):
-        fastest.setdefault((record.spec, record.pattern.value_digest, record.is_pooled), record)
-    rows = sorted(_row(record) + _cold_cells(record) * is_cold for record in fastest.values())
+    of_weights: dict[tuple[ConvSpec, str, bool], list[TuningRecord]] = defaultdict(list)
+    for record in found:
+        of_weights[record.spec, record.pattern.value_digest, record.is_pooled].append(record)
+    rows = sorted(_row(best) + _cold_cells(best) * is_cold for best in map(fastest, of_weights.values()))
     failed = Counter(record.status for record in records if record.status != "ok")
     others = [f"{count} {status}" for status, count in sorted(failed.items())]
-    if slower := len(found) - len(fastest):
+    if slower := len(found) - len(rows):
         others.insert(0, f"{slower} slower")
     more = [f"Not shown: {', '.join(others)}."] if others else []
     return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)] + more

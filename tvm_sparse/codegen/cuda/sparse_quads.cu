@@ -347,6 +347,7 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
   constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   float* const staged = (float*)block.ring;
+  const bool is_scaled = *block.is_any;
 #pragma unroll
   for (int m = 0; m < MT; m++) {
     const int row = (MT * (warp >> 2) + m) * 64 + (warp & 3) * 16 + (lane >> 2);
@@ -355,7 +356,7 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
     for (int i = 0; i < N / 4; i++) {
       const int pixel = (i >> 1) * 8 + (lane & 3) * 2;
       float one = sums[m][2 * i] * factors[i & 1], other = sums[m][2 * i + 1] * factors[i & 1];
-      if (*block.is_any) one *= power(254 - exponent_of(block, pixel)), other *= power(254 - exponent_of(block, pixel + 1));
+      if (is_scaled) one *= power(254 - exponent_of(block, pixel)), other *= power(254 - exponent_of(block, pixel + 1));
       *(float2*)(staged + (row + 8 * (i & 1)) * PITCH + pixel) = make_float2(one, other);
     }
   }
