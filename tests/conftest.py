@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def own_temporary_folder(tmp_path_factory):
         patch.setenv("TVM_SPARSE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", folder)
         yield
+
+
+@pytest.fixture
+def nothing_built(monkeypatch):
+    """What is tuned is not built and all as fast."""
+    from tvm_sparse.measure.worker import Worker
+
+    worker = Path(__file__).parent / "support" / "faulty_worker.py"
+    monkeypatch.setattr(Worker, "command", (sys.executable, str(worker)))
 
 
 def pytest_configure(config):

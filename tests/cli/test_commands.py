@@ -30,11 +30,9 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
-FAULTY_WORKER = Path(__file__).parents[1] / "support" / "faulty_worker.py"
 COMMANDS = ("inspect", "tune", "compile", "check", "run", "bench", "demo", "doctor", "logs")
 SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
@@ -51,12 +49,6 @@ def make_arrays():
 def nothing_predicted(monkeypatch):
     """Whether a small layer is worth a sparse kernel depends on the machine's vectors."""
     monkeypatch.setattr(kernel_selection, "remembered", lambda *_, **__: None)
-
-
-@pytest.fixture
-def nothing_built(monkeypatch):
-    """What is tuned is not built and all as fast."""
-    monkeypatch.setattr(Worker, "command", (sys.executable, str(FAULTY_WORKER)))
 
 
 @pytest.fixture(autouse=True)

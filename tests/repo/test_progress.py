@@ -1,17 +1,13 @@
 """Python's functions show how far they are where somebody looks, and nothing elsewhere."""
 
 import io
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import tvm_sparse as ts
-from tvm_sparse.measure.worker import Worker
 
-FAULTY_WORKER = Path(__file__).parents[1] / "support" / "faulty_worker.py"
 TARGET = '{"kind":"llvm","num-cores":1}'
 X = torch.randn(1, 8, 14, 14)
 
@@ -24,9 +20,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(nothing_built, tmp_path, monkeypatch):
     """A layer whose kernels are not built while it is tuned."""
-    monkeypatch.setattr(Worker, "command", (sys.executable, str(FAULTY_WORKER)))
     monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
