@@ -207,6 +207,21 @@ def random_slice_case(choose: Choose) -> Case:
     return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
+def random_plane_case(choose: Choose) -> Case:
+    """A case in half precision whose every 64 filters share their zeros, as slices or vectors do, or do not."""
+    case = random_slice_case(choose)
+    spec = replace(case.spec, k=case.spec.groups * 64 * choose((1, 2)), dtype=choose((FLOAT16, BFLOAT16)))
+    shared = choose(((1, 1, 1), (1, spec.r, 1), (1, spec.r, spec.s), (64, spec.r, spec.s)))
+    shape = (spec.k // 64 * shared[0], spec.c // spec.groups, *shared[1:])
+    mask = np.random.default_rng(case.seed).random(shape) < choose((0.1, 0.4, 1.0))
+    weight = random_weight(spec, 1.0, "unstructured", case.seed, case.integers)
+    weight *= mask.repeat(spec.k // shape[0], axis=0)
+    if choose((True, False)):
+        within = np.random.default_rng(case.seed).permutation(spec.k // spec.groups)
+        weight = weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
+    return Case(spec, weight, case.seed, case.integers).stored_in(spec.dtype)
+
+
 def random_quad_case(choose: Choose) -> Case:
     """A case with a hundred filters and more, so sparse that few of them use three of four positions, or not."""
     spec = random_spec(choose)

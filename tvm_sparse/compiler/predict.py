@@ -24,6 +24,7 @@ from tvm_sparse.schedules import (
     linear_cpu,
     linear_cuda,
     linear_tensor_cuda,
+    plane_cuda,
     quad_cuda,
     slice_cuda,
     spaces_of,
@@ -60,6 +61,7 @@ _ON_GPU = (
     folded_cuda,
     linear_cuda,
     linear_tensor_cuda,
+    plane_cuda,
     quad_cuda,
     slice_cuda,
     tensor_cuda,
@@ -97,7 +99,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if is_gpu and is_half(spec.dtype) and not is_linear(spec):
         if Positions.of(spec, pattern).alike < FILTERS:
             return None
-        names, allow_tf32 = [slice_cuda.NAME], True
+        names, allow_tf32 = [slice_cuda.NAME, plane_cuda.NAME], True
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec))

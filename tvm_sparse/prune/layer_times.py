@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import slice_cuda, spaces_of, vector_cuda
+from tvm_sparse.schedules import plane_cuda, slice_cuda, spaces_of, vector_cuda
 from tvm_sparse.target.gpu import gpu_info
 
 # Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.
@@ -28,7 +28,7 @@ CPU_BYTES_S = 40e9
 DENSITIES = (0.02, 0.1, 0.3)
 
 # Schedules for GPUs that make use of where zeros are.
-PATTERN_SCHEDULES = (slice_cuda.NAME, vector_cuda.NAME)
+PATTERN_SCHEDULES = (slice_cuda.NAME, plane_cuda.NAME, vector_cuda.NAME)
 
 # Microseconds of a layer at a density.
 TimeOf = Callable[[float], float]

@@ -19,12 +19,13 @@ TENSOR = "tensor_cuda"
 POOLED = "pooled_cuda"
 # A schedule whose kernels add products up in float16.
 FOLDED_HALF = "folded_half_cuda"
-# Schedules that multiply on tensor cores: filters that share their zeros, any, and linear layers of many images.
-SLICE, QUAD, LINEAR_TENSOR = "slice_cuda", "quad_cuda", "linear_tensor_cuda"
+# Schedules that multiply on tensor cores: 16 filters that share their zeros, or 64 in half precision, any zeros, and
+# linear layers of many images.
+SLICE, PLANE, QUAD, LINEAR_TENSOR = "slice_cuda", "plane_cuda", "quad_cuda", "linear_tensor_cuda"
 # Schedules of earlier versions: nothing builds their kernels any more.
 _GONE = ("pair_cuda",)
 # Those whose kernels launch a library of ours, which is compiled once for all of them.
-DATA = ("data_cuda", "vector_cuda", SLICE, QUAD, LINEAR_TENSOR)
+DATA = ("data_cuda", "vector_cuda", SLICE, PLANE, QUAD, LINEAR_TENSOR)
 # How those compute that multiply float32 numbers in parts that tensor cores take, by the names of spaces.
 _CORRECTED = (SLICE, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
 _IN_PARTS = {TENSOR: THREE_TF32, QUAD: THREE_HALF, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
@@ -73,7 +74,7 @@ def arithmetic_of(name: str) -> str:
     schedule, _, variant = name.partition(":")
     if schedule == FOLDED_HALF:
         return HALF_SUMS
-    return TENSOR_CORES if schedule in (CUDNN, SLICE) and variant in HALF_VARIANTS.values() else EXACT
+    return TENSOR_CORES if schedule in (CUDNN, SLICE, PLANE) and variant in HALF_VARIANTS.values() else EXACT
 
 
 def is_in_parts(name: str) -> bool:

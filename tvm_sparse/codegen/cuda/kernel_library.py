@@ -21,6 +21,7 @@ from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
 from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
 from tvm_sparse.scheduling.cuda.linear_tensor import tiling as linear_tensor_tiling
+from tvm_sparse.scheduling.cuda.planes import tiling as plane_tiling
 from tvm_sparse.scheduling.cuda.positions import geometry as position_geometry
 from tvm_sparse.scheduling.cuda.positions import tiling as position_tiling
 from tvm_sparse.scheduling.cuda.quads import tiling as quad_tiling
@@ -86,6 +87,12 @@ def _libraries() -> dict[str, _Library]:
         found[position_tiling.LIBRARIES[dtype]] = _Library(
             "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
         )
+        if dtype in plane_tiling.LIBRARIES:
+            of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS]
+            integers = 1 + len(plane_tiling.Geometry._fields)
+            found[plane_tiling.LIBRARIES[dtype]] = _Library(
+                "sparse_planes.cu", names, of_planes, integers, has_warpgroups=True
+            )
         images = linear_tiling.LANE_IMAGES.items()
         of_linear = [linear_tiling.kernel_name(p, v, dtype) for v, some in images for p in some]
         integers = 1 + len(linear_tiling.Geometry._fields)

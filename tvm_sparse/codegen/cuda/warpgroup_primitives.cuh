@@ -12,6 +12,9 @@
 #define NUMBERS_64 \
   NUMBERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NUMBERS_72 NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NUMBERS_96                                                                                               \
+  NUMBERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, " \
+             "%91, %92, %93, %94, %95"
 #define SUMS_8(i)                                                                                             \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
@@ -19,6 +22,7 @@
 #define SUMS_48 SUMS_32, SUMS_8(32), SUMS_8(40)
 #define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
 #define SUMS_72 SUMS_64, SUMS_8(64)
+#define SUMS_96 SUMS_72, SUMS_8(72), SUMS_8(80), SUMS_8(88)
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until all groups of products but the last LEFT are complete.

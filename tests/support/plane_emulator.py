@@ -1,0 +1,93 @@
+"""Run the kernels of codegen/cuda/sparse_planes.cu on the CPU: `wgmma` as plain code, between the threads of a warp.
+
+Products happen when they are asked for, so only what is written after a barrier shows that it was waited for.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from cuda_emulator import PRELUDE, SHARED
+from data_emulator import MEETING, PRIMITIVES, compiled, passed
+from tensor_emulator import LAUNCH
+from warpgroup_emulator import WARPGROUPS
+
+from tvm_sparse.codegen.cuda import kernel_library
+from tvm_sparse.scheduling.cuda.planes.tiling import LIBRARIES, PIXELS, THREADS, PlaneTiling, geometry
+
+MULTIPLY = """
+#define TVM_SPARSE_PLANE_PRIMITIVES
+static void commit_products() {}
+template <int LEFT> static void wait_for_products() {}
+static float element(const unsigned char* from) {
+  Element value;
+  memcpy(&value, from, 2);
+  return value;
+}
+static int same_of_all(int value) { return value; }
+static float part_of(unsigned pair, int which) {
+  const unsigned short bits = pair >> 16 * which;
+  return element((const unsigned char*)&bits);
+}
+static unsigned as_pair(float first, float second) {
+  const Element both[2] = {first, second};
+  unsigned pair;
+  memcpy(&pair, both, 4);
+  return pair;
+}
+static float smaller_of(float one, float other) { return one < other || one != one ? one : other; }
+static unsigned smaller(unsigned one, unsigned other) {
+  return as_pair(smaller_of(part_of(one, 0), part_of(other, 0)), smaller_of(part_of(one, 1), part_of(other, 1)));
+}
+static float larger_of(float one, float other) { return one > other || one != one ? one : other; }
+static unsigned larger(unsigned one, unsigned other) {
+  return as_pair(larger_of(part_of(one, 0), part_of(other, 0)), larger_of(part_of(one, 1), part_of(other, 1)));
+}
+static unsigned read_pair(const Element* from, bool inside) {
+  if ((long)from % 4 && inside) abort();
+  return inside ? *(const unsigned*)from : 0;
+}
+static unsigned read_one(const Element* from, bool inside) { return inside ? *(const unsigned short*)from : 0; }
+template <int N>
+static void add_product(float (&sums)[N], unsigned long long a, unsigned long long b) {
+  const int warp = current % blockDim.x / 32 % 4, lane = current % 32;
+  for (int i = 0; i < N; i++)
+    for (int k = 0; k < 16; k++) {
+      const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      sums[i] += element(at(a, k / 8, row) + k % 8 * 2) * element(at(b, k / 8, column) + k % 8 * 2);
+    }
+}
+"""
+# A launch of kernels with one template argument, whose tensors' integers begin with the stride.
+ALONE = """
+template <int N, int> static void convolution(const Geometry& g, int, int stride, const Element* x, const int4* weights,
+                                              const Element* bias, const Element* residual, Element* y) {
+  convolution<N>(g, stride, x, weights, bias, residual, y);
+}
+"""
+
+
+@cache
+def _library(folder: Path, dtype: str) -> ctypes.CDLL:
+    name = LIBRARIES[dtype]
+    path = folder / f"{name}.cc"
+    launch = LAUNCH.format(kernels=", ".join(f"body<{each}, 0>" for each in PIXELS))
+    defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
+    emulated = defined + PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
+    path.write_text(emulated + kernel_library.source(name) + ALONE + launch)
+    return compiled(path)
+
+
+def run(
+    tiling: PlaneTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path, multiprocessors: int = 3
+) -> np.ndarray:
+    """The output of a tiling's kernel on a GPU of so many; elements that it does not write are NaN."""
+    spec = tiling.spec
+    fields = geometry(tiling, multiprocessors, SHARED)
+    assert 16 * weights.shape[1] + tiling.ring_bytes(1) <= SHARED
+    y, pointers = passed(spec, weights, arguments, fields)
+    blocks = tiling.k_tiles * tiling.workers(multiprocessors)
+    numbers = (len(fields), PIXELS.index(tiling.pixels), blocks, THREADS, 1)
+    _library(folder, spec.dtype).launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
+    return y

@@ -1,0 +1,156 @@
+"""The space of half-precision convolutions of shared planes (codegen/cuda/sparse_planes.cu): how one may be cut."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.planes.packing import packed
+from tvm_sparse.scheduling.cuda.planes.tiling import (
+    CHANNEL,
+    FILTERS,
+    GROUP,
+    GROUP_UNITS,
+    GROUPS_AT,
+    LIBRARIES,
+    PIXELS,
+    ROW,
+    STEP_UNITS,
+    TAP,
+    THREADS,
+    PlaneTiling,
+    geometry,
+)
+from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
+from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS
+from tvm_sparse.target.gpu import GpuInfo
+
+# Groups of eight planes that a slot may have room for.
+GROUPS = (1, 2, 4, 8, 16)
+# Cycles, as kernels took on an H200: to write a tile's inputs, and 32 copies of eight planes of them; of a k-step, a
+# pixel; of a tile's outputs, and a pixel of them, and as much again of residuals.
+TILE_CYCLES, COPY_CYCLES, STEP_CYCLES, OUT_CYCLES, OUT_PIXEL_CYCLES = 700, 115, 0.5, 1600, 17.5
+# To start, and bytes of weights a cycle.
+START_US, WEIGHT_BYTES = 4.0, 20.0
+# How much more the 64 filters with the most planes use than others.
+MOST = 1.15
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """What 64 filters use, as far as a pattern tells: groups of eight planes, and halves of k-steps."""
+
+    groups: int
+    halves: int
+
+
+class PlaneSpace(TilingSpace[PlaneTiling]):
+    """The space of all tilings of a convolution."""
+
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
+        super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+        self.positions = Positions.of(spec, pattern)
+
+    @cached_property
+    def candidates(self) -> dict[str, list[int]]:
+        """Decisions and their values."""
+        spec = self.spec
+        planes = [CHANNEL] + [ROW] * (spec.r > 1) + [TAP] * (spec.r * spec.s > 1)
+        return {"pixels": list(PIXELS), "plane": planes, "groups": list(GROUPS)}
+
+    def tilings(self) -> Iterator[PlaneTiling]:
+        for pixels, plane, groups in product(*self.candidates.values()):
+            tiling = PlaneTiling(self.spec, pixels, plane, groups)
+            # Room for more than there is is of no use.
+            if groups == GROUPS[0] or groups < 2 * self.planes(tiling).groups:
+                yield tiling
+
+    def obstacle(self, tiling: PlaneTiling) -> str:
+        obstacle = tiling.obstacle or self.exceeds_grid(tiling.k_tiles * tiling.workers(self.gpu.multiprocessors))
+        return obstacle or self.lacks_shared_memory(16 * self.units(tiling) + tiling.ring_bytes(2))
+
+    def planes(self, tiling: PlaneTiling) -> _Planes:
+        """What filters of a block use."""
+        spec, some = self.spec, self.positions
+        if tiling.plane == TAP:
+            groups = math.ceil(max(1.0, some.of_filters(FILTERS) * some.channels * some.taps) / GROUP)
+            return _Planes(groups, groups)
+        channels, used = some.live_channels(FILTERS), self._rows
+        bases = {(row.base, column.base) for row in tiling.row_shifts for column in tiling.column_shifts}
+        if tiling.plane == CHANNEL:
+            each = math.ceil(channels / GROUP)
+            # Channels of which filters use the same rows are in one group; some groups have two kinds of these.
+            mixed = 0.5 * min(each, 2**spec.r - 2) if some.channel_slices > 1 else 0.0
+            rows = min(max(each, used / GROUP + mixed), each * spec.r)
+            return _Planes(each * len(bases), math.ceil(rows * spec.s))
+        each = math.ceil(used / spec.r / GROUP)
+        return _Planes(each * len(bases), math.ceil(used / GROUP) * spec.s)
+
+    @cached_property
+    def _rows(self) -> float:
+        """Rows of taps that filters of a block use, of all channels."""
+        spec, some = self.spec, self.positions
+        if some.channel_slices == 1:
+            return some.live_channels(FILTERS) * spec.r
+        share = 1 - (1 - some.slices) ** max(1.0, FILTERS / some.tile)
+        if some.channel_slices > spec.r:
+            share = 1 - (1 - some.of_filters(FILTERS)) ** spec.s
+        return max(1.0, some.channels * spec.r * share)
+
+    def units(self, tiling: PlaneTiling) -> int:
+        """About how many 16-byte units a tile's weights take; those that use most set the size of all."""
+        planes = self.planes(tiling)
+        steps = math.ceil(MOST * planes.halves / 2) + math.ceil(planes.groups / tiling.groups) - 1
+        return GROUPS_AT + GROUP_UNITS * planes.groups + (STEP_UNITS + 1) * steps + 2
+
+    def estimated_us(self, tiling: PlaneTiling) -> float:
+        """Estimated time: of a block's tiles, whose inputs are written beside products and outputs."""
+        spec, gpu, planes = self.spec, self.gpu, self.planes(tiling)
+        tiles = math.ceil(tiling.tiles / tiling.workers(gpu.multiprocessors))
+        copies = math.ceil(tiling.staged / tiling.vector / WARP) * planes.groups
+        chunks = math.ceil(planes.groups / tiling.groups)
+        written = TILE_CYCLES * chunks + COPY_CYCLES * copies
+        products = STEP_CYCLES * tiling.pixels * planes.halves / 2
+        outputs = (OUT_CYCLES + OUT_PIXEL_CYCLES * tiling.pixels) * (2 if spec.residual else 1) * (2 / tiling.vector)
+        # Two tiles at a time; one alone has all to itself.
+        both = (products + outputs) / min(2, tiles)
+        moved = 2.0 * FILTERS * tiling.pixels * (2 if spec.residual else 1)
+        moved += 2 * spec.n * spec.c * spec.h * spec.w / (tiling.tiles * tiling.k_tiles)
+        memory = moved / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
+        cycles = tiles * max(math.hypot(written, both), memory) + 16 * self.units(tiling) / WEIGHT_BYTES
+        waves = math.ceil(tiling.k_tiles / gpu.multiprocessors)
+        return START_US + waves * cycles / gpu.clock_hz * 1e6
+
+    def tiling(self, decisions: Mapping[str, Any]) -> PlaneTiling:
+        return PlaneTiling(self.spec, **decisions)
+
+    def counts(self, tiling: PlaneTiling) -> list[float]:
+        planes = self.planes(tiling)
+        return [tiling.tiles, tiling.k_tiles, planes.groups, planes.halves, tiling.staged]
+
+    def packed_for(self, weight: np.ndarray, tiling: PlaneTiling) -> tuple[np.ndarray, int]:
+        found = packed(weight, tiling)
+        return found, 16 * found.shape[1] + tiling.ring_bytes(1)
+
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        tiling, gpu = self.checked(decisions), self.gpu
+        numbers = geometry(tiling, gpu.multiprocessors, gpu.block_shared_bytes)
+        blocks = tiling.k_tiles * tiling.workers(gpu.multiprocessors)
+        launch = (blocks, 1, 1, THREADS, 1, gpu.block_shared_bytes)
+        return library_call(
+            self.spec,
+            LIBRARIES[self.spec.dtype],
+            tiling.kernel,
+            tiling.k_tiles,
+            lambda stride: [stride, *numbers, *launch],
+        )

@@ -1,0 +1,221 @@
+"""How a half-precision convolution of shared planes is cut (codegen/cuda/sparse_planes.cu)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, divisor, epilogue
+
+# Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
+PIXELS = (64, 128, 192)
+LIBRARIES = {dtype: f"sparse_planes{OF_TYPE[dtype]}" for dtype in (FLOAT16, BFLOAT16)}
+# Filters of a block; planes of a group, and of a k-step; threads of a block; slots of the ring at most.
+FILTERS, GROUP, STEP, THREADS, MAX_SLOTS = 64, 8, 16, 512, 4
+# What a plane is: a channel, a row of a channel's taps, or a single tap.
+CHANNEL, ROW, TAP = range(3)
+# 16-byte units in front of a tile's groups, of a group, and of a k-step's weights.
+GROUPS_AT, GROUP_UNITS, STEP_UNITS = 33, 3, 128
+
+
+class Shift(NamedTuple):
+    """How a tap is read along one axis: `base` elements further in planes of their own, `places` further in a plane."""
+
+    base: int
+    places: int
+
+
+@dataclass(frozen=True)
+class PlaneTiling:
+    """A block has 64 filters, and goes from tile to tile of `pixels` places of all images' line.
+
+    `plane` is what is staged together and what zeros are skipped of: CHANNEL, ROW or TAP. A slot of the ring has room
+    for `groups` groups of 8 planes.
+    """
+
+    spec: ConvSpec
+    pixels: int
+    plane: int
+    groups: int
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why the kernel cannot do it, or ""."""
+        if self.pixels not in PIXELS:
+            return f"no kernel has tiles of {self.pixels} pixels"
+        if self.spec.k // self.spec.groups % FILTERS:
+            return f"filters do not divide into tiles of {FILTERS}"
+        return ""
+
+    @cached_property
+    def row_shifts(self) -> list[Shift]:
+        """Of each row of taps."""
+        spec, is_own = self.spec, self.plane != CHANNEL
+        return [_shift(r * spec.dilation[0], spec.stride[0], is_own) for r in range(spec.r)]
+
+    @cached_property
+    def column_shifts(self) -> list[Shift]:
+        """Of each column of taps."""
+        spec, is_own = self.spec, self.plane == TAP
+        return [_shift(s * spec.dilation[1], spec.stride[1], is_own) for s in range(spec.s)]
+
+    @cached_property
+    def vector(self) -> int:
+        """Neighbouring pixels that are read, and written, together."""
+        spec = self.spec
+        is_even = spec.w % 2 == 0 and spec.out_w % 2 == 0 and spec.stride[1] == 1
+        own = self.plane == TAP and (spec.s > 1 or spec.padding[1] % 2 == 1)
+        return 2 if is_even and not own else 1
+
+    @cached_property
+    def lead(self) -> int:
+        """Zeros before each row."""
+        return self._even(self.spec.padding[1]) if self.plane != TAP else self.spec.padding[1]
+
+    def _even(self, count: int) -> int:
+        return -(-count // self.vector) * self.vector
+
+    @property
+    def first_column(self) -> int:
+        """Places from a pixel to what its first column of taps reads."""
+        return self.lead - self.spec.padding[1]
+
+    @cached_property
+    def pitch(self) -> int:
+        """Places from one row to the next; neighbours share the zeros between them where that is possible."""
+        spec = self.spec
+        alone = spec.out_w + max(each.places for each in self.column_shifts) + self.first_column
+        if spec.stride[1] > 1 or self.plane == TAP:
+            return self._even(alone)
+        reach = spec.out_w - 1 + (spec.s - 1) * spec.dilation[1] - spec.padding[1] - (spec.w - 1)
+        return self._even(min(alone, max(spec.w + max(self.lead, reach), spec.out_w)))
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows from one image to the next, likewise."""
+        spec = self.spec
+        alone = spec.out_h + max(each.places for each in self.row_shifts)
+        if spec.stride[0] > 1 or self.plane != CHANNEL:
+            return alone
+        reach = spec.out_h - 1 + (spec.r - 1) * spec.dilation[0] - spec.padding[0] - (spec.h - 1)
+        return min(alone, max(spec.h + max(spec.padding[0], reach), spec.out_h))
+
+    @property
+    def image_places(self) -> int:
+        """Places of an image."""
+        return self.rows * self.pitch
+
+    @property
+    def places(self) -> int:
+        """Places of all images."""
+        return self.spec.n * self.image_places
+
+    def offset(self, r: int, s: int) -> int:
+        """Places from a pixel to what a tap reads in its plane."""
+        return self.row_shifts[r].places * self.pitch + self.column_shifts[s].places + self.first_column
+
+    @cached_property
+    def staged(self) -> int:
+        """Places of a plane that a tile needs."""
+        return self._even(self.pixels + self.offset(-1, -1))
+
+    @property
+    def k_tiles(self) -> int:
+        """Tiles of filters."""
+        return self.spec.k // FILTERS
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of pixels."""
+        return -(-self.places // self.pixels)
+
+    def workers(self, multiprocessors: int) -> int:
+        """Blocks that share the tiles of 64 filters, so that all blocks run at a time."""
+        most = max(1, min(multiprocessors // self.k_tiles, self.tiles))
+        return -(-self.tiles // -(-self.tiles // most))
+
+    def ring_bytes(self, slots: int) -> int:
+        """Shared memory besides the weights, with so many slots."""
+        return 256 * (self.pixels + 8) + 16 * slots * self.groups * self.staged
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return kernel_name(self.pixels, self.spec.dtype)
+
+
+def _shift(distance: int, stride: int, is_own: bool) -> Shift:
+    """`is_own`: the tap has a plane of its own; otherwise those have that lie between what pixels read."""
+    return Shift(distance, 0) if is_own else Shift(distance % stride, distance // stride)
+
+
+def kernel_name(pixels: int, dtype: str) -> str:
+    """The kernel for tiles of so many pixels."""
+    return f"tvm_sparse_planes_{pixels}{OF_TYPE[dtype]}"
+
+
+class Geometry(NamedTuple):
+    """The kernel's integer parameters, in its order; their meaning is said there."""
+
+    k_tiles: int
+    k_tiles_m: int
+    tiles: int
+    workers: int
+    image_places: int
+    image_places_m: int
+    pitch: int
+    pitch_m: int
+    staged: int
+    copies: int
+    vector: int
+    slot_groups: int
+    shared_units: int
+    batch: int
+    out_h: int
+    out_w: int
+    out_w_m: int
+    out_map: int
+    out_map_m: int
+    out_image: int
+    in_h: int
+    in_w: int
+    image: int
+    stride_h: int
+    stride_w: int
+    pad_h: int
+    lead: int
+    has_bias: int
+    has_residual: int
+    relu: int
+    relu_max: int
+
+
+def geometry(tiling: PlaneTiling, multiprocessors: int, shared_bytes: int) -> Geometry:
+    """What the kernel is called with on a GPU of so many multiprocessors, for blocks of so much shared memory."""
+    spec = tiling.spec
+    return Geometry(
+        **divisor("k_tiles", tiling.k_tiles),
+        tiles=tiling.tiles,
+        workers=tiling.workers(multiprocessors),
+        **divisor("image_places", tiling.image_places),
+        **divisor("pitch", tiling.pitch),
+        staged=tiling.staged,
+        copies=tiling.staged // tiling.vector,
+        vector=tiling.vector,
+        slot_groups=tiling.groups,
+        shared_units=shared_bytes // 16,
+        batch=spec.n,
+        out_h=spec.out_h,
+        **divisor("out_w", spec.out_w),
+        **divisor("out_map", spec.out_h * spec.out_w),
+        out_image=spec.k * spec.out_h * spec.out_w,
+        in_h=spec.h,
+        in_w=spec.w,
+        image=spec.c * spec.h * spec.w,
+        stride_h=spec.stride[0],
+        stride_w=spec.stride[1],
+        pad_h=spec.padding[0],
+        lead=tiling.lead,
+        **epilogue(spec),
+    )
