@@ -16,9 +16,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import find_space
+from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, least_us, time_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import DEFAULT, FITS, FITTED, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.folded.occupancy import BLOCKS, DEPTHS
 from tvm_sparse.target.gpu import CARDS, GpuInfo, card
 from tvm_sparse.target.resolve import resolve_target
 
@@ -44,6 +46,15 @@ def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
         assert len(off) >= least
         assert statistics.median(off) < median
         assert off[int(0.9 * len(off))] < ninth
+
+
+def test_no_estimate_is_below_the_least_of_its_tile(shipped: list[Sample]) -> None:
+    """Whatever the stages and blocks: tiles whose least is too long are left out unseen."""
+    for counts, gpu in {(each.counts, each.gpu) for each in shipped[::5]}:
+        pipeline = counts.pipeline._replace(dependent_launch=DependentLaunch.AT_EXIT)
+        least = least_us(counts.with_pipeline(pipeline._replace(stages=max(DEPTHS))), gpu)
+        others = [pipeline._replace(stages=stages, resident=blocks) for stages in DEPTHS for blocks in BLOCKS]
+        assert least <= min(time_us(counts.with_pipeline(each), gpu) for each in others)
 
 
 def test_a_fit_finds_constants_again(shipped: list[Sample]) -> None:

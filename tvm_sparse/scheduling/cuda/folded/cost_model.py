@@ -33,18 +33,21 @@ def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float
     """Estimated time, in a row of kernels of its like, warm; with the constants of `fitted_on` where none are given."""
     each = _Estimate(counts, gpu, fit or FITS[fitted_on(gpu)])
     warm = each.warm_cycles()
-    cycles = each.waves * warm + math.ceil(each.waves) * each.waiting_cycles() + each.cold_cycles(warm)
+    waiting = math.ceil(each.waves) * each.waiting_cycles(each.active_blocks)
+    cycles = each.waves * warm + waiting + each.cold_cycles(warm)
     floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
     # What DRAM delivers is hidden in part.
     return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early()
 
 
 def least_us(counts: KernelCounts, gpu: GpuInfo) -> float:
-    """What no kernel of such a tile is estimated below, whatever its pipeline, if the next starts at its exit."""
+    """What no kernel of such a tile and order, and with no more stages, is estimated below.
+
+    However many blocks a multiprocessor should hold, if the next kernel starts at its exit.
+    """
     each = _Estimate(counts, gpu, FITS[fitted_on(gpu)])
-    issue = math.ceil(each.share) * counts.warps * max(counts.instructions / 4, counts.loads * counts.floats)
     floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
-    return math.hypot(issue / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us
+    return math.hypot(each.least_cycles() / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us
 
 
 def first_code_us(counts: KernelCounts, gpu: GpuInfo) -> float:
@@ -198,34 +201,49 @@ class _Estimate:
 
     def warm_cycles(self) -> float:
         """Of all active blocks, their code in the caches: arithmetic and copies."""
-        counts, fit, active, caches = self.counts, self.fit, self.active_blocks, self.gpu.instruction_cache_bytes
-        fetch = fit.fetch_cycles[sum(self.code_bytes > each for each in caches)]
-        if self.code_bytes > caches[0]:
-            fetch *= active**fit.drift
-        issue = max(
-            counts.instructions * max(active * counts.warps / 4, fetch),
-            active * counts.loads * counts.floats * counts.warps,
-        )
+        counts, fit, active = self.counts, self.fit, self.active_blocks
+        drifted = active**fit.drift if self.code_bytes > self.gpu.instruction_cache_bytes[0] else 1
+        issue = self._issue_cycles(active, self._fetch_cycles() * drifted)
         cramped = counts.registers > self.available_registers
         issue *= (fit.slower_rotated if counts.rotated else 1) * (fit.cramped if cramped else 1)
-        copies = self._copy_cycles(counts.copied_bytes)
-        if active == 1:
-            return issue + copies
-        return float((issue**fit.overlap + copies**fit.overlap) ** (1 / fit.overlap))
+        copies = self._copy_cycles(counts.copied_bytes, active)
+        return issue + copies if active == 1 else self._overlapping(issue, copies)
 
-    def _copy_cycles(self, copied_bytes: float) -> float:
-        """Of the copies of all active blocks, each so many bytes."""
+    def least_cycles(self) -> float:
+        """What all blocks of a multiprocessor take at least, however many it holds at once."""
+        counts, blocks = self.counts, math.ceil(self.share)
+        issue = self._issue_cycles(blocks, self._fetch_cycles()) * (self.fit.slower_rotated if counts.rotated else 1)
+        copies = self._copy_cycles(counts.copied_bytes, blocks)
+        return self._overlapping(issue, copies) + self.waiting_cycles(blocks)
+
+    def _overlapping(self, issue: float, copies: float) -> float:
+        return float((issue**self.fit.overlap + copies**self.fit.overlap) ** (1 / self.fit.overlap))
+
+    def _fetch_cycles(self) -> float:
+        """Of an instruction of warm code, where blocks share what is fetched."""
+        return self.fit.fetch_cycles[sum(self.code_bytes > each for each in self.gpu.instruction_cache_bytes)]
+
+    def _issue_cycles(self, blocks: int, fetch: float) -> float:
+        """Of the arithmetic and loads of so many blocks at once, with so many cycles to fetch an instruction."""
+        counts = self.counts
+        return max(
+            counts.instructions * max(blocks * counts.warps / 4, fetch),
+            blocks * counts.loads * counts.floats * counts.warps,
+        )
+
+    def _copy_cycles(self, copied_bytes: float, blocks: int) -> float:
+        """Of the copies of so many blocks, each so many bytes."""
         rate = min(self.gpu.copy_bytes_cycle, self.fit.copied_together_bytes * max(1.0, 1 / self.share))
-        return self.active_blocks * copied_bytes / rate
+        return blocks * copied_bytes / rate
 
-    def waiting_cycles(self) -> float:
-        """Of all active blocks: their start until the first k-tile is there, barriers, and their partial sums."""
+    def waiting_cycles(self, blocks: int) -> float:
+        """Of so many blocks at once: their start until the first k-tile is there, barriers, and their partial sums."""
         counts, fit = self.counts, self.fit
         # Behind each barrier warps wait for copies, less where these run further ahead.
         barriers = counts.k_tiles * fit.barrier_cycles / counts.pipeline.stages
         sums = 4 * counts.filters * counts.pixels * counts.threads * (counts.splits - 1) / counts.splits
-        start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles)
-        return start + barriers + self.active_blocks * sums / fit.joined_bytes
+        start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles, blocks)
+        return start + barriers + blocks * sums / fit.joined_bytes
 
     def cold_cycles(self, warm_cycles: float) -> float:
         """What is added to those as code is executed for the first time since the last call."""

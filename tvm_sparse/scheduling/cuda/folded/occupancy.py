@@ -154,32 +154,47 @@ class FoldedCudaSpace(HandMadeSpace):
         may start hardly depends on the rest, so it is chosen last.
         """
         *others, launches = self.candidates.values()
-        cut = self._tile_decisions
-        pipelines = [
-            (values, self.parted((*(0,) * cut, *values))[1])
-            for values in itertools.product(*others[cut:], launches[:1])
-        ]
-        counted = [(self.tile_counts(tile, pipelines[0][1]), tile) for tile in itertools.product(*others[:cut])]
-        fitting = [each for each in counted if each[0].threads <= MAX_THREADS]
-        fitting = [each for each in fitting if each[0].code_bytes <= self.most_code_bytes]
-        least = [(least_us(each, self.gpu), tile, each) for each, tile in fitting]
-        best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
-        for least_time_us, tile, counts in sorted(least, key=lambda each: each[:2]):
-            # No tile from here on can be among those that are kept.
-            if len(best) >= STARTS and least_time_us > sorted(best.values())[STARTS - 1][0]:
-                break
-            for values, pipeline in pipelines:
-                each = counts.with_pipeline(pipeline)
-                if not refused(each, self.gpu):
-                    kind, estimate = (tile[0], each.rotated), (time_us(each, self.gpu), (*tile, *values))
-                    best[kind] = min(best.get(kind, estimate), estimate)
 
         def estimate_us(values: tuple[Any, ...]) -> float:
             each = self.counts(values)
             return math.inf if refused(each, self.gpu) else time_us(each, self.gpu)
 
-        starts = [values for _, values in sorted(best.values())[:STARTS]]
+        starts = self._fastest(others, launches[0])
         return [min(((*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
+
+    def _fastest(self, others: Sequence[Sequence[Any]], launch: int) -> list[tuple[Any, ...]]:
+        """Of each number of output channels of a thread and order the fastest, `STARTS` at most.
+
+        With one candidate of each of the `others`, and with `launch`.
+        """
+        cut = self._tile_decisions
+        by_order: dict[int, list[tuple[tuple[Any, ...], Pipeline]]] = {}
+        for values in itertools.product(*others[cut:], (launch,)):
+            _, pipeline = self.parted((*(0,) * cut, *values))
+            by_order.setdefault(pipeline.order, []).append((values, pipeline))
+        deepest = {order: max(each for _, each in some) for order, some in by_order.items()}
+        least = []
+        for tile in itertools.product(*others[:cut]):
+            counted = self.tile_counts(tile, next(iter(deepest.values())))
+            if counted.threads <= MAX_THREADS and counted.code_bytes <= self.most_code_bytes:
+                least += [
+                    (least_us(counted.with_pipeline(pipeline), self.gpu), tile, order, counted)
+                    for order, pipeline in deepest.items()
+                ]
+        best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
+        for least_time_us, tile, order, counted in sorted(least, key=lambda each: each[:3]):
+            kind = tile[0], order
+            # No kernel from here on can be among those that are kept.
+            if len(best) >= STARTS and least_time_us > sorted(best.values())[STARTS - 1][0]:
+                break
+            if kind in best and least_time_us > best[kind][0]:
+                continue
+            for values, pipeline in by_order[order]:
+                each = counted.with_pipeline(pipeline)
+                if not refused(each, self.gpu):
+                    estimate = time_us(each, self.gpu), (*tile, *values)
+                    best[kind] = min(best.get(kind, estimate), estimate)
+        return [values for _, values in sorted(best.values())[:STARTS]]
 
     def _default(self) -> Sequence[int]:
         if not self.defaults:
