@@ -17,6 +17,9 @@ from hypothesis import settings
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+# TVM's searches allocate and free the same megabytes again and again: where these go back to Linux each time, page
+# faults are most of their time. The C library reads this as a process starts: a worker of xdist or one of a test's own.
+os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 # Test processes share the cores: threads that wait busily for each other take longer than the work.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
