@@ -3,9 +3,11 @@
 #include <string.h>
 typedef unsigned short ushort;
 static float from_half(ushort bits) {
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float value = exponent == 31 ? (fraction ? NAN : INFINITY)
-                : exponent ? ldexpf(1024 + fraction, exponent - 25) : ldexpf(fraction, -24);
+    // As a float with the same exponent and fraction, whose exponents begin 112 lower.
+    unsigned int all = (bits & 0x7fff) << 13;
+    float value;
+    memcpy(&value, &all, 4);
+    value = (bits & 0x7fff) < 0x7c00 ? value * 0x1p112f : bits & 0x3ff ? NAN : INFINITY;
     return bits >> 15 ? -value : value;
 }
 static ushort to_half(double value) {
