@@ -20,9 +20,19 @@ def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> 
     """
     shape = spec.weight_shape
     values = np.random.default_rng(seed).standard_normal(shape, np.float32) / math.sqrt(math.prod(shape[1:]))
-    zeros = values.size - round(density * values.size)
-    values.flat[np.argsort(np.abs(values), axis=None, kind="stable")[:zeros]] = 0
+    _drop_smallest(values.reshape(-1), values.size - round(density * values.size))
     return rounded(values, spec.dtype)
+
+
+def _drop_smallest(values: np.ndarray, count: int) -> None:
+    """Set `count` of the values (size,) to zero, of equal ones the first."""
+    if count > 0:
+        # Not sorted: that takes seconds for a large weight.
+        sizes = np.abs(values)
+        limit = np.partition(sizes, count - 1)[count - 1]
+        smaller = sizes < limit
+        values[smaller] = 0
+        values[np.flatnonzero(sizes == limit)[: count - np.count_nonzero(smaller)]] = 0
 
 
 def weight_like(spec: ConvSpec, pattern: SparsityPattern) -> np.ndarray:
