@@ -329,7 +329,8 @@ template <int N>
 __device__ __forceinline__ void multiply(const Block<N>& block, const Element* bias, const Element* residual, Element* y) {
   const Geometry& g = block.g;
   const Weights& weights = block.weights;
-  const int multiplier = same_of_all(threadIdx.x >> 7), lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
+  const int multiplier = same_of_all(threadIdx.x >> 7), lane = threadIdx.x & 31;
+  const int row = (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
   float first[2] = {0.f, 0.f};
   if (g.has_bias) first[0] = widened(bias[weights.filter(row)]), first[1] = widened(bias[weights.filter(row + 8)]);
   const unsigned ring = shared_address(block.ring) >> 4;
@@ -381,7 +382,8 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
   __syncthreads();
   launch_next();
   const Weights held(own);
-  const int slot_units = g.slot_groups * g.staged, slots = min(MAX_SLOTS, (g.shared_units - Block<N>::OUT_UNITS - stride) / slot_units);
+  const int slot_units = g.slot_groups * g.staged, left = g.shared_units - Block<N>::OUT_UNITS - stride;
+  const int slots = min(MAX_SLOTS, left / slot_units);
   const int tiles = (g.tiles - worker + g.workers - 1) / g.workers;
   const Block<N> block = {g, held, own + stride, worker, slots, slot_units, tiles * held.chunks};
   if (same_of_all(threadIdx.x >> 7) >= MULTIPLIERS) {
