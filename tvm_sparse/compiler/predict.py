@@ -99,7 +99,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if is_gpu and is_half(spec.dtype) and not is_linear(spec):
         if Positions.of(spec, pattern).alike < FILTERS:
             return None
-        names, allow_tf32 = [slice_cuda.NAME, plane_cuda.NAME], True
+        names = [slice_cuda.NAME, plane_cuda.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec))
@@ -162,9 +162,12 @@ def _on_gpu(
 
 
 def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:
-    """Estimated microseconds of cuDNN, its weights read from memory."""
+    """Estimated microseconds of cuDNN, its weights read from memory.
+
+    It computes on tensor cores with `allow_tf32`, and convolutions in half precision anyway.
+    """
     gpu, size = gpu_info(target), math.prod(spec.weight_shape)
     dense_us = cost_model.cudnn_alone_us(spec, gpu)
-    if not allow_tf32:
+    if not allow_tf32 and (is_linear(spec) or not is_half(spec.dtype)):
         dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * (size // spec.k))
     return dense_us + 4 * size / gpu.dram_bytes_s * 1e6

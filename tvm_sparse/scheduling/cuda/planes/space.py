@@ -39,9 +39,9 @@ from tvm_sparse.target.gpu import GpuInfo
 GROUPS = (1, 2, 4, 8, 16)
 # Cycles, as kernels took on an H200: to write a tile's inputs, and 32 copies of eight planes of them; of a k-step, a
 # pixel; of a tile's outputs, and a pixel of them, and as much again of residuals.
-TILE_CYCLES, COPY_CYCLES, STEP_CYCLES, OUT_CYCLES, OUT_PIXEL_CYCLES = 700, 115, 0.5, 1600, 17.5
+TILE_CYCLES, COPY_CYCLES, STEP_CYCLES, OUT_CYCLES, OUT_PIXEL_CYCLES = 1600, 95, 0.5, 480, 23.0
 # To start, and bytes of weights a cycle.
-START_US, WEIGHT_BYTES = 4.0, 20.0
+START_US, WEIGHT_BYTES = 0.8, 200.0
 # How much more the 64 filters with the most planes use than others.
 MOST = 1.15
 
@@ -97,6 +97,13 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         return _Planes(each * len(bases), math.ceil(used / GROUP) * spec.s)
 
     @cached_property
+    def _read_channels(self) -> float:
+        """Input channels that any filter uses."""
+        share = min(1.0, self.positions.live_channels(FILTERS) / self.positions.channels)
+        tiles = self.spec.k // self.spec.groups // FILTERS
+        return self.spec.c * (1 - (1 - share) ** tiles)
+
+    @cached_property
     def _rows(self) -> float:
         """Rows of taps that filters of a block use, of all channels."""
         spec, some = self.spec, self.positions
@@ -125,7 +132,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         # Two tiles at a time; one alone has all to itself.
         both = (products + outputs) / min(2, tiles)
         moved = 2.0 * FILTERS * tiling.pixels * (2 if spec.residual else 1)
-        moved += 2 * spec.n * spec.c * spec.h * spec.w / (tiling.tiles * tiling.k_tiles)
+        moved += 2 * self._read_channels * spec.n * spec.h * spec.w / (tiling.tiles * tiling.k_tiles)
         memory = moved / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
         cycles = tiles * max(math.hypot(written, both), memory) + 16 * self.units(tiling) / WEIGHT_BYTES
         waves = math.ceil(tiling.k_tiles / gpu.multiprocessors)

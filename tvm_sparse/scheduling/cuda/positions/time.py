@@ -20,8 +20,10 @@ L2_BYTES = 40.0
 # Cycles of a warp's store, or read of a residual, where each lane has one element: maps of 7x7, whose rows two
 # pixels do not divide (layers of ResNet-50 on 64 images, an H100).
 ALONE_CYCLES = 50.0
-# Instructions: a copy to shared memory, a pair of pixels of 16 filters that is written, and a warp's others.
-COPY_ISSUED, STORE_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 28, 250, 80
+# Instructions: a copy to shared memory, a warp's others, and of a chunk; by bytes of an element, what writing a pair of
+# pixels of 16 filters takes, and reading their residual (half precision: fitted to 1,373 kernels on an H200).
+COPY_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 250, 80
+STORE_ISSUED, RESIDUAL_ISSUED = {2: 75, 4: 28}, {2: 85, 4: 0}
 # Cycles: of a launch's first instructions and its last stores, of a chunk from its first copy to its first product, and
 # of a k-step beside its products.
 LAUNCH_CYCLES, CHUNK_CYCLES, STEP_CYCLES = 2000.0, 1500.0, 120.0
@@ -116,12 +118,12 @@ def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = n * tiling.quads * 1.4 + 4 * m + 2
-    issued = products + n * tiling.quads * (2.5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
+    issued = products + n * tiling.quads * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * positions.stride(tiling) * 16
     copies = copied / tiling.vector + weights / 16
-    stores = tiling.warps / tiling.k_warps * m * n * STORE_ISSUED
+    stores = tiling.warps / tiling.k_warps * m * n * (STORE_ISSUED[size] + spec.residual * RESIDUAL_ISSUED[size])
     others = copies / WARP * COPY_ISSUED + tiling.warps * (WARP_ISSUED + chunks * CHUNK_ISSUED) + stores
     written = tiling.filters * tiling.images * tiling.rows * tiling.columns * size * (2 if spec.residual else 1)
     dram = gpu.dram_bytes_s * 0.85 / gpu.multiprocessors / gpu.clock_hz
