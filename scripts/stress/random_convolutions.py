@@ -202,24 +202,27 @@ def random_slice_case(choose: Choose) -> Case:
         shape = (spec.k // length, *spec.weight_shape[1:3], 1)
         weight *= (np.random.default_rng(seed).random(shape) < 0.4).repeat(length, axis=0)
     if kind == "permuted":
-        within = np.random.default_rng(seed).permutation(spec.k // spec.groups)
-        weight = weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
+        weight = permuted(spec, weight, seed)
     return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
 def random_plane_case(choose: Choose) -> Case:
     """A case in half precision whose every 64 filters share their zeros, as slices or vectors do, or do not."""
-    case = random_slice_case(choose)
-    spec = replace(case.spec, k=case.spec.groups * 64 * choose((1, 2)), dtype=choose((FLOAT16, BFLOAT16)))
+    spec, seed, integers = random_spec(choose), choose(range(2**16)), choose((True, False))
+    spec = replace(spec, k=spec.groups * 64 * choose((1, 2)), dtype=choose((FLOAT16, BFLOAT16)))
     shared = choose(((1, 1, 1), (1, spec.r, 1), (1, spec.r, spec.s), (64, spec.r, spec.s)))
     shape = (spec.k // 64 * shared[0], spec.c // spec.groups, *shared[1:])
-    mask = np.random.default_rng(case.seed).random(shape) < choose((0.1, 0.4, 1.0))
-    weight = random_weight(spec, 1.0, "unstructured", case.seed, case.integers)
-    weight *= mask.repeat(spec.k // shape[0], axis=0)
+    mask = np.random.default_rng(seed).random(shape) < choose((0.1, 0.4, 1.0))
+    weight = random_weight(spec, 1.0, "unstructured", seed, integers) * mask.repeat(spec.k // shape[0], axis=0)
     if choose((True, False)):
-        within = np.random.default_rng(case.seed).permutation(spec.k // spec.groups)
-        weight = weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
-    return Case(spec, weight, case.seed, case.integers).stored_in(spec.dtype)
+        weight = permuted(spec, weight, seed)
+    return Case(spec, weight, seed, integers).stored_in(spec.dtype)
+
+
+def permuted(spec: ConvSpec, weight: np.ndarray, seed: int) -> np.ndarray:
+    """`weight` with the filters of each group in another order."""
+    within = np.random.default_rng(seed).permutation(spec.k // spec.groups)
+    return weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
 
 
 def random_quad_case(choose: Choose) -> Case:

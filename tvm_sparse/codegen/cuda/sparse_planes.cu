@@ -106,12 +106,12 @@ __device__ __forceinline__ int same_of_all(int value) { return __shfl_sync(0xfff
 // A tile's weights in shared memory.
 struct Weights {
   const int4* units;
-  int groups, chunks, chunks_at, steps_at, fragments_at;
+  int chunks, chunks_at, steps_at, fragments_at;
 
   __device__ __forceinline__ explicit Weights(const int4* units) : units(units) {
     const int4 counts = *units;
-    groups = same_of_all(counts.x), chunks = same_of_all(counts.y);
-    chunks_at = GROUPS_AT + GROUP * groups, steps_at = chunks_at + chunks / 2 + 1;
+    chunks = same_of_all(counts.y);
+    chunks_at = GROUPS_AT + GROUP * same_of_all(counts.x), steps_at = chunks_at + chunks / 2 + 1;
     fragments_at = steps_at + (same_of_all(counts.z) + 3) / 4;
   }
   // The first group and the first k-step of a chunk.
@@ -129,8 +129,7 @@ __device__ __forceinline__ int pixels_before(const Geometry& g, int place) {
   return image < g.batch ? image * g.out_map + min(row * g.out_w + min(column, g.out_w), g.out_map) : g.batch * g.out_map;
 }
 
-// V neighbouring places of the line.
-template <int V>
+// A place of the line, of the first of a lane's pixels.
 struct Place {
   int first, in_y, in_x, from;
   bool is_image;
@@ -150,7 +149,7 @@ struct Copy {
   unsigned values[8];
   int to;
 
-  __device__ __forceinline__ void read(const Geometry& g, const Place<V>& place, const int4* planes, int group,
+  __device__ __forceinline__ void read(const Geometry& g, const Place& place, const int4* planes, int group,
                                        const Element* x) {
     const int4 four = planes[0], others = planes[1], shift = planes[2];
     const bool inside = place.is_image && (unsigned)(place.in_y + shift.x) < (unsigned)g.in_h &&
@@ -188,14 +187,14 @@ __device__ __forceinline__ void write_chunk(const Geometry& g, const int4* plane
   constexpr int AT_ONCE = 4, WARPS = WRITING / 32;
   const int lane = threadIdx.x & 31, all = (g.copies + 31) / 32 * groups, end = all * (warp + 1) / WARPS;
   int number = all * warp / WARPS, block = (unsigned)number / (unsigned)groups, group = number - block * groups;
-  Place<V> place(g, tile_begin, (block * 32 + lane) * V);
+  Place place(g, tile_begin, (block * 32 + lane) * V);
   for (; number < end; number += AT_ONCE) {
     Copy<V> copies[AT_ONCE];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
       copies[j].to = -1;
       if (number + j >= end) continue;
-      if (group == groups) group = 0, block++, place = Place<V>(g, tile_begin, (block * 32 + lane) * V);
+      if (group == groups) group = 0, block++, place = Place(g, tile_begin, (block * 32 + lane) * V);
       copies[j].read(g, place, planes + group * GROUP, group, x);
       group++;
     }

@@ -58,7 +58,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+        super().__init__(name, HALF_VARIANTS[spec.dtype], spec, gpu)
         self.positions = Positions.of(spec, pattern)
 
     @cached_property

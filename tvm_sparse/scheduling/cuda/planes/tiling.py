@@ -11,8 +11,8 @@ from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, divisor, epilogue
 # Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
 PIXELS = (64, 128, 192)
 LIBRARIES = {dtype: f"sparse_planes{OF_TYPE[dtype]}" for dtype in (FLOAT16, BFLOAT16)}
-# Filters of a block; planes of a group, and of a k-step; threads of a block; slots of the ring at most.
-FILTERS, GROUP, STEP, THREADS, MAX_SLOTS = 64, 8, 16, 512, 4
+# Filters of a block; planes of a group; threads of a block; slots of the ring at most.
+FILTERS, GROUP, THREADS, MAX_SLOTS = 64, 8, 512, 4
 # What a plane is: a channel, a row of a channel's taps, or a single tap.
 CHANNEL, ROW, TAP = range(3)
 # 16-byte units in front of a tile's groups, of a group, and of a k-step's weights.
