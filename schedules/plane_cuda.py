@@ -1,9 +1,10 @@
-"""Half-precision convolutions on the tensor cores of CUDA whose zeros 64 filters share: slices of the input.
+"""Convolutions on the tensor cores of CUDA whose zeros 64 filters share: slices of the input.
 
 What 64 filters use of the input is a list of planes: whole channels, rows of taps of channels, or single taps. Others
 are neither read nor multiplied, and what is left is a dense product in which a tap is a distance between two places of
 shared memory. So slices over (c) or (c, r), vectors of 64 filters, permuted ones too, and dense weights are all the
-same to it, and nothing is compiled for a weight.
+same to it, and nothing is compiled for a weight. Float32 is computed in three products of float16, with a bound of its
+own (`conv.error_bounds.three_half`).
 
 After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a block stages is what can be skipped.
 """
@@ -14,7 +15,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
-from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS, LIBRARIES
+from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.schedule_names import PLANE
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -30,8 +31,8 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        Tensors are not in half precision, the filters of a group are no multiple of 64, the GPU is no Hopper, a single
-        pixel has to be computed, or the weights of 64 filters and two chunks of their input exceed shared memory.
+        The filters of a group are no multiple of 64, the GPU is no Hopper, a single pixel has to be computed, or the
+        weights of 64 filters and two chunks of their input exceed shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
@@ -43,8 +44,6 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
     if not gpu.has_sparse_warpgroups:
         return f"{gpu.name} has not the instructions of compute capability 9.0"
-    if spec.dtype not in LIBRARIES:
-        return f"its tensors are {spec.dtype}, and only {' and '.join(LIBRARIES)} are served"
     if spec.k // spec.groups % FILTERS:
         return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {FILTERS} are served"
     return "neighbouring pixels are of different images, far apart in memory" if is_linear(spec) else ""

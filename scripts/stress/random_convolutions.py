@@ -207,9 +207,9 @@ def random_slice_case(choose: Choose) -> Case:
 
 
 def random_plane_case(choose: Choose) -> Case:
-    """A case in half precision whose every 64 filters share their zeros, as slices or vectors do, or do not."""
+    """A case whose every 64 filters share their zeros, as slices or vectors do, or do not."""
     spec, seed, integers = random_spec(choose), choose(range(2**16)), choose((True, False))
-    spec = replace(spec, k=spec.groups * 64 * choose((1, 2)), dtype=choose((FLOAT16, BFLOAT16)))
+    spec = replace(spec, k=spec.groups * 64 * choose((1, 2)), dtype=choose((FLOAT32, FLOAT16, BFLOAT16)))
     shared = choose(((1, 1, 1), (1, spec.r, 1), (1, spec.r, spec.s), (64, spec.r, spec.s)))
     shape = (spec.k // 64 * shared[0], spec.c // spec.groups, *shared[1:])
     mask = np.random.default_rng(seed).random(shape) < choose((0.1, 0.4, 1.0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, dense_products
 from tvm_sparse.compiler.dense_products import ELSEWHERE, ON_TENSOR_CORES, PREFIX, DenseProducts
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
@@ -33,7 +33,7 @@ def classifier(inputs: int = 1024, outputs: int = 600) -> nn.Sequential:
 
 def replaced(model: nn.Module, shape: tuple[int, ...], target=CUDA, wrong=()) -> list[str]:
     """Names of the dense layers that get a kernel."""
-    return sorted(DenseProducts.of(prepare(model, torch.zeros(shape)).mod, target, wrong).names)
+    return sorted(DenseProducts.of(prepare(model, torch.zeros(shape)).mod, target, wrong).schedules)
 
 
 def made(requests: list[KernelRequest]) -> list[Kernel]:
@@ -94,7 +94,7 @@ def test_kernels_of_other_gpus_are_others() -> None:
     for arch, schedule in (("sm_90", ON_TENSOR_CORES), ("sm_100", ELSEWHERE)):
         target = resolve_target({"kind": "cuda", "arch": arch})
         products = DenseProducts.of(module, target)
-        assert products.schedule == schedule
+        assert products.schedules == {"linear0": schedule}
 
         def make(requests: list[KernelRequest], target=target) -> list[Kernel]:
             return [make_kernel(each.schedule, each.spec, each.weight, target, each.decisions) for each in requests]
@@ -102,6 +102,16 @@ def test_kernels_of_other_gpus_are_others() -> None:
         assert list(products.kernels(make)) == ["linear0"]
         # Of few images only tensor cores gain.
         assert replaced(classifier(), (31, 1024), target) == (["linear0"] if schedule == ON_TENSOR_CORES else [])
+
+
+@pytest.mark.parametrize(("dtype", "variant"), [("float16", "fp16"), ("bfloat16", "bf16")])
+def test_in_half_precision_they_are_cudnns_where_it_is_found(dtype: str, variant: str, monkeypatch) -> None:
+    """Which the model then needs; elsewhere they stay."""
+    module = prepare(classifier(), torch.zeros(64, 1024), dtype=dtype).mod
+    for missing, expected in (("", {"linear0": f"dense_cudnn:{variant}"}), ("none here", {})):
+        monkeypatch.setattr(dense_products.dense_cudnn, "why_not_here", lambda missing=missing: missing)
+        products = DenseProducts.of(module, CUDA)
+        assert products.schedules == expected and products.calls_cudnn == bool(expected)
 
 
 def test_functions_are_found_again_where_some_layers_stay() -> None:

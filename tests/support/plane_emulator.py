@@ -17,38 +17,50 @@ from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.planes.tiling import LIBRARIES, PIXELS, THREADS, PlaneTiling, geometry
 
 MULTIPLY = """
+#include <strings.h>
 #define TVM_SPARSE_PLANE_PRIMITIVES
 static void commit_products() {}
 template <int LEFT> static void wait_for_products() {}
+// What tensor cores multiply.
+#ifdef TVM_SPARSE_BFLOAT16
+typedef nv_bfloat16 Part;
+#else
+typedef half Part;
+#endif
 static float element(const unsigned char* from) {
-  Element value;
+  Part value;
   memcpy(&value, from, 2);
   return value;
 }
 static int same_of_all(int value) { return value; }
+static int first_bit(unsigned bits) { return ffs(bits) - 1; }
+static void atomicMax(unsigned* at, unsigned value) { *at = *at > value ? *at : value; }
+static void atomicOr(unsigned* at, unsigned value) { *at |= value; }
 static float part_of(unsigned pair, int which) {
   const unsigned short bits = pair >> 16 * which;
   return element((const unsigned char*)&bits);
 }
 static unsigned as_pair(float first, float second) {
-  const Element both[2] = {first, second};
+  const Part both[2] = {first, second};
   unsigned pair;
   memcpy(&pair, both, 4);
   return pair;
 }
-static float smaller_of(float one, float other) { return one < other || one != one ? one : other; }
+static float smaller(float one, float other) { return one < other || one != one ? one : other; }
 static unsigned smaller(unsigned one, unsigned other) {
-  return as_pair(smaller_of(part_of(one, 0), part_of(other, 0)), smaller_of(part_of(one, 1), part_of(other, 1)));
+  return as_pair(smaller(part_of(one, 0), part_of(other, 0)), smaller(part_of(one, 1), part_of(other, 1)));
 }
-static float larger_of(float one, float other) { return one > other || one != one ? one : other; }
+static float larger(float one, float other) { return one > other || one != one ? one : other; }
 static unsigned larger(unsigned one, unsigned other) {
-  return as_pair(larger_of(part_of(one, 0), part_of(other, 0)), larger_of(part_of(one, 1), part_of(other, 1)));
+  return as_pair(larger(part_of(one, 0), part_of(other, 0)), larger(part_of(one, 1), part_of(other, 1)));
 }
-static unsigned read_pair(const Element* from, bool inside) {
-  if ((long)from % 4 && inside) abort();
-  return inside ? *(const unsigned*)from : 0;
+static unsigned read_word(const Element* x, unsigned at, bool inside) {
+  if (at % 4 && inside) abort();
+  return inside ? *(const unsigned*)((const char*)x + at) : 0;
 }
-static unsigned read_one(const Element* from, bool inside) { return inside ? *(const unsigned short*)from : 0; }
+static unsigned read_half(const Element* x, unsigned at, bool inside) {
+  return inside ? *(const unsigned short*)((const char*)x + at) : 0;
+}
 template <int N>
 static void add_product(float (&sums)[N], unsigned long long a, unsigned long long b) {
   const int warp = current % blockDim.x / 32 % 4, lane = current % 32;
@@ -72,7 +84,7 @@ template <int N, int> static void convolution(const Geometry& g, int, int stride
 def _library(folder: Path, dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
     path = folder / f"{name}.cc"
-    launch = LAUNCH.format(kernels=", ".join(f"body<{each}, 0>" for each in PIXELS))
+    launch = LAUNCH.format(kernels=", ".join(f"body<{each}, 0>" for each in PIXELS[dtype]))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
     emulated = defined + PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
     path.write_text(emulated + kernel_library.source(name) + ALONE + launch)
@@ -88,6 +100,6 @@ def run(
     assert 16 * weights.shape[1] + tiling.ring_bytes(1) <= SHARED
     y, pointers = passed(spec, weights, arguments, fields)
     blocks = tiling.k_tiles * tiling.workers(multiprocessors)
-    numbers = (len(fields), PIXELS.index(tiling.pixels), blocks, THREADS, 1)
+    numbers = (len(fields), PIXELS[spec.dtype].index(tiling.pixels), blocks, THREADS, 1)
     _library(folder, spec.dtype).launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
     return y

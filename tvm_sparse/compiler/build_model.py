@@ -188,7 +188,7 @@ def _built(
             for decision in decisions
         ]
     rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
-    is_called = any(calls_cudnn(decision.schedule) for decision in decisions)
+    is_called = products.calls_cudnn or any(calls_cudnn(decision.schedule) for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     return CompiledModel(made, target, _signature(prepared.mod), rows, libraries=libraries, library=file)
 

@@ -1,8 +1,8 @@
-"""Dense linear layers of a GPU model on many images: computed by kernels of ours, on Hopper's tensor cores.
+"""Dense linear layers of a GPU model on many images: computed by kernels of ours, or cuDNN's in half precision.
 
 They are no business of ours but for one thing: beside fast convolutions, the classifiers of VGG16 and AlexNet would
 show. TVM's product of 64 images with a 4096x1000 weight takes 90 us on an H100 (`schedule_gemm`), that of `linear_cuda`
-49, and that of `linear_tensor_cuda` 17 on an H200, where TVM's of eight images takes 72.
+49, and that of `linear_tensor_cuda` 17 on an H200, where TVM's of eight images takes 72. In float16 TVM's takes 92.
 """
 
 import math
@@ -19,20 +19,27 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.verify import verify
-from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import matrix_weight, static_shape
+from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.linear_tensor_cuda import LEAST_IMAGES_DENSE
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import LINEAR_TENSOR
+from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, LINEAR_TENSOR, calls_cudnn
 from tvm_sparse.target.gpu import gpu_info
 
 # On tensor cores of compute capability 9.0; elsewhere eight filters share a read of the inputs.
 ON_TENSOR_CORES, ELSEWHERE = f"{LINEAR_TENSOR}:dense", "linear_cuda:images-filters8"
 # Images that each serves: of fewer TVM's product reads a weight as fast, and of more it keeps a GPU busy. Weights: of
 # fewer both take as long as a launch.
-IMAGES, LEAST_WEIGHTS = {ON_TENSOR_CORES: range(LEAST_IMAGES_DENSE, 129), ELSEWHERE: range(32, 129)}, 2**19
+MOST_IMAGES, LEAST_WEIGHTS = 128, 2**19
+IMAGES = {
+    ON_TENSOR_CORES: range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1),
+    ELSEWHERE: range(32, MOST_IMAGES + 1),
+    **{f"{CUDNN}:{each}": range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1) for each in HALF_VARIANTS.values()},
+}
 # How names of the functions that compute them begin.
 PREFIX = "tvm_sparse_dense"
 # Makes kernels, or says why one cannot be made.
@@ -41,28 +48,31 @@ Make = Callable[[Sequence[KernelRequest]], list[Kernel | TvmSparseError]]
 
 @dataclass(frozen=True)
 class DenseProducts:
-    """The dense linear layers of a module that are worth it, in program order; those of `names` get kernels.
+    """The dense linear layers of a module that are worth it, in program order; those in `schedules` get kernels.
 
-    These are of the space called `schedule`.
+    There each one's space is, by the layer's name.
     """
 
     layers: list[ConvLayer]
-    names: frozenset[str]
-    schedule: str = ON_TENSOR_CORES
+    schedules: Mapping[str, str]
 
     @classmethod
     def of(cls, module: tvm.IRModule, target: Target, wrong: Collection[str] = ()) -> "DenseProducts":
         """Those of `module`, none on a CPU. The layers named in `wrong` get no kernel."""
         if target.kind.name != "cuda" or not gpu_info(target).has_clusters:
-            return cls([], frozenset())
-        schedule = ON_TENSOR_CORES if gpu_info(target).has_sparse_warpgroups else ELSEWHERE
+            return cls([], {})
         layers = [group.layer for group in find_groups(module, _weight)]
-        served = [each for each in layers if each.spec.dtype == FLOAT32 and each.spec.n in IMAGES[schedule]]
-        return cls(layers, frozenset(each.name for each in served).difference(wrong), schedule)
+        schedules = {each.name: _schedule(each.spec, target) for each in layers if each.name not in wrong}
+        return cls(layers, {name: schedule for name, schedule in schedules.items() if schedule})
+
+    @property
+    def calls_cudnn(self) -> bool:
+        """Whether cuDNN computes any of them."""
+        return any(calls_cudnn(each) for each in self.schedules.values())
 
     def kernels(self, make: Make) -> dict[str, Kernel]:
         """Kernels, by their layers, where `make` makes one."""
-        layers = [each for each in self.layers if each.name in self.names]
+        layers = [each for each in self.layers if each.name in self.schedules]
         made = make([KernelRequest.of(each, self._decision(each, True)) for each in layers]) if layers else []
         pairs = zip(layers, made, strict=True)
         return {layer.name: kernel for layer, kernel in pairs if isinstance(kernel, Kernel)}
@@ -83,12 +93,21 @@ class DenseProducts:
             layer=layer.name,
             density=1.0,
             structure="dense",
-            schedule=self.schedule,
+            schedule=self.schedules.get(layer.name, ON_TENSOR_CORES),
             dense_time_us=None,
             time_us=None,
             reason="a dense linear layer of many images",
             transferred=is_replaced,
         )
+
+
+def _schedule(spec: ConvSpec, target: Target) -> str:
+    """The space that serves a layer, or ""."""
+    if is_half(spec.dtype):
+        name = "" if dense_cudnn.why_not_here() else f"{CUDNN}:{HALF_VARIANTS[spec.dtype]}"
+    else:
+        name = ON_TENSOR_CORES if gpu_info(target).has_sparse_warpgroups else ELSEWHERE
+    return name if name and spec.n in IMAGES[name] else ""
 
 
 def _weight(value: Expr) -> np.ndarray | None:

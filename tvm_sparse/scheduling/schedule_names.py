@@ -19,8 +19,8 @@ TENSOR = "tensor_cuda"
 POOLED = "pooled_cuda"
 # A schedule whose kernels add products up in float16.
 FOLDED_HALF = "folded_half_cuda"
-# Schedules that multiply on tensor cores: 16 filters that share their zeros, or 64 in half precision, any zeros, and
-# linear layers of many images.
+# Schedules that multiply on tensor cores: 16 filters that share their zeros, or 64, any zeros, and linear layers of
+# many images.
 SLICE, PLANE, QUAD, LINEAR_TENSOR = "slice_cuda", "plane_cuda", "quad_cuda", "linear_tensor_cuda"
 # Schedules of earlier versions: nothing builds their kernels any more.
 _GONE = ("pair_cuda",)
@@ -28,7 +28,7 @@ _GONE = ("pair_cuda",)
 DATA = ("data_cuda", "vector_cuda", SLICE, PLANE, QUAD, LINEAR_TENSOR)
 # How those compute that multiply float32 numbers in parts that tensor cores take, by the names of spaces.
 _CORRECTED = (SLICE, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
-_IN_PARTS = {TENSOR: THREE_TF32, QUAD: THREE_HALF, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
+_IN_PARTS = {TENSOR: THREE_TF32, QUAD: THREE_HALF, PLANE: THREE_HALF, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
 _PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 
 

@@ -88,7 +88,7 @@ def _libraries() -> dict[str, _Library]:
             "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
         )
         if dtype in plane_tiling.LIBRARIES:
-            of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS]
+            of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS[dtype]]
             integers = 1 + len(plane_tiling.Geometry._fields)
             found[plane_tiling.LIBRARIES[dtype]] = _Library(
                 "sparse_planes.cu", names, of_planes, integers, has_warpgroups=True

@@ -24,6 +24,10 @@ def packed(weight: np.ndarray, tiling: PlaneTiling) -> np.ndarray:
     return out
 
 
+# A filter's largest weight is brought to 2**14 up to 2**15, below float16's largest number.
+EXPONENT = 15
+
+
 class _Planes(NamedTuple):
     """Eight planes, or fewer: `channels`, how much further than these they are read, and the taps that use them."""
 
@@ -42,6 +46,8 @@ class _Half(NamedTuple):
 def _tile(weight: np.ndarray, filters: np.ndarray, tiling: PlaneTiling) -> np.ndarray:
     """The weights of 64 filters, int32 (units, 4)."""
     own = weight[filters]
+    exponents = _exponents(own) if tiling.parts > 1 else np.zeros(FILTERS, np.int32)
+    own = np.ldexp(own, -exponents[:, None, None, None])
     groups = list(_planes((own != 0).any(axis=0), tiling))
     chunks = np.array_split(np.arange(len(groups)), -(-len(groups) // tiling.groups)) if groups else []
     steps = [_steps(own, [groups[each] for each in chunk], tiling) for chunk in chunks]
@@ -49,19 +55,38 @@ def _tile(weight: np.ndarray, filters: np.ndarray, tiling: PlaneTiling) -> np.nd
     every = [each for some in steps for each in some]
     # Where a k-step's planes begin, and how much further the second half of them is.
     places = [one.place | (other.place - one.place) << 16 for one, other in every]
-    fragments = np.array([[half.weights for half in each] for each in every], np.dtype(tiling.spec.dtype))
+    fragments = np.array([_parts([half.weights for half in each], tiling) for each in every])
     spec = tiling.spec
     first_channel = filters[0] // (spec.k // spec.groups) * (spec.c // spec.groups)
     parts: list[Any] = [
         [len(groups), len(steps), len(every)],
         filters,
         filters * (spec.out_h * spec.out_w),
+        np.ldexp(np.float32(1), exponents).astype(np.float32).view(np.int32),
         np.concatenate([_where(each, first_channel, tiling) for each in groups]) if groups else [],
         begins,
         places,
         fragments.view(np.int32) if every else [],
     ]
     return np.concatenate([_units(each) for each in parts])
+
+
+def _exponents(weights: np.ndarray) -> np.ndarray:
+    """Of filters (filters, C, R, S) the powers of two that bring them to float16's range: sums are multiplied with."""
+    _, exponents = np.frexp(np.abs(weights).max(axis=(1, 2, 3)))
+    return np.clip(exponents - EXPONENT, -120, 120)
+
+
+def _parts(weights: Sequence[np.ndarray], tiling: PlaneTiling) -> np.ndarray:
+    """The weights of a k-step's halves in each part, (parts, 2, filters, 8) as tensor cores read them.
+
+    The second part is what the first misses.
+    """
+    whole = np.array(weights)
+    if tiling.parts == 1:
+        return whole[None].astype(tiling.spec.dtype)
+    high = whole.astype(np.float16)
+    return np.array([high, (whole - high.astype(np.float32)).astype(np.float16)])
 
 
 def _units(values: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -92,8 +117,8 @@ def _planes(uses: np.ndarray, tiling: PlaneTiling) -> Iterator[_Planes]:
         live = np.flatnonzero(own.any(axis=1))
         # Channels that are used by the same taps side by side.
         live = live[np.lexsort(own[live].T)]
-        for start in range(0, len(live), GROUP):
-            channels = live[start : start + GROUP]
+        # As many in each: the fewer a group has, the more often all that a place has is too small for float16.
+        for channels in np.array_split(live, -(-len(live) // GROUP)) if len(live) else []:
             yield _Planes(channels, base, [tap for i, tap in enumerate(taps) if own[channels, i].any()])
 
 

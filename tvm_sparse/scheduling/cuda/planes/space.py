@@ -1,4 +1,4 @@
-"""The space of half-precision convolutions of shared planes (codegen/cuda/sparse_planes.cu): how one may be cut."""
+"""The space of convolutions of shared planes (codegen/cuda/sparse_planes.cu): how one may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.planes.packing import packed
@@ -37,13 +39,26 @@ from tvm_sparse.target.gpu import GpuInfo
 
 # Groups of eight planes that a slot may have room for.
 GROUPS = (1, 2, 4, 8, 16)
-# Cycles, as kernels took on an H200: to write a tile's inputs, and 32 copies of eight planes of them; of a k-step, a
-# pixel; of a tile's outputs, and a pixel of them, and as much again of residuals.
-TILE_CYCLES, COPY_CYCLES, STEP_CYCLES, OUT_CYCLES, OUT_PIXEL_CYCLES = 1600, 95, 0.5, 480, 23.0
 # To start, and bytes of weights a cycle.
 START_US, WEIGHT_BYTES = 0.8, 200.0
 # How much more the 64 filters with the most planes use than others.
 MOST = 1.15
+
+
+@dataclass(frozen=True)
+class _Cycles:
+    """As kernels took on an H200: to write a tile's inputs, and 32 copies of eight planes of them; of a k-step, a
+    pixel; of a tile's outputs, and a pixel of them, and as much again of residuals.
+    """
+
+    tile: float
+    copy: float
+    step: float
+    out: float
+    out_pixel: float
+
+
+_HALF, _FLOAT32 = _Cycles(1600, 95, 0.5, 480, 23), _Cycles(2200, 130, 2.0, 480, 30)
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(name, HALF_VARIANTS[spec.dtype], spec, gpu)
+        super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
         self.positions = Positions.of(spec, pattern)
 
     @cached_property
@@ -66,7 +81,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         """Decisions and their values."""
         spec = self.spec
         planes = [CHANNEL] + [ROW] * (spec.r > 1) + [TAP] * (spec.r * spec.s > 1)
-        return {"pixels": list(PIXELS), "plane": planes, "groups": list(GROUPS)}
+        return {"pixels": list(PIXELS[spec.dtype]), "plane": planes, "groups": list(GROUPS)}
 
     def tilings(self) -> Iterator[PlaneTiling]:
         for pixels, plane, groups in product(*self.candidates.values()):
@@ -118,21 +133,22 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         """About how many 16-byte units a tile's weights take; those that use most set the size of all."""
         planes = self.planes(tiling)
         steps = math.ceil(MOST * planes.halves / 2) + math.ceil(planes.groups / tiling.groups) - 1
-        return GROUPS_AT + GROUP_UNITS * planes.groups + (STEP_UNITS + 1) * steps + 2
+        return GROUPS_AT + GROUP_UNITS * planes.groups + (STEP_UNITS * tiling.parts + 1) * steps + 2
 
     def estimated_us(self, tiling: PlaneTiling) -> float:
         """Estimated time: of a block's tiles, whose inputs are written beside products and outputs."""
         spec, gpu, planes = self.spec, self.gpu, self.planes(tiling)
+        each, size = _FLOAT32 if spec.dtype == FLOAT32 else _HALF, STORAGE[spec.dtype].size_bytes
         tiles = math.ceil(tiling.tiles / tiling.workers(gpu.multiprocessors))
-        copies = math.ceil(tiling.staged / tiling.vector / WARP) * planes.groups
+        copies = math.ceil(tiling.staged / tiling.read_together / WARP) * planes.groups
         chunks = math.ceil(planes.groups / tiling.groups)
-        written = TILE_CYCLES * chunks + COPY_CYCLES * copies
-        products = STEP_CYCLES * tiling.pixels * planes.halves / 2
-        outputs = (OUT_CYCLES + OUT_PIXEL_CYCLES * tiling.pixels) * (2 if spec.residual else 1) * (2 / tiling.vector)
+        written = each.tile * chunks + each.copy * copies
+        products = each.step * tiling.pixels * planes.halves / 2
+        outputs = (each.out + each.out_pixel * tiling.pixels) * (2 if spec.residual else 1) * (2 / tiling.vector)
         # Two tiles at a time; one alone has all to itself.
         both = (products + outputs) / min(2, tiles)
-        moved = 2.0 * FILTERS * tiling.pixels * (2 if spec.residual else 1)
-        moved += 2 * self._read_channels * spec.n * spec.h * spec.w / (tiling.tiles * tiling.k_tiles)
+        moved = float(size) * FILTERS * tiling.pixels * (2 if spec.residual else 1)
+        moved += size * self._read_channels * spec.n * spec.h * spec.w / (tiling.tiles * tiling.k_tiles)
         memory = moved / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
         cycles = tiles * max(math.hypot(written, both), memory) + 16 * self.units(tiling) / WEIGHT_BYTES
         waves = math.ceil(tiling.k_tiles / gpu.multiprocessors)

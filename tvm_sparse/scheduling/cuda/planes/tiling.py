@@ -1,22 +1,26 @@
-"""How a half-precision convolution of shared planes is cut (codegen/cuda/sparse_planes.cu)."""
+"""How a convolution of shared planes is cut (codegen/cuda/sparse_planes.cu)."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, divisor, epilogue
 
 # Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
-PIXELS = (64, 128, 192)
-LIBRARIES = {dtype: f"sparse_planes{OF_TYPE[dtype]}" for dtype in (FLOAT16, BFLOAT16)}
+PIXELS = {FLOAT32: (64, 128), FLOAT16: (64, 128, 192), BFLOAT16: (64, 128, 192)}
+LIBRARIES = {dtype: f"sparse_planes{OF_TYPE[dtype]}" for dtype in (FLOAT32, FLOAT16, BFLOAT16)}
 # Filters of a block; planes of a group; threads of a block; slots of the ring at most.
 FILTERS, GROUP, THREADS, MAX_SLOTS = 64, 8, 512, 4
+# Where an input is has 32 bits.
+MAX_INPUT_BYTES = 2**32
 # What a plane is: a channel, a row of a channel's taps, or a single tap.
 CHANNEL, ROW, TAP = range(3)
-# 16-byte units in front of a tile's groups, of a group, and of a k-step's weights.
-GROUPS_AT, GROUP_UNITS, STEP_UNITS = 33, 3, 128
+# 16-byte units in front of a tile's groups, of a group, and of a part of a k-step's weights.
+GROUPS_AT, GROUP_UNITS, STEP_UNITS = 49, 3, 128
 
 
 class Shift(NamedTuple):
@@ -42,10 +46,12 @@ class PlaneTiling:
     @cached_property
     def obstacle(self) -> str:
         """Why the kernel cannot do it, or ""."""
-        if self.pixels not in PIXELS:
+        if self.pixels not in PIXELS[self.spec.dtype]:
             return f"no kernel has tiles of {self.pixels} pixels"
         if self.spec.k // self.spec.groups % FILTERS:
             return f"filters do not divide into tiles of {FILTERS}"
+        if (size := math.prod(self.spec.input_shape) * STORAGE[self.spec.dtype].size_bytes) > MAX_INPUT_BYTES:
+            return f"the input takes {size} bytes, at most {MAX_INPUT_BYTES}"
         return ""
 
     @cached_property
@@ -60,13 +66,23 @@ class PlaneTiling:
         spec, is_own = self.spec, self.plane == TAP
         return [_shift(s * spec.dilation[1], spec.stride[1], is_own) for s in range(spec.s)]
 
+    @property
+    def parts(self) -> int:
+        """Numbers that one of a tensor is the sum of: of float32 two in float16."""
+        return 2 if self.spec.dtype == FLOAT32 else 1
+
     @cached_property
     def vector(self) -> int:
-        """Neighbouring pixels that are read, and written, together."""
+        """Neighbouring pixels that are written together."""
         spec = self.spec
         is_even = spec.w % 2 == 0 and spec.out_w % 2 == 0 and spec.stride[1] == 1
         own = self.plane == TAP and (spec.s > 1 or spec.padding[1] % 2 == 1)
         return 2 if is_even and not own else 1
+
+    @property
+    def read_together(self) -> int:
+        """Neighbouring pixels that are read together."""
+        return 1 if self.spec.dtype == FLOAT32 else self.vector
 
     @cached_property
     def lead(self) -> int:
@@ -137,7 +153,10 @@ class PlaneTiling:
 
     def ring_bytes(self, slots: int) -> int:
         """Shared memory besides the weights, with so many slots."""
-        return 256 * (self.pixels + 8) + 16 * slots * self.groups * self.staged
+        outputs = 2 * FILTERS * (self.pixels + 8) * STORAGE[self.spec.dtype].size_bytes
+        # Which inputs are out of float16's range, by slots and pixels.
+        ranges = 48 + 6 * self.pixels if self.parts > 1 else 0
+        return outputs + ranges + 16 * slots * self.parts * self.groups * self.staged
 
     @property
     def kernel(self) -> str:
@@ -185,6 +204,13 @@ class Geometry(NamedTuple):
     stride_w: int
     pad_h: int
     lead: int
+    r: int
+    s: int
+    dilation_h: int
+    dilation_w: int
+    own_rows: int
+    own_columns: int
+    first_column: int
     has_bias: int
     has_residual: int
     relu: int
@@ -201,7 +227,7 @@ def geometry(tiling: PlaneTiling, multiprocessors: int, shared_bytes: int) -> Ge
         **divisor("image_places", tiling.image_places),
         **divisor("pitch", tiling.pitch),
         staged=tiling.staged,
-        copies=tiling.staged // tiling.vector,
+        copies=tiling.staged // tiling.read_together,
         vector=tiling.vector,
         slot_groups=tiling.groups,
         shared_units=shared_bytes // 16,
@@ -217,5 +243,12 @@ def geometry(tiling: PlaneTiling, multiprocessors: int, shared_bytes: int) -> Ge
         stride_w=spec.stride[1],
         pad_h=spec.padding[0],
         lead=tiling.lead,
+        r=spec.r,
+        s=spec.s,
+        dilation_h=spec.dilation[0],
+        dilation_w=spec.dilation[1],
+        own_rows=int(tiling.plane != CHANNEL),
+        own_columns=int(tiling.plane == TAP),
+        first_column=tiling.first_column,
         **epilogue(spec),
     )
