@@ -19,7 +19,6 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.verify import verify
-from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
@@ -40,6 +39,8 @@ IMAGES = {
     ELSEWHERE: range(32, MOST_IMAGES + 1),
     **{f"{CUDNN}:{each}": range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1) for each in HALF_VARIANTS.values()},
 }
+# Of a dense layer's weights more are not zero; in half precision the smallest are.
+DENSE = 0.999
 # How names of the functions that compute them begin.
 PREFIX = "tvm_sparse_dense"
 # Makes kernels, or says why one cannot be made.
@@ -62,7 +63,7 @@ class DenseProducts:
         if target.kind.name != "cuda" or not gpu_info(target).has_clusters:
             return cls([], {})
         layers = [group.layer for group in find_groups(module, _weight)]
-        schedules = {each.name: _schedule(each.spec, target) for each in layers if each.name not in wrong}
+        schedules = {each.name: _schedule(each, target) for each in layers if each.name not in wrong}
         return cls(layers, {name: schedule for name, schedule in schedules.items() if schedule})
 
     @property
@@ -101,13 +102,17 @@ class DenseProducts:
         )
 
 
-def _schedule(spec: ConvSpec, target: Target) -> str:
+def _schedule(layer: ConvLayer, target: Target) -> str:
     """The space that serves a layer, or ""."""
-    if is_half(spec.dtype):
-        name = "" if dense_cudnn.why_not_here() else f"{CUDNN}:{HALF_VARIANTS[spec.dtype]}"
-    else:
+    dtype = layer.spec.dtype
+    if is_half(dtype):
+        name = "" if dense_cudnn.why_not_here() else f"{CUDNN}:{HALF_VARIANTS[dtype]}"
+    elif layer.weight.all():
         name = ON_TENSOR_CORES if gpu_info(target).has_sparse_warpgroups else ELSEWHERE
-    return name if name and spec.n in IMAGES[name] else ""
+    else:
+        # Products with zeros, which these leave out, are computed where the layer is dense: they may be NaN.
+        name = ""
+    return name if name and layer.spec.n in IMAGES[name] else ""
 
 
 def _weight(value: Expr) -> np.ndarray | None:
@@ -118,5 +123,4 @@ def _weight(value: Expr) -> np.ndarray | None:
     images = math.prod((static_shape(value.args[0]) or ())[:-1])
     if not any(images in each for each in IMAGES.values()):
         return None
-    # Products with zeros, which `linear_cuda` leaves out, are computed where the layer is dense: they may be NaN.
-    return weight if weight.all() else None
+    return weight if np.count_nonzero(weight) > DENSE * weight.size else None

@@ -41,8 +41,6 @@ from tvm_sparse.target.gpu import GpuInfo
 GROUPS = (1, 2, 4, 8, 16)
 # To start, and bytes of weights a cycle.
 START_US, WEIGHT_BYTES = 0.8, 200.0
-# How much more the 64 filters with the most planes use than others.
-MOST = 1.15
 
 
 @dataclass(frozen=True)
@@ -87,20 +85,20 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         for pixels, plane, groups in product(*self.candidates.values()):
             tiling = PlaneTiling(self.spec, pixels, plane, groups)
             # Room for more than there is is of no use.
-            if groups == GROUPS[0] or groups < 2 * self.planes(tiling).groups:
+            if groups == GROUPS[0] or groups < 2 * self.planes(tiling, self.most).groups:
                 yield tiling
 
     def obstacle(self, tiling: PlaneTiling) -> str:
         obstacle = tiling.obstacle or self.exceeds_grid(tiling.k_tiles * tiling.workers(self.gpu.multiprocessors))
         return obstacle or self.lacks_shared_memory(16 * self.units(tiling) + tiling.ring_bytes(2))
 
-    def planes(self, tiling: PlaneTiling) -> _Planes:
-        """What filters of a block use."""
+    def planes(self, tiling: PlaneTiling, factor: float = 1.0) -> _Planes:
+        """What filters of a block use, or so many times as much."""
         spec, some = self.spec, self.positions
         if tiling.plane == TAP:
-            groups = math.ceil(max(1.0, some.of_filters(FILTERS) * some.channels * some.taps) / GROUP)
+            groups = math.ceil(max(1.0, factor * some.of_filters(FILTERS) * some.channels * some.taps) / GROUP)
             return _Planes(groups, groups)
-        channels, used = some.live_channels(FILTERS), self._rows
+        channels, used = factor * some.live_channels(FILTERS), factor * self._rows
         bases = {(row.base, column.base) for row in tiling.row_shifts for column in tiling.column_shifts}
         if tiling.plane == CHANNEL:
             each = math.ceil(channels / GROUP)
@@ -110,6 +108,14 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
             return _Planes(each * len(bases), math.ceil(rows * spec.s))
         each = math.ceil(used / spec.r / GROUP)
         return _Planes(each * len(bases), math.ceil(used / GROUP) * spec.s)
+
+    @cached_property
+    def most(self) -> float:
+        """How many times as many planes as others those 64 filters use that use most, where zeros are at random."""
+        some, tiles = self.positions, self.spec.k // FILTERS
+        share = some.live_channels(FILTERS) / some.channels
+        # The largest of 2 to 16 normal numbers.
+        return 1 + 0.7 * math.sqrt(2 * math.log(tiles) * max(0.0, 1 - share) / (share * some.channels))
 
     @cached_property
     def _read_channels(self) -> float:
@@ -132,7 +138,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
     def units(self, tiling: PlaneTiling) -> int:
         """About how many 16-byte units a tile's weights take; those that use most set the size of all."""
         planes = self.planes(tiling)
-        steps = math.ceil(MOST * planes.halves / 2) + math.ceil(planes.groups / tiling.groups) - 1
+        steps = math.ceil(self.most * planes.halves / 2) + math.ceil(planes.groups / tiling.groups) - 1
         return GROUPS_AT + GROUP_UNITS * planes.groups + (STEP_UNITS * tiling.parts + 1) * steps + 2
 
     def estimated_us(self, tiling: PlaneTiling) -> float:
@@ -141,7 +147,7 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
         each, size = _FLOAT32 if spec.dtype == FLOAT32 else _HALF, STORAGE[spec.dtype].size_bytes
         tiles = math.ceil(tiling.tiles / tiling.workers(gpu.multiprocessors))
         copies = math.ceil(tiling.staged / tiling.read_together / WARP) * planes.groups
-        chunks = math.ceil(planes.groups / tiling.groups)
+        chunks = math.ceil(self.planes(tiling, self.most).groups / tiling.groups)
         written = each.tile * chunks + each.copy * copies
         products = each.step * tiling.pixels * planes.halves / 2
         outputs = (each.out + each.out_pixel * tiling.pixels) * (2 if spec.residual else 1) * (2 / tiling.vector)
