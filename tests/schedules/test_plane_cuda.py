@@ -1,4 +1,4 @@
-"""Half-precision convolutions of planes that 64 filters share, emulated, against the float64 reference."""
+"""Convolutions of planes that 64 filters share, emulated, against the float64 reference."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_infinite_input_reaches_no_filter_that_does_not_use_its_plane(folder:
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 def test_the_relu_keeps_nan_and_has_a_limit(dtype: str, folder: Path) -> None:
     """Of a filter whose bias is none; others are between 0 and 6."""
     spec = replace(LAYER, relu_max=6.0, dtype=dtype)
@@ -166,30 +166,32 @@ def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("size", [1e30, 1e6, 3e-5, 1e-30])
-@pytest.mark.parametrize("plane", [CHANNEL, ROW, TAP])
-def test_inputs_beyond_float16_are_scaled(size: float, plane: int, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "plane", "stride", "dilation"),
+    [(1e30, CHANNEL, 1, 1), (1e6, CHANNEL, 2, 1), (3e-5, CHANNEL, 1, 2), (1e-30, ROW, 1, 1), (1e30, TAP, 2, 1)],
+)
+def test_inputs_beyond_float16_are_scaled(size: float, plane: int, stride: int, dilation: int, folder: Path) -> None:
     """Of one image, whose neighbours in a tile do not notice; infinity reaches nothing but its own outputs."""
-    for stride, dilation in ((1, 1), (2, 1), (1, 2)):
-        spec = ConvSpec(3, 24, 9, 8, 128, 3, 3, (stride,) * 2, (2, 1, 2, 1), (dilation,) * 2, bias=True, residual=True)
-        weight = weight_of(spec, "slice64c")
-        weight *= np.float32(10.0) ** np.random.default_rng(2).integers(-6, 6, (128, 1, 1, 1)).astype(np.float32)
-        arguments = reference.random_arguments(spec, 1)
-        arguments["bias"][:], arguments["residual"][:] = 0, 0
-        # Chunks, so that they go through one slot one after the other.
-        tiling = PlaneTiling(spec, 128, plane, 1)
-        before = run(tiling, packed(weight, tiling), arguments, folder, 1)
-        arguments["x"][0] *= np.float32(size)
-        y = run(tiling, packed(weight, tiling), arguments, folder, 1)
-        assert np.array_equal(y[1:], before[1:])
-        one = replace(spec, n=1)
-        alone = reference.reference(one, arguments["x"][:1], weight, arguments["bias"], arguments["residual"][:1])
-        assert alone.within(THREE_HALF, weight).worst(y[:1]) < 0.5
-        arguments["x"][1, :, 3, 3] = np.inf
-        again = run(tiling, packed(weight, tiling), arguments, folder, 1)
-        ones = {"x": np.isinf(arguments["x"]).astype(np.float32)}
-        reached = reference.reference(replace(spec, bias=False, residual=False), ones["x"], np.abs(weight)).value > 0
-        assert not np.isfinite(again[reached]).any() and np.array_equal(again[~reached], y[~reached])
+    spec = ConvSpec(3, 24, 9, 8, 128, 3, 3, (stride,) * 2, (2, 1, 2, 1), (dilation,) * 2, bias=True, residual=True)
+    weight = weight_of(spec, "slice64c")
+    weight *= np.float32(10.0) ** np.random.default_rng(2).integers(-6, 6, (128, 1, 1, 1)).astype(np.float32)
+    arguments = reference.random_arguments(spec, 1)
+    arguments["bias"][:], arguments["residual"][:] = 0, 0
+    # Chunks, so that they go through one slot one after the other.
+    tiling = PlaneTiling(spec, 128, plane, 1)
+    weights = packed(weight, tiling)
+    before = run(tiling, weights, arguments, folder, 1)
+    arguments["x"][0] *= np.float32(size)
+    y = run(tiling, weights, arguments, folder, 1)
+    assert np.array_equal(y[1:], before[1:])
+    one = replace(spec, n=1)
+    alone = reference.reference(one, arguments["x"][:1], weight, arguments["bias"], arguments["residual"][:1])
+    assert alone.within(THREE_HALF, weight).worst(y[:1]) < 0.5
+    arguments["x"][1, :, 3, 3] = np.inf
+    again = run(tiling, weights, arguments, folder, 1)
+    where = np.isinf(arguments["x"]).astype(np.float32)
+    reached = reference.reference(replace(spec, bias=False, residual=False), where, np.abs(weight)).value > 0
+    assert not np.isfinite(again[reached]).any() and np.array_equal(again[~reached], y[~reached])
 
 
 @needs_compiler
@@ -250,6 +252,7 @@ def test_what_is_not_served_says_why() -> None:
         (replace(LAYER, k=96), "96 filters each, and only multiples of 64"),
         (ConvSpec(64, 64, 1, 1, 128, 1, 1, dtype=FLOAT16), "far apart in memory"),
         (replace(LAYER, c=4096), "no tile of its input"),
+        (ConvSpec(4200, 64, 64, 64, 64, 1, 1), "no tile of its input"),
     ):
         with pytest.raises(NotApplicable, match=words):
             plane_cuda.spaces(spec, pattern, TARGET)
@@ -271,10 +274,11 @@ def test_decisions_that_do_not_fit_are_refused() -> None:
 
 
 def test_what_it_is_called() -> None:
-    """Its arithmetic is that of tensor cores in half precision, and no compiler runs for a weight."""
+    """Its arithmetic is that of tensor cores, in float32 in parts, and no compiler runs for a weight."""
     assert precision_of("plane_cuda:fp16", FLOAT16) == "float16, float32 sums"
     assert arithmetic_of("plane_cuda:fp16") == arithmetic_of("plane_cuda:bf16") == TENSOR_CORES
-    assert not is_compiled("plane_cuda:fp16")
+    assert precision_of("plane_cuda", FLOAT32) == "3xFP16" and arithmetic_of("plane_cuda") == THREE_HALF
+    assert not is_compiled("plane_cuda:fp16") and not is_compiled("plane_cuda")
 
 
 def test_one_function_takes_every_weight() -> None:

@@ -41,7 +41,7 @@ class _Library(NamedTuple):
     """A library: its file, names defined for it, its kernels, and how many integers each takes behind its tensors.
 
     Of `copies` that differ by a digit of their kernels' names the code is compiled once. With `has_warpgroups` these
-    multiply, which only GPUs of exactly the target's architecture have (``sm_90a``).
+    multiply, which only GPUs of exactly the target's architecture have (``sm_90a``). `headers` come before the file.
     """
 
     file: str
@@ -50,12 +50,13 @@ class _Library(NamedTuple):
     integers: int
     copies: int = 1
     has_warpgroups: bool = False
+    headers: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
         """Those that its source consists of."""
         shared = ("data_primitives.cuh", "warpgroup_primitives.cuh")
-        return (*shared[: 1 + self.has_warpgroups], self.file)
+        return (*shared[: 1 + self.has_warpgroups], *self.headers, self.file)
 
 
 def _libraries() -> dict[str, _Library]:
@@ -87,12 +88,12 @@ def _libraries() -> dict[str, _Library]:
         found[position_tiling.LIBRARIES[dtype]] = _Library(
             "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
         )
-        if dtype in plane_tiling.LIBRARIES:
-            of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS[dtype]]
-            integers = 1 + len(plane_tiling.Geometry._fields)
-            found[plane_tiling.LIBRARIES[dtype]] = _Library(
-                "sparse_planes.cu", names, of_planes, integers, has_warpgroups=True
-            )
+        of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS[dtype]]
+        integers = 1 + len(plane_tiling.Geometry._fields)
+        headers = ("plane_weights.cuh", "plane_inputs.cuh")
+        found[plane_tiling.LIBRARIES[dtype]] = _Library(
+            "sparse_planes.cu", names, of_planes, integers, has_warpgroups=True, headers=headers
+        )
         images = linear_tiling.LANE_IMAGES.items()
         of_linear = [linear_tiling.kernel_name(p, v, dtype) for v, some in images for p in some]
         integers = 1 + len(linear_tiling.Geometry._fields)
