@@ -41,7 +41,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
-SPARSE = ("folded_cuda", "slice_cuda", "data_cuda", "csr_cuda")
+SPARSE = ("folded_cuda", "slice_cuda", "plane_cuda", "data_cuda", "csr_cuda")
 
 
 def test_errors_are_fractions_of_what_is_allowed() -> None:
