@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from low_parts import check_low_parts
 from quad_emulator import KERNELS, quotient, run
 from random_convolutions import random_quad_case, random_weight
 from tvm.target import Target
@@ -17,7 +18,7 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import FLOAT16
-from tvm_sparse.conv.error_bounds import TF32, THREE_HALF
+from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -91,14 +92,8 @@ def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
     """Hundreds of times as near as TF32; not so where inputs are cut to that."""
     spec = ConvSpec(1, 64, 8, 8, 128, 3, 3, padding=(1, 1, 1, 1))
     weight = random_weight(spec, 0.1, "unstructured", 1, integers=False)
-    x = reference.random_arguments(spec, 1)["x"]
-    expected = reference.reference(spec, x, weight)
     tiling = QuadTiling(spec, 1, 64)
-    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
-    assert expected.within(THREE_HALF, weight).worst(y) < 0.1
-    assert expected.within(TF32, weight).worst(y) < 1 / 300
-    cut = reference.reference(spec, (x.view(np.int32) & -0x2000).view(np.float32), weight).value.astype(np.float32)
-    assert expected.within(THREE_HALF, weight).worst(cut) > 1
+    check_low_parts(spec, weight, lambda x: run(tiling, packed(weight, tiling), {"x": x}, folder))
 
 
 @needs_compiler

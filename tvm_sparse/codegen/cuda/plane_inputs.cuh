@@ -47,7 +47,6 @@ struct Copy {
   }
   // Float32 scaled, in parts that are `part_units` apart.
   __device__ __forceinline__ void write(int4* slot, int part_units, float scale) const {
-    if (to < 0) return;
     const unsigned* v = values;
     if constexpr (PARTS > 1) {
       unsigned high[4], low[4];

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
+from tvm_sparse.scheduling.cuda.half_parts import exponents_of, factors_of, half_parts
 from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS, GROUP, PlaneTiling
 
 
@@ -22,10 +23,6 @@ def packed(weight: np.ndarray, tiling: PlaneTiling) -> np.ndarray:
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row
     return out
-
-
-# A filter's largest weight is brought to 2**14 up to 2**15, below float16's largest number.
-EXPONENT = 15
 
 
 class _Planes(NamedTuple):
@@ -46,7 +43,7 @@ class _Half(NamedTuple):
 def _tile(weight: np.ndarray, filters: np.ndarray, tiling: PlaneTiling) -> np.ndarray:
     """The weights of 64 filters, int32 (units, 4)."""
     own = weight[filters]
-    exponents = _exponents(own) if tiling.parts > 1 else np.zeros(FILTERS, np.int32)
+    exponents = exponents_of(own) if tiling.parts > 1 else np.zeros(FILTERS, np.int32)
     own = np.ldexp(own, -exponents[:, None, None, None])
     groups = list(_planes((own != 0).any(axis=0), tiling))
     chunks = np.array_split(np.arange(len(groups)), -(-len(groups) // tiling.groups)) if groups else []
@@ -62,7 +59,7 @@ def _tile(weight: np.ndarray, filters: np.ndarray, tiling: PlaneTiling) -> np.nd
         [len(groups), len(steps), len(every)],
         filters,
         filters * (spec.out_h * spec.out_w),
-        np.ldexp(np.float32(1), exponents).astype(np.float32).view(np.int32),
+        factors_of(exponents).view(np.int32),
         np.concatenate([_where(each, first_channel, tiling) for each in groups]) if groups else [],
         begins,
         places,
@@ -71,22 +68,10 @@ def _tile(weight: np.ndarray, filters: np.ndarray, tiling: PlaneTiling) -> np.nd
     return np.concatenate([_units(each) for each in parts])
 
 
-def _exponents(weights: np.ndarray) -> np.ndarray:
-    """Of filters (filters, C, R, S) the powers of two that bring them to float16's range: sums are multiplied with."""
-    _, exponents = np.frexp(np.abs(weights).max(axis=(1, 2, 3)))
-    return np.clip(exponents - EXPONENT, -120, 120)
-
-
 def _parts(weights: Sequence[np.ndarray], tiling: PlaneTiling) -> np.ndarray:
-    """The weights of a k-step's halves in each part, (parts, 2, filters, 8) as tensor cores read them.
-
-    The second part is what the first misses.
-    """
+    """The weights of a k-step's halves in each part, (parts, 2, filters, 8) as tensor cores read them."""
     whole = np.array(weights)
-    if tiling.parts == 1:
-        return whole[None].astype(tiling.spec.dtype)
-    high = whole.astype(np.float16)
-    return np.array([high, (whole - high.astype(np.float32)).astype(np.float16)])
+    return half_parts(whole) if tiling.parts > 1 else whole[None].astype(tiling.spec.dtype)
 
 
 def _units(values: Sequence[int] | np.ndarray) -> np.ndarray:

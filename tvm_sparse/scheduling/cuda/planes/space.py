@@ -112,17 +112,20 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
     @cached_property
     def most(self) -> float:
         """How many times as many planes as others those 64 filters use that use most, where zeros are at random."""
-        some, tiles = self.positions, self.spec.k // FILTERS
-        share = some.live_channels(FILTERS) / some.channels
+        share, tiles = self._live_share, self.spec.k // FILTERS
         # The largest of 2 to 16 normal numbers.
-        return 1 + 0.7 * math.sqrt(2 * math.log(tiles) * max(0.0, 1 - share) / (share * some.channels))
+        return 1 + 0.7 * math.sqrt(2 * math.log(tiles) * (1 - share) / (share * self.positions.channels))
+
+    @cached_property
+    def _live_share(self) -> float:
+        """Of a group's input channels those that filters of a block use."""
+        return min(1.0, self.positions.live_channels(FILTERS) / self.positions.channels)
 
     @cached_property
     def _read_channels(self) -> float:
         """Input channels that any filter uses."""
-        share = min(1.0, self.positions.live_channels(FILTERS) / self.positions.channels)
         tiles = self.spec.k // self.spec.groups // FILTERS
-        return self.spec.c * (1 - (1 - share) ** tiles)
+        return self.spec.c * (1 - (1 - self._live_share) ** tiles)
 
     @cached_property
     def _rows(self) -> float:

@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tvm_sparse.scheduling.cuda.half_parts import exponents_of, factors_of, half_parts
 from tvm_sparse.scheduling.cuda.quads.tiling import SLAB, QuadTiling
 
 # Fours are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
 # read is in the cache.
 WINDOW = 256
-# A filter's largest weight is brought to 2**14 up to 2**15, below float16's largest number.
-EXPONENT = 15
 
 
 def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
@@ -60,19 +59,16 @@ class _Tile(NamedTuple):
         padded = np.pad(found, ((0, slabs * (SLAB // 4) - len(found)), (0, 0)), constant_values=-1)
         has_weight = padded >= 0
         every = live[np.maximum(padded, 0)] if live.size else np.zeros_like(padded)
-        _, exponents = np.frexp(np.abs(weight).max(axis=1))
-        exponents = np.clip(EXPONENT - exponents, -120, 120)
-        columns = np.ldexp(weight[:, every] * has_weight, exponents[:, None, None])
+        exponents = exponents_of(weight)
+        columns = np.ldexp(weight[:, every] * has_weight, -exponents[:, None, None])
         # Of each four the two that count, in their order: those that are not zero come first.
         chosen = np.sort(np.argsort(columns == 0, axis=2, kind="stable")[:, :, :2], axis=2)
         values = np.take_along_axis(columns, chosen, axis=2)
-        high = values.astype(np.float16)
-        parts = np.stack([high, (values - high).astype(np.float16)])
         return cls(
-            _fragments(parts.reshape(2, -1, 4, 2, 8, slabs, 2, 4, 2)),
+            _fragments(half_parts(values).reshape(2, -1, 4, 2, 8, slabs, 2, 4, 2)),
             _choices(chosen.reshape(-1, 4, 2, 8, slabs, 2, 4, 2)),
             every.reshape(slabs, SLAB),
-            np.ldexp(np.float32(1), -exponents).astype(np.float32),
+            factors_of(exponents),
         )
 
 
