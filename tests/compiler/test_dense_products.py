@@ -58,11 +58,15 @@ def test_others_stay(shape: tuple[int, ...], outputs: int) -> None:
     assert replaced(classifier(outputs=outputs), shape) == []
 
 
-def test_a_layer_with_a_zero_stays() -> None:
-    """Its product with infinity is NaN, as the layer is dense."""
+def test_a_layer_with_a_few_zeros_is_replaced_where_they_are_multiplied() -> None:
+    """Their products with infinity are NaN, as the layer is dense; `linear_cuda` would leave them out."""
     model = classifier()
     with torch.no_grad():
         model[2].weight[3, 5] = 0
+    assert replaced(model, (64, 1024)) == ["linear0"]
+    assert replaced(model, (64, 1024), resolve_target({"kind": "cuda", "arch": "sm_100"})) == []
+    with torch.no_grad():
+        model[2].weight[:2] = 0
     assert replaced(model, (64, 1024)) == []
 
 

@@ -107,11 +107,11 @@ def _schedule(layer: ConvLayer, target: Target) -> str:
     dtype = layer.spec.dtype
     if is_half(dtype):
         name = "" if dense_cudnn.why_not_here() else f"{CUDNN}:{HALF_VARIANTS[dtype]}"
-    elif layer.weight.all():
-        name = ON_TENSOR_CORES if gpu_info(target).has_sparse_warpgroups else ELSEWHERE
+    elif gpu_info(target).has_sparse_warpgroups:
+        name = ON_TENSOR_CORES
     else:
-        # Products with zeros, which these leave out, are computed where the layer is dense: they may be NaN.
-        name = ""
+        # It leaves zeros out, whose products with infinity are NaN in a dense layer.
+        name = ELSEWHERE if layer.weight.all() else ""
     return name if name and layer.spec.n in IMAGES[name] else ""
 
 
