@@ -14,6 +14,10 @@ from tvm_sparse.conv.structured_mask import structured_mask
 # convolutions).
 FP32, TF32 = False, True
 WARM_UP_CALLS = 3
+# A "pattern" of zeros of `network`: filters that are gone, and with them the channels that they made.
+NARROW = "narrow"
+# What widths of VGG and ResNet are multiples of, and what narrower ones are made of: TF32 wants four channels.
+WIDTH, STEP = 64, 4
 
 
 def network(name: str, density: float, seed: int = 0, pattern: str = "unstructured") -> Any:
@@ -21,7 +25,8 @@ def network(name: str, density: float, seed: int = 0, pattern: str = "unstructur
 
     The first convolution and depthwise ones stay dense; of a linear layer other than the last, which makes the classes,
     the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth. `pattern` is that of
-    the zeros, as `Structure.named` knows it; UsageError where it does not.
+    the zeros, as `Structure.named` knows it; UsageError where it does not. ``narrow`` is a dense network with that share
+    of all channels: what is left of a VGG or a ResNet where whole filters are pruned.
     """
     import torchvision
     from torch.fx.experimental.optimization import fuse
@@ -30,6 +35,9 @@ def network(name: str, density: float, seed: int = 0, pattern: str = "unstructur
     extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
     module = torchvision.models.get_model(name, weights=None, **extra)
     folded = fuse(module.eval())
+    if pattern == NARROW:
+        _narrow(folded, density)
+        density, pattern = 1.0, "unstructured"
     for each in folded.modules():
         if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
             _draw(each, density if _is_pruned(folded, each) else 1.0, Structure.named(pattern))
@@ -45,6 +53,18 @@ def _is_pruned(module: Any, layer: Any) -> bool:
     layers = [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
     ends = (layers[0], layers[-1])
     return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
+
+
+def _narrow(module: Any, share: float) -> None:
+    """`share` of the channels between all layers; images and classes stay."""
+    layers = [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+    left = STEP * max(1, round(WIDTH * share / STEP))
+    for layer in layers:
+        outputs, inputs, *taps = layer.weight.shape
+        outputs = outputs if layer is layers[-1] else outputs // WIDTH * left
+        inputs = inputs if layer is layers[0] else inputs // WIDTH * left
+        layer.weight = torch.nn.Parameter(layer.weight.new_empty(outputs, inputs, *taps))
+        layer.bias = torch.nn.Parameter(layer.bias[:outputs])
 
 
 def _draw(layer: Any, density: float, structure: Structure) -> None:
