@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,11 @@ HOOK = "tvm_callback_cuda_compile"
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
 
 
-def folded() -> tuple[np.ndarray, Any, str, list]:
+def folded(spec: ConvSpec = SPEC) -> tuple[np.ndarray, Any, str, list]:
     """A weight, the kernel of several tiles of output channels that folds it, its source and its launches."""
     rng = np.random.default_rng(0)
-    weight = np.where(rng.random(SPEC.weight_shape) < 0.3, rng.integers(1, 9, SPEC.weight_shape), 0).astype(np.float32)
-    kernel = make_kernel("folded_cuda", SPEC, weight, CUDA)
+    weight = np.where(rng.random(spec.weight_shape) < 0.3, rng.integers(1, 9, spec.weight_shape), 0).astype(np.float32)
+    kernel = make_kernel("folded_cuda", spec, weight, CUDA)
     return weight, kernel, *build_source(kernel.func, CUDA)
 
 
@@ -118,6 +119,15 @@ def test_nvcc_compiles_and_links_the_units(small_units: None) -> None:
     for name in ("main_kernel", "main_kernel_region_0", "main_kernel_region_1"):
         assert name.encode() + b"\0" in code
     assert tvm_ffi.get_global_func(HOOK).same_as(before)
+
+
+@needs_nvcc
+def test_units_of_half_precision_share_their_helpers(small_units: None) -> None:
+    """TVM writes `make_half4` and others into every source, which a linker would find several times."""
+    source = folded(replace(SPEC, dtype="float16", w=8, padding=(1, 1, 1, 1)))[2]
+    assert "half4 make_half4(" in source and len(split(source)) > 2
+    with cuda_compiler(CUDA):
+        assert bytes(tvm_ffi.get_global_func(HOOK)(source)).startswith(b"\x7fELF")
 
 
 @needs_nvcc

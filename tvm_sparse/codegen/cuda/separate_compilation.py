@@ -58,6 +58,8 @@ _PREFETCH = f"""
       asm volatile("prefetch.global.L2 [%0];" :: "l"(code + at)); \\
   }}
 """
+# TVM's helpers of vectors of half precision, which are no inline functions: every unit has them.
+_HELPER = re.compile(r"^(?=(?:__host__ )?__device__ \w+ \w+\()", re.MULTILINE)
 # Around regions: declarations, then branches.
 _AROUND = re.compile(
     r"(?P<locals>(?: *(?:extern __shared__|alignas\(\d+\)|float|int) [^;=]*;\n)*)"
@@ -93,7 +95,7 @@ def split(source: str) -> list[TranslationUnit]:
     if not large:
         return [TranslationUnit(source)]
     # Every unit has what surrounds the kernels; the storage of arguments is defined in one, before its first kernel.
-    shared = _FORWARD_DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, "")))
+    shared = _inline(_FORWARD_DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, ""))))
     declared = max(len(kernel.parameters) for kernel in large)
     storage = f"__shared__ size_t {_ARGUMENTS}[{declared}]; }}\n"
     units = [
@@ -103,7 +105,7 @@ def split(source: str) -> list[TranslationUnit]:
         for kernel in large
         for text in _grouped([kernel.function(number) for number in range(len(kernel.regions))])
     ]
-    main = _replaced(source, {kernel: kernel.calls() for kernel in large})
+    main = _inline(_replaced(source, {kernel: kernel.calls() for kernel in large}))
     at = main.index('extern "C" __global__')
     units.append(TranslationUnit(f'{main[:at]}{_PREFETCH}extern "C" {{ {storage}{main[at:]}', measures=True))
     return sorted(units, key=lambda unit: -len(unit.source))
@@ -213,6 +215,10 @@ def _replaced(source: str, texts: dict[_Kernel, str]) -> str:
         found += [source[end : kernel.start], text]
         end = kernel.end
     return "".join([*found, source[end:]])
+
+
+def _inline(source: str) -> str:
+    return _HELPER.sub("inline ", source)
 
 
 def _grouped(functions: list[str]) -> list[str]:
