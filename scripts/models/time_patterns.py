@@ -4,21 +4,28 @@
     python scripts/models/time_patterns.py --patterns unstructured,vector16 --log both.jsonl -o times.json
 
 Run it on the machine that tuned. Layers are decided together, as a model is compiled, the dense network too: on a GPU
-neighbours may stay in NHWC, whose conversions at both ends are not counted. A sum is left out where a layer has no
-time. TF32 is allowed, as torch allows it. An existing file of times is added to.
+neighbours may stay in NHWC, whose conversions at both ends are not counted, and pools are left out. A sum is left out
+where a layer has no time, or the time of a weight with other zeros. TF32 is allowed, as torch allows it. An existing
+file of times is added to.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from math import log as log_of
 from pathlib import Path
 
 from tvm.target import Target
 
+from tvm_sparse.autotune.session import DENSITY_RATIO
 from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
@@ -39,10 +46,15 @@ def arguments() -> argparse.Namespace:
 
 def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str) -> float | None:
     """Microseconds of all layers as they are decided together; None where one has no time."""
-    decisions = decide_together(prepared, target, log, allow_tf32=True)
-    wanted = [re.search(layers, each.spec.key) for each in prepared.layers]
-    known = [each.time_us for each, is_wanted in zip(decisions, wanted, strict=True) if is_wanted]
+    alone = replace(prepared, layers=[replace(each, has_pool=False) for each in prepared.layers])
+    pairs = zip(alone.layers, decide_together(alone, target, log, allow_tf32=True), strict=True)
+    known = [_own_time_us(*pair) for pair in pairs if re.search(layers, pair[0].spec.key)]
     return None if None in known else sum(each for each in known if each is not None)
+
+
+def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
+    is_far = decision.record is not None and distance(decision.record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
+    return None if is_far else decision.time_us
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:
