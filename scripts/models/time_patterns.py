@@ -27,6 +27,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.scheduling.schedule_names import is_dense
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -53,7 +54,8 @@ def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str)
 
 
 def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
-    is_far = decision.record is not None and distance(decision.record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
+    record = None if is_dense(decision.schedule) else decision.record
+    is_far = record is not None and distance(record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
     return None if is_far else decision.time_us
 
 
