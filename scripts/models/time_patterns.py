@@ -27,7 +27,6 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.scheduling.schedule_names import is_dense
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -54,9 +53,9 @@ def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str)
 
 
 def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
-    record = None if is_dense(decision.schedule) else decision.record
+    record = decision.record
     is_far = record is not None and distance(record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
-    return None if is_far else decision.time_us
+    return None if is_far and not record.is_dense else decision.time_us
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:
