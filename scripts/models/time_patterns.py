@@ -53,9 +53,10 @@ def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str)
 
 
 def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
-    record = decision.record
-    is_far = record is not None and distance(record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
-    return None if is_far and not record.is_dense else decision.time_us
+    if decision.record is None or decision.record.is_dense:
+        return decision.time_us
+    is_far = distance(decision.record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
+    return None if is_far else decision.time_us
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:
