@@ -7,6 +7,8 @@ import pytest
 import torch
 from zoo import UNOPTIMISED
 
+from tvm_sparse.benchmarks.models import torch_models
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="needs torchvision: pip install 'tvm-sparse[test]'"
 )
@@ -58,3 +60,15 @@ def test_an_error_is_found(monkeypatch):
     monkeypatch.setattr(check_torchvision.tvm_sparse, "compile", lambda *_: Wrong())
     agrees, line = check_torchvision.check(check_torchvision.random_model("squeezenet1_1", 32), 32)
     assert not agrees and line.startswith("differs   error ")
+
+
+def test_a_narrow_network_has_that_share_of_its_channels():
+    """Images keep their colours, classes their number; what filters are pruned away leaves their readers too."""
+    check_torchvision.torchvision_models()
+    net = torch_models.network("alexnet", 0.3, pattern=torch_models.NARROW)
+    shapes = [tuple(each.shape) for name, each in net.named_parameters() if name.endswith("weight")]
+    assert shapes[0] == (20, 3, 11, 11) and shapes[1] == (60, 20, 5, 5)
+    assert shapes[-3:] == [(1280, 80 * 36), (1280, 1280), (1000, 1280)]
+    assert all(each.count_nonzero() == each.numel() for each in net.parameters() if each.ndim > 1)
+    with torch.no_grad():
+        assert net(torch.randn(1, 3, 224, 224)).shape == (1, 1000)
