@@ -25,8 +25,8 @@ def network(name: str, density: float, seed: int = 0, pattern: str = "unstructur
 
     The first convolution and depthwise ones stay dense; of a linear layer other than the last, which makes the classes,
     the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth. `pattern` is that of
-    the zeros, as `Structure.named` knows it; UsageError where it does not. ``narrow`` is a dense network with that share
-    of all channels: what is left of a VGG or a ResNet where whole filters are pruned.
+    the zeros, as `Structure.named` knows it; UsageError where it does not. ``narrow`` is a dense network with about
+    that share of all channels: what is left of a VGG or a ResNet where whole filters are pruned.
     """
     import torchvision
     from torch.fx.experimental.optimization import fuse

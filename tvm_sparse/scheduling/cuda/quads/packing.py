@@ -111,7 +111,7 @@ def quads(uses: np.ndarray) -> np.ndarray:
     comes, of those that fit, the one with which the fewest filters have two, and at last the most used one. Those that
     are no four are tried again among the next.
     """
-    found = list(_quads(uses.astype(np.float32)))
+    found = list(_quads(uses != 0))
     return np.array([each + [-1] * (4 - len(each)) for each in found], np.int64).reshape(-1, 4)
 
 
@@ -132,19 +132,42 @@ def _quads(uses: np.ndarray) -> Iterator[list[int]]:
 
 def _fours(uses: np.ndarray) -> Iterator[list[int]]:
     """All positions in fours that fit, or fewer where no other does."""
-    often, free = uses.sum(axis=0), np.ones(uses.shape[1], bool)
-    while free.any():
-        members = [int(np.where(free, often, -1).argmax())]
-        free[members] = False
-        count = uses[:, members[0]].copy()
-        while len(members) < 4:
-            full, filled_up = np.stack([count == 2, count == 1]).astype(np.float32) @ uses
-            cost = -often if len(members) == 3 else filled_up * len(uses) - often
-            cost = np.where(free & (full == 0), cost, np.inf)
-            other = int(cost.argmin())
-            if np.isinf(cost[other]):
-                break
-            free[other] = False
-            members.append(other)
-            count += uses[:, other]
-        yield members
+    often, users = uses.sum(axis=0, dtype=np.float32), _bits(uses)
+    # By two positions, what it costs that filters use both: first their number, then that the second is used seldom.
+    costs = uses.T.astype(np.float32) @ uses * len(uses) - often
+    gone = np.zeros(uses.shape[1], np.float32)
+    for first in (-often).argsort(kind="stable").tolist():
+        if not gone[first]:
+            yield _four(first, users, often, costs, gone)
+
+
+def _four(first: int, users: np.ndarray, often: np.ndarray, costs: np.ndarray, gone: np.ndarray) -> list[int]:
+    """`first` and up to three others that fit; `gone` is infinite where a position is taken, and changed."""
+    members, full = [first], np.zeros(len(gone), bool)
+    gone[first] = np.inf
+
+    def take(cost: np.ndarray) -> bool:
+        other = int(np.where(full, np.inf, cost + gone).argmin())
+        if full[other] or gone[other]:
+            return False
+        gone[other] = np.inf
+        members.append(other)
+        return True
+
+    def fill(filters: np.ndarray) -> None:
+        # These have two, and no third.
+        np.logical_or(full, (users & filters[:, None]).any(axis=0), out=full)
+
+    if take(costs[first]):
+        one, two = users[:, first], users[:, members[1]]
+        fill(one & two)
+        if take(costs[first] + costs[members[1]] + often):
+            fill((one ^ two) & users[:, members[2]])
+            take(-often)
+    return members
+
+
+def _bits(uses: np.ndarray) -> np.ndarray:
+    """The filters of each position as bits: (filters / 64, positions) uint64."""
+    packed = np.packbits(np.pad(uses, ((0, -len(uses) % 64), (0, 0))), axis=0)
+    return packed.T.copy().view(np.uint64).T.copy()
