@@ -36,12 +36,12 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     if is_linear(spec):
         return [ProductSpace(NAME, spec, cpu.lanes)]
     by_rows = layouts(spec, cpu.lanes)[:LAYOUTS]
-    rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], fold=False) for layout in by_rows]
+    rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, fold=False) for layout in by_rows]
     if spec.groups > 1:
         return [*rows]
     has_many = cpu.registers >= MANY_REGISTERS
-    if not has_many:
-        rows.sort(key=lambda space: space.sums < HIDING_SUMS)
+    # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
+    rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each, thread_count(target)) for each in vectors]

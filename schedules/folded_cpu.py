@@ -41,7 +41,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {most} are folded")
     cpu = CpuInfo.of(target)
     return [
-        RowSpace(NAME, spec, layout, pack, fold=True, is_assembly=bool(cpu.register_name))
+        RowSpace(NAME, spec, layout, pack, cpu, fold=True)
         for layout in layouts(spec, cpu.lanes)[:LAYOUTS]
         for pack in packs(spec, layout)
     ]

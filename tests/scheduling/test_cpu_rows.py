@@ -1,11 +1,14 @@
-"""What of the space of folded CPU kernels is not worth a trial."""
+"""The space of CPU kernels by rows: default tiles, and what is not worth a trial."""
+
+import math
 
 import numpy as np
+import pytest
 
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import folded_cpu
+from tvm_sparse.schedules import dense_cpu, folded_cpu
 from tvm_sparse.target.resolve import resolve_target
 
 AVX2 = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
@@ -19,3 +22,17 @@ def test_code_in_too_many_blocks_is_refused() -> None:
     assert space.refusal(space.scheduled()) == ""
     many = space.scheduled({"channels": 4, "filters": 2, "row_groups": 7, "vectors": [7, 2, 1]})
     assert space.refusal(many) == "8192 blocks of assembly, at most 2048"
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "tile"), [(56, 1, (8, 2)), (28, 1, (16, 1)), (48, 3, (8, 3)), (112, 7, (8, 1))]
+)
+def test_multiply_adds_that_read_memory_get_tiles_of_many_filters(size: int, taps: int, tile: tuple[int, int]) -> None:
+    """Of AVX-512 a default tile has two or three vectors by eight filters, or one by sixteen; dense or folded."""
+    target = resolve_target('{"kind":"llvm","mcpu":"x86-64-v4","num-cores":1}')
+    layer = ConvSpec(1, 16, size, size, 32, taps, taps, padding=(taps // 2,) * 4)
+    for schedule, density in ((dense_cpu, 1.0), (folded_cpu, 0.1)):
+        pattern = SparsityPattern.of(normal_weight(layer, density, 0).astype(np.float32))
+        rows = [each for each in schedule.spaces(layer, pattern, target) if each.variant.startswith("rows")]
+        found = [each.starts()[0] for each in rows]
+        assert tile in [(each["filters"], math.prod(each["vectors"][1:])) for each in found], found

@@ -27,12 +27,18 @@ from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
-from tvm_sparse.target.cpu_info import REGISTERS
+from tvm_sparse.target.cpu_info import CpuInfo
 
 # Taps of a filter, zeros included, whose multiply-adds a block of assembly holds by default.
 BLOCK_TAPS = 2048
 # Blocks of assembly in one function at most: the time that LLVM takes grows with their square, 22 s for 4,096.
 MAX_BLOCKS = 2048
+# Default register tiles, the better first: vectors, and how many floats wide each is, in machine vectors. The second
+# are those of AVX-512, whose multiply-adds read weights from memory: two vectors of the input, or three, then serve
+# eight filters, and one serves sixteen (docs/measurements.md, "How fast are dense convolutions on a CPU?").
+TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
+# Taps of filters of which sixteen beside each other are faster than eight.
+MOST_TAPS = 9
 
 
 def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
@@ -66,18 +72,18 @@ class RowSpace(HandMadeSpace):
     `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`).
     """
 
-    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, fold: bool, is_assembly: bool = False):
+    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool):
         make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct")
         super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", make_func, fold)
-        self.spec, self.layout, self.pack, self.is_assembly = spec, layout, pack, is_assembly
+        self.spec, self.layout, self.pack, self.cpu = spec, layout, pack, cpu
+        self.is_assembly = fold and bool(cpu.register_name)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, layout, pack = self.spec, self.layout, self.pack
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
         acc = sch.cache_write(conv, 0, "local")
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
-        _, tile, wide = _default_tile(layout.vectors)
-        filters_tile = choose.one_of("filters", filters, self._default_filters(filters, tile * wide))
+        filters_tile = choose.one_of("filters", filters, self._default_filters(filters))
         rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
 
         n, k, y, x = sch.get_loops(out)
@@ -86,7 +92,7 @@ class RowSpace(HandMadeSpace):
         tiles = [block, k_outer] if pack == "block" else [k_outer, block]
         sch.reorder(n, *tiles, group, row, k_inner, x)
         sch.compute_at(acc, tiles[-1], preserve_unit_loops=True)
-        vector_outer, wide = _schedule_registers(sch, choose, acc, layout)
+        vector_outer, wide = self._schedule_registers(sch, choose, acc)
         sch.compute_at(conv, vector_outer, preserve_unit_loops=True)
         c_outer = self._schedule_nest(sch, choose, conv, wide)
         if pack == "block":
@@ -97,6 +103,18 @@ class RowSpace(HandMadeSpace):
         # Last: once a reduction is split in two, loops around it can no longer be made parallel.
         for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
             sch.unroll(loop)
+
+    def _schedule_registers(self, sch: Schedule, choose: Choose, acc: SBlockRV) -> tuple:
+        """Tile the store of the accumulators; returns the loop over tiles and the sampled width of vectors."""
+        _, k, group, vector, lane = sch.get_loops(acc)[-5:]
+        tile = choose.split("vectors", vector, 3, 4, self._default_tile())
+        vector_outer, vector, wide = sch.split(vector, tile)
+        lane = sch.fuse(wide, lane)
+        sch.reorder(group, vector_outer, k, vector, lane)
+        sch.vectorize(lane)
+        sch.unroll(k)
+        sch.unroll(vector)
+        return vector_outer, tile[2]
 
     def _schedule_nest(self, sch: Schedule, choose: Choose, conv: SBlockRV, wide: Expr) -> LoopRV:
         """Order the multiply-adds, input positions outside, filters and vectors inside; returns the k-tile loop."""
@@ -117,16 +135,28 @@ class RowSpace(HandMadeSpace):
     @property
     def sums(self) -> int:
         """Vectors of sums of the default register tile."""
-        _, tile, wide = _default_tile(self.layout.vectors)
-        return tile * wide * self._default_filters(divisors(self.spec.k // self.spec.groups, 32), tile * wide)
+        _, tile, wide = self._default_tile()
+        return tile * wide * self._default_filters(divisors(self.spec.k // self.spec.groups, 32))
 
-    def _default_filters(self, filters: list[int], vectors: int) -> int:
-        """Filters of a register tile of so many vectors.
+    def _default_tile(self) -> list[int]:
+        """Default (outer, tile, wide) split of a group's vectors: 2 to 4 in the register tile, where they divide."""
+        vectors = self.layout.vectors
+        for tile, wide in BROADCAST_TILES if self.cpu.has_memory_broadcast else TILES:
+            if vectors % (tile * wide) == 0:
+                return [vectors // (tile * wide), tile, wide]
+        return [vectors, 1, 1]
 
-        Where weights are data, LLVM keeps the vectors of the input in registers too; one sum too many, and kernels take
-        1.5 times as long.
+    def _default_filters(self, filters: list[int]) -> int:
+        """Filters of the default register tile.
+
+        Where weights are data and have registers of their own, LLVM keeps the vectors of the input in registers too;
+        one sum too many, and kernels take 1.5 times as long.
         """
-        registers = REGISTERS[self.layout.lanes]
+        _, tile, wide = self._default_tile()
+        vectors, registers = tile * wide, self.cpu.registers
+        if self.cpu.has_memory_broadcast:
+            few_taps = self.spec.r * self.spec.s <= MOST_TAPS
+            return max(each for each in filters if each <= (16 if vectors == 1 and few_taps else 8))
         if self.fold:
             return nearest(filters, min(8, registers * 3 // 4 / vectors))
         return max(each for each in filters if each <= max(1, min(8, (registers - 1) // vectors - 1)))
@@ -157,26 +187,5 @@ class RowSpace(HandMadeSpace):
         if self.is_assembly and width & (width - 1):
             return f"{width} vectors side by side, which memory pads; assembly takes 1, 2 or 4"
         accumulators = int(sch.get(k).extent) * int(sch.get(vector).extent) * width
-        most = REGISTERS[self.layout.lanes]
+        most = self.cpu.registers
         return "" if accumulators <= most else f"{accumulators} accumulators, at most {most}"
-
-
-def _schedule_registers(sch: Schedule, choose: Choose, acc: SBlockRV, layout: RowGroups) -> tuple:
-    """Tile the store of the accumulators; returns the loop over tiles and the sampled width of vectors."""
-    _, k, group, vector, lane = sch.get_loops(acc)[-5:]
-    tile = choose.split("vectors", vector, 3, 4, _default_tile(layout.vectors))
-    vector_outer, vector, wide = sch.split(vector, tile)
-    lane = sch.fuse(wide, lane)
-    sch.reorder(group, vector_outer, k, vector, lane)
-    sch.vectorize(lane)
-    sch.unroll(k)
-    sch.unroll(vector)
-    return vector_outer, tile[2]
-
-
-def _default_tile(vectors: int) -> list[int]:
-    """Default (outer, tile, wide) split of a group's vectors: 2 to 4 in the register tile, where they divide."""
-    for tile, wide in ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)):
-        if vectors % (tile * wide) == 0:
-            return [vectors // (tile * wide), tile, wide]
-    return [vectors, 1, 1]
