@@ -1,5 +1,6 @@
 """Multiply-adds as assembly: the same sums as LLVM's own code, to the last bit, with every non-zero once."""
 
+import math
 import re
 from collections import Counter
 
@@ -63,7 +64,8 @@ def test_the_same_products_are_added_in_the_same_order(monkeypatch, target, spec
 def wide_kernel(weight, target):
     """One whose accumulators are more than any CPU has registers."""
     space = find_space("folded_cpu", WIDE, SparsityPattern.of(weight), target)
-    decisions = {**space.decisions_of(space.scheduled(None)), "filters": 32}
+    default = space.decisions_of(space.scheduled(None))
+    decisions = {**default, "filters": 32, "vectors": [1, math.prod(default["vectors"]), 1]}
     schedule = space.scheduled(decisions)
     assert space.refusal(schedule)
     return make_kernel(space.name, WIDE, weight, target, decisions)
