@@ -14,18 +14,16 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from math import log as log_of
 from pathlib import Path
 
 from tvm.target import Target
 
-from tvm_sparse.autotune.session import DENSITY_RATIO
+from tvm_sparse.autotune.session import are_alike
 from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
-from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
@@ -53,10 +51,9 @@ def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str)
 
 
 def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
-    if decision.record is None or decision.record.is_dense:
-        return decision.time_us
-    is_far = distance(decision.record.pattern, layer.pattern) > log_of(DENSITY_RATIO)
-    return None if is_far else decision.time_us
+    record = decision.record
+    is_own = record is None or record.is_dense or are_alike(record.pattern, layer.pattern)
+    return decision.time_us if is_own else None
 
 
 def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | None]]:

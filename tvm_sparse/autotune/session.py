@@ -20,6 +20,7 @@ from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.progress import Progress, Task
 from tvm_sparse.autotune.proxy_layer import Sample
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -49,13 +50,17 @@ def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
     for layer in layers:
         pattern = layer.pattern
         for index, task in enumerate(tasks):
-            is_alike = task.spec == layer.spec and task.pattern.structure == pattern.structure
-            if is_alike and distance(task.pattern, pattern) <= math.log(DENSITY_RATIO):
+            if task.spec == layer.spec and are_alike(task.pattern, pattern):
                 tasks[index] = replace(task, names=(*task.names, layer.name))
                 break
         else:
             tasks.append(Task((layer.name,), layer.spec, layer.weight, pattern))
     return tasks
+
+
+def are_alike(one: SparsityPattern, other: SparsityPattern) -> bool:
+    """Whether weights with these zeros share their trials: of one structure, and about as dense."""
+    return one.structure == other.structure and distance(one, other) <= math.log(DENSITY_RATIO)
 
 
 def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:

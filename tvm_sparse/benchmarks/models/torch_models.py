@@ -38,9 +38,8 @@ def network(name: str, density: float, seed: int = 0, pattern: str = "unstructur
     if pattern == NARROW:
         _narrow(folded, density)
         density, pattern = 1.0, "unstructured"
-    for each in folded.modules():
-        if isinstance(each, torch.nn.Conv2d | torch.nn.Linear):
-            _draw(each, density if _is_pruned(folded, each) else 1.0, Structure.named(pattern))
+    for each in _layers(folded):
+        _draw(each, density if _is_pruned(folded, each) else 1.0, Structure.named(pattern))
     return folded
 
 
@@ -49,16 +48,20 @@ def images(batch: int) -> Any:
     return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
 
 
+def _layers(module: Any) -> list[Any]:
+    """Convolutions and linear layers, in the order of the model."""
+    return [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+
+
 def _is_pruned(module: Any, layer: Any) -> bool:
-    layers = [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+    layers = _layers(module)
     ends = (layers[0], layers[-1])
     return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
 
 
 def _narrow(module: Any, share: float) -> None:
     """`share` of the channels between all layers; images and classes stay."""
-    layers = [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
-    left = STEP * max(1, round(WIDTH * share / STEP))
+    layers, left = _layers(module), STEP * max(1, round(WIDTH * share / STEP))
     for layer in layers:
         outputs, inputs, *taps = layer.weight.shape
         outputs = outputs if layer is layers[-1] else outputs // WIDTH * left

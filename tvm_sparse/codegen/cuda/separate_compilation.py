@@ -95,7 +95,7 @@ def split(source: str) -> list[TranslationUnit]:
     if not large:
         return [TranslationUnit(source)]
     # Every unit has what surrounds the kernels; the storage of arguments is defined in one, before its first kernel.
-    shared = _inline(_FORWARD_DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, ""))))
+    shared = _FORWARD_DECLARATION.sub("", _replaced(source, dict.fromkeys(kernels, "")))
     declared = max(len(kernel.parameters) for kernel in large)
     storage = f"__shared__ size_t {_ARGUMENTS}[{declared}]; }}\n"
     units = [
@@ -105,7 +105,7 @@ def split(source: str) -> list[TranslationUnit]:
         for kernel in large
         for text in _grouped([kernel.function(number) for number in range(len(kernel.regions))])
     ]
-    main = _inline(_replaced(source, {kernel: kernel.calls() for kernel in large}))
+    main = _replaced(source, {kernel: kernel.calls() for kernel in large})
     at = main.index('extern "C" __global__')
     units.append(TranslationUnit(f'{main[:at]}{_PREFETCH}extern "C" {{ {storage}{main[at:]}', measures=True))
     return sorted(units, key=lambda unit: -len(unit.source))
@@ -209,16 +209,12 @@ class _Kernel:
 
 
 def _replaced(source: str, texts: dict[_Kernel, str]) -> str:
-    """`source` with the definitions of kernels, in their order, replaced."""
+    """`source` for a unit among others: the definitions of kernels, in their order, replaced, and helpers inline."""
     found, end = [], 0
     for kernel, text in texts.items():
         found += [source[end : kernel.start], text]
         end = kernel.end
-    return "".join([*found, source[end:]])
-
-
-def _inline(source: str) -> str:
-    return _HELPER.sub("inline ", source)
+    return _HELPER.sub("inline ", "".join([*found, source[end:]]))
 
 
 def _grouped(functions: list[str]) -> list[str]:

@@ -107,11 +107,11 @@ def _places(positions: np.ndarray, tiling: QuadTiling) -> np.ndarray:
 def quads(uses: np.ndarray) -> np.ndarray:
     """Positions in fours (quads, 4) of which no filter uses more than two; -1 fills up those that found fewer.
 
-    `uses` (filters, positions) says which filters use which. Of those that are left the most used position begins; then
-    comes, of those that fit, the one with which the fewest filters have two, and at last the most used one. Those that
-    are no four are tried again among the next.
+    `uses` (filters, positions), bool, says which filters use which. Of those that are left the most used position
+    begins; then comes, of those that fit, the one with which the fewest filters have two, and at last the most used
+    one. Those that are no four are tried again among the next.
     """
-    found = list(_quads(uses != 0))
+    found = list(_quads(uses))
     return np.array([each + [-1] * (4 - len(each)) for each in found], np.int64).reshape(-1, 4)
 
 
