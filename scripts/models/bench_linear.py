@@ -2,11 +2,13 @@
 
     python scripts/models/bench_linear.py --threads 1 --batch 1,8,64
     python scripts/models/bench_linear.py --target cuda --batch 1,8,64
+    python scripts/models/bench_linear.py --target cuda --batch 8,64 --density 1
 
-Ours are every schedule that serves the layer, with default decisions. Each result is compared with float64 first. On a
-CPU calls are made through Python on tensors that exist; on a GPU they are replayed from a CUDA graph with the level-2
-cache emptied before, torch's also with TF32. Prints a table: medians in microseconds, and how many times as long as the
-fastest of ours each rival takes (median and quartiles of the rounds' ratios).
+Ours are every schedule that serves the layer, with default decisions; of dense layers those on tensor cores too. Each
+result is compared with float64 first. On a CPU calls are made through Python on tensors that exist; on a GPU they are
+replayed from a CUDA graph with the level-2 cache emptied before, torch's also with TF32. Prints a table: medians in
+microseconds, and how many times as long as the fastest of ours each rival takes (median and quartiles of the rounds'
+ratios).
 """
 
 import argparse
@@ -29,24 +31,34 @@ from tvm_sparse.conv.reference import random_arguments, reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.runtime.threads import use_threads
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules import linear_tensor_cuda, spaces_of
+from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.resolve import resolve_target
 
 # VGG16's classifier, ResNet-50's, and the two layers of a transformer's block.
 LAYERS = "25088x4096,4096x4096,4096x1000,2048x1000,768x3072,3072x768"
-OURS = {"llvm": ("linear_cpu", "dense_cpu"), "cuda": ("linear_cuda", "csr_cuda", "dense_cuda")}
+OURS = {"llvm": ("linear_cpu", "dense_cpu"), "cuda": ("linear_cuda", "csr_cuda", "dense_cuda", linear_tensor_cuda.NAME)}
 # A result may differ from float64 by this share of the largest value; TF32 has 10 bits.
 TOLERANCE, TF32_TOLERANCE = 1e-4, 1e-2
 Calls = dict[str, Callable[[], Any]]
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """Of each schedule, and the dense variant on tensor cores, which serves fewer images than that schedule offers."""
+    found = spaces_of(spec, pattern, target, list(OURS[target.kind.name]))[0]
+    dense = linear_tensor_cuda.named(spec, pattern, target, DENSE) if target.kind.name == "cuda" else None
+    named = {each.name: each for each in (*found, dense) if each}
+    return list(named.values())
 
 
 def ours(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, target: Target) -> Calls:
     """One call for each space, with default decisions."""
     calls: Calls = {}
     device = device_of(target)
-    for space in spaces_of(spec, SparsityPattern.of(weight), target, list(OURS[target.kind.name]))[0]:
+    for space in spaces(spec, SparsityPattern.of(weight), target):
         kernel = apply_decisions(space, weight)
         arrays = (x, *kernel.constants, np.full(spec.output_shape, np.nan, np.float32))
         arguments = [tvm.runtime.tensor(array, device) for array in arrays]
