@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tvm_sparse.compiler import build_model, dense_products
-from tvm_sparse.compiler.dense_products import ELSEWHERE, ON_TENSOR_CORES, PREFIX, DenseProducts
+from tvm_sparse.compiler.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.replace_convolutions import function_names
@@ -121,6 +121,17 @@ def test_in_half_precision_they_are_cudnns_where_it_is_found(dtype: str, variant
         assert products.schedules == expected and products.calls_cudnn == bool(expected)
 
 
+def test_they_are_cudnns_where_tf32_is_allowed_and_it_is_found(monkeypatch) -> None:
+    """Elsewhere those of ours, to float32's accuracy."""
+    module = prepare(classifier(), torch.zeros(8, 1024)).mod
+    monkeypatch.setattr(dense_products.dense_cudnn, "why_not_here", lambda: "")
+    assert DenseProducts.of(module, CUDA).schedules == {"linear0": ON_TENSOR_CORES}
+    products = DenseProducts.of(module, CUDA, allow_tf32=True)
+    assert products.schedules == {"linear0": IN_TF32} and products.calls_cudnn
+    monkeypatch.setattr(dense_products.dense_cudnn, "why_not_here", lambda: "none here")
+    assert DenseProducts.of(module, CUDA, allow_tf32=True).schedules == {"linear0": ON_TENSOR_CORES}
+
+
 def test_functions_are_found_again_where_some_layers_stay() -> None:
     """Of two layers the first turned out wrong."""
     torch.manual_seed(0)
@@ -143,10 +154,11 @@ def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:
 
 
 @pytest.mark.gpu
-def test_the_model_is_right_on_a_gpu() -> None:
+@pytest.mark.parametrize("allow_tf32", [False, True])
+def test_the_model_is_right_on_a_gpu(allow_tf32: bool) -> None:
     """Against float64."""
     model, x = classifier(), np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
-    found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"))
+    found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"), allow_tf32=allow_tf32)
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
     y = found(torch.from_numpy(x).cuda())
-    assert relative_difference(y.cpu().numpy(), expected) < 1e-6
+    assert relative_difference(y.cpu().numpy(), expected) < (1e-2 if allow_tf32 else 1e-6)

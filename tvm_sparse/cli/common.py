@@ -17,6 +17,7 @@ from rich.text import Text
 
 from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
+from tvm_sparse.compiler.dense_products import IN_TF32
 from tvm_sparse.compiler.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.storage import is_half, stored
@@ -25,6 +26,8 @@ from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.target.resolve import resolve_target
 
 # Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
@@ -129,6 +132,11 @@ def check_agreement(
     if not worst <= agreement:
         raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {agreement}")
     return worst
+
+
+def schedules_of(model: CompiledModel, allow_tf32: bool) -> list[str]:
+    """What computes the layers of `model`; for dense linear layers, which have no row, that cuDNN may in TF32."""
+    return [row["schedule"] for row in model.report()] + [IN_TF32] * (allow_tf32 and CUDNN in model.libraries)
 
 
 def compare(times: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:

@@ -123,25 +123,32 @@ def compile(
             decisions = decide_together(prepared, resolved, log, allow_tf32, predict)
             if strict_nonfinite:
                 decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-            return build(prepared, decisions, resolved, on_progress)
+            return build(prepared, decisions, resolved, on_progress, allow_tf32)
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 
 
 def build(
-    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, on_progress: OnProgress | None = None
+    prepared: PreparedModel,
+    decisions: Sequence[Decision],
+    target: Target,
+    on_progress: OnProgress | None = None,
+    allow_tf32: bool = False,
 ) -> CompiledModel:
-    """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense."""
+    """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense.
+
+    `allow_tf32` is for dense linear layers, about which nothing is decided.
+    """
     cache = LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
     if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
-        return _built(prepared, decisions, target, on_progress)
+        return _built(prepared, decisions, target, on_progress, allow_tf32)
     key = cache.key(prepared, decisions)
     found = cache.find(key)
     if found is not None:
         rows = [decision.to_json() for decision in decisions]
         return CompiledModel(found.module, target, _signature(prepared.mod), rows, library=found)
-    model = _built(prepared, decisions, target, on_progress, in_file=True)
+    model = _built(prepared, decisions, target, on_progress, allow_tf32, in_file=True)
     # What was wrong is found out again, and said again.
     if model.library is not None and model.decisions == [decision.to_json() for decision in decisions]:
         cache.keep(key, model.library)
@@ -153,6 +160,7 @@ def _built(
     decisions: Sequence[Decision],
     target: Target,
     on_progress: OnProgress | None,
+    allow_tf32: bool,
     in_file: bool = False,
 ) -> CompiledModel:
     """As `build`, without looking for what was built before; `in_file`: the code is a library, where it can be linked.
@@ -169,7 +177,7 @@ def _built(
         kernels = kernels_of(prepared.layers, decisions, target, make)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
         module = replace_convolutions(prepared.mod, kernels)
-        products = DenseProducts.of(module, target, left)
+        products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
         module = keep_nan(keep_nhwc(products.replace(module, of_products), in_nhwc))
         with store.remembered() if store is not None else nullcontext():

@@ -111,7 +111,7 @@ def optimize(
     for prepared in models:
         with picture.compiling() as on_progress:
             decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
-            compiled.append(build(prepared, decisions, resolved, on_progress))
+            compiled.append(build(prepared, decisions, resolved, on_progress, allow_tf32))
     return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 

@@ -47,12 +47,12 @@ def _contenders(
     prepared = common.prepared(arguments)
     decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
-        ours = build(prepared, decisions, target, on_progress)
+        ours = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
     with build_progress.shown(console) as on_progress:
         dense = build(prepared, all_dense(decisions, target, "this is the baseline"), target, on_progress)
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)
-    schedules = [row["schedule"] for row in (*ours.report(), *dense.report())]
+    schedules = [each for model in (ours, dense) for each in common.schedules_of(model, arguments.allow_tf32)]
     dtypes = {spec.dtype for spec in (*ours.signature.inputs, *ours.signature.outputs)}
     common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected, schedules, dtypes)
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}

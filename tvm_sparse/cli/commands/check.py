@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     prepared = common.prepared(arguments)
     decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
     with build_progress.shown(console) as on_progress:
-        compiled = build(prepared, decisions, target, on_progress)
+        compiled = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
     exposed = Exposed.of(prepared)
     # A kernel that pools too has no output of the convolution to show.
     shown = [to_dense(d, target, "its output is shown") if is_pooled(d.schedule) else d for d in decisions]
@@ -56,8 +56,13 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))
     given = _inputs(arguments, compiled)
+    dtypes = [layer.spec.dtype for layer in exposed.prepared.layers]
+    agreement = agreement_of(common.schedules_of(compiled, arguments.allow_tf32), dtypes)
     rows = [
-        {"input": name, **_check(compiled, exposed, exposed_model, next(_batches(compiled, inputs)), baseline)}
+        {
+            "input": name,
+            **_check(compiled, exposed, exposed_model, next(_batches(compiled, inputs)), baseline, agreement),
+        }
         for name, inputs in given.items()
     ]
     if any(is_half(layer.spec.dtype) for layer in prepared.layers):
@@ -68,15 +73,10 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "model": str(arguments.model),
         "target": target_json(target),
         "baseline": baseline_name,
-        "agreement": _agreement(exposed, compiled),
+        "agreement": agreement,
         "inputs": rows,
         "notes": [note] if note else [],
     }
-
-
-def _agreement(exposed: Exposed, compiled: CompiledModel) -> float:
-    dtypes = [layer.spec.dtype for layer in exposed.prepared.layers]
-    return agreement_of((row["schedule"] for row in compiled.report()), dtypes)
 
 
 def _in_float32(arguments: argparse.Namespace, target: Target, log: TuningLog) -> CompiledModel:
@@ -156,6 +156,7 @@ def _check(
     exposed_model: CompiledModel,
     inputs: Sequence[np.ndarray],
     baseline: Baseline | None,
+    agreement: float,
 ) -> dict[str, Any]:
     trace = baseline(inputs) if baseline is not None else None
     tensors = common.outputs_of(exposed_model, inputs)
@@ -164,7 +165,7 @@ def _check(
     names = [spec.name for spec in compiled.signature.outputs]
     # Without a baseline, the model that is used is still held against the one whose layers were checked.
     expected = trace.outputs if trace is not None else tensors[: len(names)]
-    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, _agreement(exposed, compiled))
+    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, agreement)
     first = first_divergence([*layers, *outputs])
     return {
         "layers": [each.to_json() for each in layers],
