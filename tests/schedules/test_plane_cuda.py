@@ -197,8 +197,9 @@ def test_residuals_are_added_once_where_a_tile_is_computed_again(folder: Path) -
     arguments["x"] *= np.array([1, 0, 1e9, 1e-9], np.float32)[np.random.default_rng(0).integers(0, 4, (8, 8))]
     expected = reference.reference(spec, arguments["x"], weight, arguments["bias"], arguments["residual"])
     for tiling in (PlaneTiling(spec, pixels, CHANNEL, 1) for pixels in PIXELS[FLOAT32]):
-        y = run(tiling, packed(weight, tiling), arguments, folder)
-        assert expected.within(THREE_HALF, weight).worst(y) < 0.5
+        for late_copies in (0, 30):
+            y = run(tiling, packed(weight, tiling), arguments, folder, late_copies=late_copies)
+            assert expected.within(THREE_HALF, weight).worst(y) < 0.5
 
 
 def test_planes_are_what_filters_share() -> None:

@@ -50,7 +50,9 @@ template <int BYTES> static void read_line(void* to, const void* from) {{
   memcpy(to, from, BYTES);
 }}
 static void commit_copies() {{}}
-template <int LEFT = 0> static void wait_for_copies() {{}}
+// How often others have their turn before copies have come.
+extern "C" {{ int late_copies = 0; }}
+template <int LEFT = 0> static void wait_for_copies() {{ for (int i = 0; i < late_copies; i++) yield(); }}
 static void wait_for_kernel() {{}}
 static void launch_next() {{}}
 static void cluster_arrive() {{ tvm_sparse_cluster_arrive(); }}

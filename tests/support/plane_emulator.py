@@ -92,14 +92,24 @@ def _library(folder: Path, dtype: str) -> ctypes.CDLL:
 
 
 def run(
-    tiling: PlaneTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path, multiprocessors: int = 3
+    tiling: PlaneTiling,
+    weights: np.ndarray,
+    arguments: dict[str, np.ndarray],
+    folder: Path,
+    multiprocessors: int = 3,
+    late_copies: int = 0,
 ) -> np.ndarray:
-    """The output of a tiling's kernel on a GPU of so many; elements that it does not write are NaN."""
+    """The output of a tiling's kernel on a GPU of so many; elements that it does not write are NaN.
+
+    Before copies have come, all other threads have their turn `late_copies` times.
+    """
     spec = tiling.spec
     fields = geometry(tiling, multiprocessors, SHARED)
     assert 16 * weights.shape[1] + tiling.ring_bytes(1) <= SHARED
     y, pointers = passed(spec, weights, arguments, fields)
     blocks = tiling.k_tiles * tiling.workers(multiprocessors)
     numbers = (len(fields), PIXELS[spec.dtype].index(tiling.pixels), blocks, THREADS, 1)
-    _library(folder, spec.dtype).launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
+    library = _library(folder, spec.dtype)
+    ctypes.c_int.in_dll(library, "late_copies").value = late_copies
+    library.launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
     return y

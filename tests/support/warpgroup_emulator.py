@@ -1,8 +1,9 @@
 """What kernels share whose warpgroups multiply (codegen/cuda/warpgroup_primitives.cuh), as plain code."""
 
-from cuda_emulator import MAX_CLUSTER
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS
 
 WARPGROUPS = f"""
+#include <stdio.h>
 #define TVM_SPARSE_WARPGROUP_PRIMITIVES
 // As a GPU's, with the block's number in its cluster.
 static unsigned shared_address(const void* to) {{
@@ -16,7 +17,12 @@ static void show_tensor_cores() {{}}
 static void prefetch(const float*) {{}}
 static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
 static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
+// In which round a thread was last at a barrier: at no barrier of a GPU may it be twice in one.
+static int came[{MAX_CLUSTER}][16][{MAX_THREADS}];
 static void pass(int barrier, int threads) {{
+  int& own = came[rank][barrier][current % blockDim.x];
+  if (own == rounds[rank][barrier] + 1) fprintf(stderr, "a thread comes twice to barrier %d\\n", barrier), abort();
+  own = rounds[rank][barrier] + 1;
   if (++arrivals[rank][barrier] == threads) arrivals[rank][barrier] = 0, rounds[rank][barrier]++;
 }}
 static void meet(int barrier, int threads) {{

@@ -225,7 +225,9 @@ __device__ __forceinline__ void write_inputs(const Block<N>& block, const Elemen
       if constexpr (PARTS > 1) asked = same_of_all(block.ranges.asked[slot]) - 1;
       if (asked >= 0) {
         left = find_windows(block, asked, x, warp) & ~(1u << WINDOWS);
-        pass(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
+        // Not passed: who multiplies may still wait for a residual when the first inputs are written, and a barrier takes
+        // nobody twice in one round.
+        meet(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
       }
     }
     int again = 0;
