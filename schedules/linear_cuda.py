@@ -67,7 +67,7 @@ def _many_images(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> list
     """Those worth a search: filters are taken together where they share their zeros, or have none."""
     if spec.n <= IMAGES or not gpu.has_clusters:
         return []
-    vector = spec.k // spec.groups if pattern.structure == "dense" else pattern.vector
+    vector = spec.k // spec.groups if pattern.nnz == pattern.size else pattern.vector
     together = [shared for shared in LANE_IMAGES if vector % shared == 0]
     return [ManyImagesSpace(NAME, spec, pattern, gpu, shared) for shared in together]
 

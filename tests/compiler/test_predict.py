@@ -58,6 +58,16 @@ def test_dense_weights_stay_dense(density):
     assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1)), density) is None
 
 
+def test_dense_float32_is_multiplied_in_parts_on_tensor_cores_where_tf32_is_not_allowed():
+    """As float32 in parts is several times as fast as cuDNN in float32; elsewhere cuDNN uses tensor cores too."""
+    spec = ConvSpec(64, 256, 28, 28, 256, 3, 3, padding=(1, 1, 1, 1))
+    assert guess(spec, 1.0, CUDA) in ("plane_cuda", "quad_cuda")
+    assert guess(spec, 1.0, CUDA, allow_tf32=True) is None
+    assert guess(replace(spec, dtype="float16"), 1.0, CUDA) is None
+    assert guess(replace(spec, n=1, c=32, k=16), 1.0, CUDA) is None
+    assert guess(ConvSpec(64, 4096, 1, 1, 1024, 1, 1), 1.0, CUDA) is None
+
+
 def test_linear_layers():
     assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.1) == "linear_cpu"
     assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.3) is None

@@ -181,3 +181,12 @@ def test_structures_are_fitted_to_a_layer(name, channels, fitted):
 def test_unknown_names_are_one_sentence(name):
     with pytest.raises(UsageError, match=r"unknown pattern, found .*; allowed: unstructured, vector16"):
         Structure.named(name)
+
+
+def test_a_few_zeros_make_no_pattern() -> None:
+    """As some weights drawn at random have; one in a thousand counts."""
+    mask = np.ones((128, 128, 3, 3), bool)
+    mask[3, 5, 1, 1] = False
+    assert Structure.of(mask).name == "dense"
+    mask[3, :, 1, 1] = False
+    assert Structure.of(mask).name == "unstructured"

@@ -25,6 +25,8 @@ FULL = 0.95
 # At least this share of slices must be zero; of slices of vectors so many more than vectors at random places leave
 # empty, as training concentrates what is left on some channels by itself.
 DEAD, MORE_DEAD = 0.05, 0.1
+# A weight of which more than this share is not zero counts as dense: drawn at random, or in half precision, some are zero.
+DENSE = 0.9999
 # Rows of fewer weights, or so short vectors, are alike by chance once they may be put in any order.
 LEAST_ROW, LEAST_PERMUTED = 16, 4
 
@@ -47,7 +49,7 @@ class Structure:
     Parameters
     ----------
     name
-        ``dense``, ``empty``, ``unstructured``, ``filters`` (whole filters are zero, the others full), ``<N>:<M>`` (at
+        ``dense`` (but for a few zeros, as some random weights have), ``empty``, ``unstructured``, ``filters`` (whole filters are zero, the others full), ``<N>:<M>`` (at
         most N non-zeros in every M input channels), ``vector<V>``, ``slice<T>c``, ``slice<T>cr``,
         ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what pruning may ask for; it is found
         as slices of a tile.
@@ -102,7 +104,7 @@ class Structure:
         Of several that hold, the one that skips most: tile slices before vectors, large ones before small ones, what is
         side by side before what must be permuted. In a 1x1 convolution a slice (c) is a vector, and called so up to 64.
         """
-        if mask.all():
+        if np.count_nonzero(mask) > DENSE * mask.size:
             return cls("dense")
         if not mask.any():
             return cls("empty")
