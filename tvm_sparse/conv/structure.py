@@ -25,7 +25,8 @@ FULL = 0.95
 # At least this share of slices must be zero; of slices of vectors so many more than vectors at random places leave
 # empty, as training concentrates what is left on some channels by itself.
 DEAD, MORE_DEAD = 0.05, 0.1
-# A weight of which more than this share is not zero counts as dense: drawn at random, or in half precision, some are zero.
+# A weight of which more than this share is not zero counts as dense: of numbers drawn at random, or in half precision,
+# some are zero.
 DENSE = 0.9999
 # Rows of fewer weights, or so short vectors, are alike by chance once they may be put in any order.
 LEAST_ROW, LEAST_PERMUTED = 16, 4
@@ -49,9 +50,9 @@ class Structure:
     Parameters
     ----------
     name
-        ``dense`` (but for a few zeros, as some random weights have), ``empty``, ``unstructured``, ``filters`` (whole filters are zero, the others full), ``<N>:<M>`` (at
-        most N non-zeros in every M input channels), ``vector<V>``, ``slice<T>c``, ``slice<T>cr``,
-        ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what pruning may ask for; it is found
+        ``dense`` (but for a few zeros, such as chance makes), ``empty``, ``unstructured``, ``filters`` (whole filters
+        are zero, the others full), ``<N>:<M>`` (at most N non-zeros in every M input channels), ``vector<V>``,
+        ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what pruning may ask for; it is found
         as slices of a tile.
     vector, tile
         Output channels that share their non-zeros, and whose slices are zero together; 1 where there is no such thing.
