@@ -52,8 +52,8 @@ class Structure:
     name
         ``dense`` (but for a few zeros, such as chance makes), ``empty``, ``unstructured``, ``filters`` (whole filters
         are zero, the others full), ``<N>:<M>`` (at most N non-zeros in every M input channels), ``vector<V>``,
-        ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what pruning may ask for; it is found
-        as slices of a tile.
+        ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what
+        pruning may ask for; it is found as slices of a tile.
     vector, tile
         Output channels that share their non-zeros, and whose slices are zero together; 1 where there is no such thing.
     slices
