@@ -89,8 +89,8 @@ def compile(
         Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
         reaches in a dense convolution. Every convolution then runs dense.
     allow_tf32
-        On a GPU, let convolutions round their inputs to TF32, 10 bits behind the point, where that is faster, as torch
-        does by default. Otherwise all compute in float32.
+        On a GPU, let convolutions, and dense linear layers of many samples, round their inputs to TF32, 10 bits behind
+        the point, where that is faster, as torch does by default for convolutions. Otherwise all compute in float32.
     batch
         Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
         (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
