@@ -14,7 +14,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace
 from tvm_sparse.scheduling.cpu_product import ProductSpace
-from tvm_sparse.scheduling.cpu_rows import RowSpace, layouts, packs
+from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -26,6 +26,9 @@ LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
 VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW, MANY_REGISTERS = (4, 2), (2, 4), (2,), 32
+# Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:
+# with 32 registers, and with 16.
+FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
 # How many times as long as their multiply-adds kernels of rows take that have no idle lanes, with 32 registers and with
 # 16 (docs/measurements.md).
 ROWS_COST, ROWS_COST_OF_FEW = 1.1, 1.2
@@ -38,9 +41,13 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
         return [ProductSpace(NAME, spec, cpu.lanes)]
     by_rows = layouts(spec, cpu.lanes)[:LAYOUTS]
     rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, fold=False) for layout in by_rows]
-    if spec.groups > 1:
-        return [*rows]
     has_many = cpu.registers >= MANY_REGISTERS
+    if spec.groups > 1:
+        # To pack all of the input first takes up to 1.7 times as long as to pack blocks of it.
+        rows.sort(key=lambda space: space.pack == "root")
+        by_tile = _of_groups(spec, cpu)
+        is_small = spec.out_h * spec.out_w < (PIXELS_OF_GROUP if has_many else PIXELS_OF_GROUP_OF_FEW)
+        return [*rows, *by_tile] if is_small else [*by_tile, *rows]
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
@@ -49,6 +56,14 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     rows_cost = (ROWS_COST if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
+
+
+def _of_groups(spec: ConvSpec, cpu: CpuInfo) -> list[Space]:
+    """Those of a grouped convolution whose tiles of filters are whole groups, such as a depthwise one."""
+    if spec.k // spec.groups > FILTERS_OF_GROUP:
+        return []
+    offered = [each for each in layouts_of_tile(spec, cpu.lanes) if not each.reads_input(spec)][:LAYOUTS]
+    return [RowSpace(NAME, spec, layout, TILE, cpu, fold=False) for layout in offered]
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

@@ -79,20 +79,33 @@ class RowGroups:
         return self.vectors * self.lanes / (self.rows * spec.out_w)
 
 
-def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx.PrimFunc:
+def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False, pads_first: bool = False) -> tirx.PrimFunc:
     """The form with flattened rows; arguments as `conv2d`.
 
     ``conv`` has axes (n, k, group, vector, lane). With `direct`, which needs ``layout.reads_input(spec)``, there is no
-    stage ``pack``: the input is read in place.
+    stage ``pack``: the input is read in place. With `pads_first` a stage ``padding`` before ``pack`` adds the
+    zeros, so that it splits by phases without asking where they are.
     """
     arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     stride, group_step = layout.row_stride, layout.rows * layout.row_stride
+    packed_shape = layout.packed_shape(spec)
+
+    def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        return padded(spec, arguments["x"], n, c, y, x)
+
+    if pads_first:
+        down, right, rows, columns = packed_shape
+        zeros_around = te.compute(
+            (spec.n, spec.c, (rows - 1) * st_h + down, (columns - 1) * st_w + right), value, name="padding"
+        )
+
+        def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+            return zeros_around[n, c, y, x]
+
     packed = te.compute(
-        (spec.n, spec.c, *layout.packed_shape(spec)),
-        lambda n, c, ph_y, ph_x, row, column: padded(
-            spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
-        ),
+        (spec.n, spec.c, *packed_shape),
+        lambda n, c, ph_y, ph_x, row, column: value(n, c, row * st_h + ph_y, column * st_w + ph_x),
         name="pack",
     )
     c, r, s = reduce_axes(spec)

@@ -4,8 +4,8 @@ Outermost first::
 
     parallel over images and blocks of row groups     variant "block": the input block is packed here into a
       for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
-        for each tile of pixel vectors                   packed first, and tiles of channels come outermost;
-          registers = 0                                  "direct": the input is read as it is
+        for each tile of pixel vectors                   packed first, and tiles of channels come outermost; "tile":
+          registers = 0                                  each of these packs what it reads; "direct": the input is
           for each k-tile of `channels` input channels
             multiply-adds, straight-line where folded
           store to a scratch tile
@@ -37,16 +37,31 @@ MAX_BLOCKS = 2048
 # are those of AVX-512, whose multiply-adds read weights from memory: two vectors of the input, or three, then serve
 # eight filters, and one serves sixteen (docs/measurements.md, "How fast are dense convolutions on a CPU?").
 TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
+# Where each tile of filters packs the input channels that it reads, which no other does.
+TILE = "tile"
 # Taps of filters of which sixteen beside each other are faster than eight.
 MOST_TAPS = 9
 
 
 def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
     """Ways to lay out output rows, most promising first."""
+    found = _layouts(spec, lanes)
+    return sorted(found, key=lambda layout: (_cost(spec, layout), layout.rows, layout.row_stride))
+
+
+def layouts_of_tile(spec: ConvSpec, lanes: int) -> list[RowGroups]:
+    """The same where each tile of filters packs what it reads: few rows, of which two vectors are computed at once."""
+
+    def key(layout: RowGroups) -> tuple[bool, int, int]:
+        return layout.vectors < 2, layout.rows, layout.row_stride
+
+    return sorted(_layouts(spec, lanes), key=key)
+
+
+def _layouts(spec: ConvSpec, lanes: int) -> set[RowGroups]:
     natural = RowGroups.of(spec, 1, lanes).row_stride
     strides = {natural, -(-natural // lanes) * lanes}
-    found = {RowGroups.of(spec, rows, lanes, stride) for rows in divisors(spec.out_h) for stride in strides}
-    return sorted(found, key=lambda layout: (_cost(spec, layout), layout.rows, layout.row_stride))
+    return {RowGroups.of(spec, rows, lanes, stride) for rows in divisors(spec.out_h) for stride in strides}
 
 
 def _cost(spec: ConvSpec, layout: RowGroups) -> float:
@@ -73,7 +88,8 @@ class RowSpace(HandMadeSpace):
     """
 
     def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool):
-        make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct")
+        self.pads_first = pack == TILE and spec.stride != (1, 1)
+        make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct", pads_first=self.pads_first)
         super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", make_func, fold)
         self.spec, self.layout, self.pack, self.cpu = spec, layout, pack, cpu
         self.is_assembly = fold and bool(cpu.register_name)
@@ -84,7 +100,7 @@ class RowSpace(HandMadeSpace):
         acc = sch.cache_write(conv, 0, "local")
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         filters_tile = choose.one_of("filters", filters, self._default_filters(filters))
-        rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
+        rows_block = choose.one_of("row_groups", blocks, 1 if pack == TILE else nearest(blocks, 16 / layout.rows))
 
         n, k, y, x = sch.get_loops(out)
         k_outer, k_inner = sch.split(k, [None, filters_tile])
@@ -97,9 +113,13 @@ class RowSpace(HandMadeSpace):
         c_outer = self._schedule_nest(sch, choose, conv, wide)
         if pack == "block":
             sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
+        elif pack == TILE:
+            sch.compute_at(sch.get_sblock("pack"), k_outer, preserve_unit_loops=True)
+            if self.pads_first:
+                sch.compute_at(sch.get_sblock("padding"), k_outer, preserve_unit_loops=True)
         elif pack == "root":
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
-        sch.parallel(sch.fuse(n, block) if pack == "block" else sch.fuse(n, *tiles))
+        sch.parallel(sch.fuse(n, *(tiles[:1] if pack in ("block", TILE) else tiles)))
         # Last: once a reduction is split in two, loops around it can no longer be made parallel.
         for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
             sch.unroll(loop)
