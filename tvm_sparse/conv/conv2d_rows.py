@@ -89,23 +89,16 @@ def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False, pads_fi
     arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     stride, group_step = layout.row_stride, layout.rows * layout.row_stride
-    packed_shape = layout.packed_shape(spec)
 
-    def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+    def source_at(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         return padded(spec, arguments["x"], n, c, y, x)
 
-    if pads_first:
-        down, right, rows, columns = packed_shape
-        zeros_around = te.compute(
-            (spec.n, spec.c, (rows - 1) * st_h + down, (columns - 1) * st_w + right), value, name="padding"
-        )
-
-        def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
-            return zeros_around[n, c, y, x]
-
+    down, right, rows, columns = layout.packed_shape(spec)
+    whole = (spec.n, spec.c, (rows - 1) * st_h + down, (columns - 1) * st_w + right)
+    around = te.compute(whole, source_at, name="padding") if pads_first else source_at
     packed = te.compute(
-        (spec.n, spec.c, *packed_shape),
-        lambda n, c, ph_y, ph_x, row, column: value(n, c, row * st_h + ph_y, column * st_w + ph_x),
+        (spec.n, spec.c, down, right, rows, columns),
+        lambda n, c, ph_y, ph_x, row, column: around(n, c, row * st_h + ph_y, column * st_w + ph_x),
         name="pack",
     )
     c, r, s = reduce_axes(spec)

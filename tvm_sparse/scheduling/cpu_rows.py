@@ -5,8 +5,8 @@ Outermost first::
     parallel over images and blocks of row groups     variant "block": the input block is packed here into a
       for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
         for each tile of pixel vectors                   packed first, and tiles of channels come outermost; "tile":
-          registers = 0                                  each of these packs what it reads; "direct": the input is
-          for each k-tile of `channels` input channels
+          registers = 0                                  each of those packs what it reads; "direct": the input is
+          for each k-tile of `channels` input channels   read as it is
             multiply-adds, straight-line where folded
           store to a scratch tile
         copy the tile to the output with bias, residual and ReLU
