@@ -161,4 +161,5 @@ def test_the_model_is_right_on_a_gpu(allow_tf32: bool) -> None:
     found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"), allow_tf32=allow_tf32)
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
     y = found(torch.from_numpy(x).cuda())
+    # Corrected TF32 was off by 1.3e-6 on an H200.
     assert relative_difference(y.cpu().numpy(), expected) < (1e-2 if allow_tf32 else 4e-6)
