@@ -11,6 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
+from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
 from tvm_sparse.codegen.cpu.transposed_loads import transposed_loads_pass
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
@@ -84,6 +85,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
         transposed_loads_pass(),
+        prefetched_weights_pass(),
         # The weights
         fold_weights_pass(deferred),
     ]

@@ -29,6 +29,9 @@ SPLIT_K = "tvm_sparse.split_k"
 # On a loop of `SQUARE` turns whose body loads a vector of as many floats that lie apart, and their neighbours in the
 # next turn: they are loaded as rows and transposed in registers (`transposed_loads`).
 TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
+# On a loop over tiles that multiply with the same block of weights: how many floats the block has. The next one, behind
+# it in memory, is fetched meanwhile (`prefetched_weights`).
+PREFETCH = "tvm_sparse.prefetch"
 
 # Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
 KERNEL_LIBRARY = "tvm_sparse.kernel_library"

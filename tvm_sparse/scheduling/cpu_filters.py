@@ -13,7 +13,8 @@ Outermost first::
       copy the sums to the output with bias, residual and ReLU
 
 As in products of matrices (Goto and van de Geijn 2008), a block's weights stay in the level-1 cache for all pixels, and
-the pixels in the level-2 cache for all filters. No lane is idle where filters fill the vectors.
+the pixels in the level-2 cache for all filters; the next block is fetched meanwhile. No lane is idle where filters fill
+the vectors.
 """
 
 import math
@@ -26,7 +27,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, is_packed
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
+from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -104,6 +105,7 @@ class FilterSpace(HandMadeSpace):
             sch.compute_at(pack, outer, preserve_unit_loops=True)
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
         init = sch.decompose_reduction(conv, c)
+        sch.annotate(pixel, PREFETCH, math.prod(cut.weight_shape(spec)[2:]))
         if is_one_block:
             sch.unroll(sch.get_loops(init)[-2])
 

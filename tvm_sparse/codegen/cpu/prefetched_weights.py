@@ -1,0 +1,68 @@
+"""Prefetches of the block of weights behind the one that a loop multiplies with.
+
+In a network weights come from a level-3 cache or from memory, as those of other layers displaced them. Tiles of pixels
+use a block of weights one after the other, and the first of them would wait for it: hardware prefetchers stop at the
+end of a page. So each tile asks for a share of the next block. Layers of ResNet-50 on 7x7 took 1.16 to 1.3 times as
+long without (docs/measurements.md, "How fast are dense convolutions on a CPU?").
+
+Tiles ask before they begin, all at once. Between multiply-adds LLVM would store the sums again and again, as it takes
+a prefetch for one that reads them.
+"""
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.tirx import BufferStore, Evaluate, For, Ramp, Stmt, Var
+
+from tvm_sparse.codegen.tir.tir_builder import function_name, integer, loop_pass, sequence, substituted
+from tvm_sparse.errors import BuildError
+from tvm_sparse.scheduling.annotations import PREFETCH
+
+# Floats of a line of a cache, and lines that a tile asks for at most: no more are on their way at a time.
+LINE, MOST_LINES = 16, 64
+# What llvm.prefetch is told: to read, for the caches of all levels, data.
+HINTS = (0, 3, 1)
+
+
+def prefetched_weights_pass() -> tvm.transform.Pass:
+    """The pass PrefetchedWeights; functions without an annotated loop are left alone."""
+
+    def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
+        def loop(node: For) -> Stmt:
+            return _prefetching(node, function_name(func)) if PREFETCH in node.annotations else node
+
+        return tvm_ffi.structural_map(func.body, (For, loop), order="post")
+
+    return loop_pass("PrefetchedWeights", PREFETCH, rewritten)
+
+
+def _prefetching(tiles: For, where: str) -> Stmt:
+    """The annotated loop over tiles, each of which asks for its share of the next block."""
+    weights, start = _first_weight(tiles, where)
+    floats, turn = int(tiles.annotations[PREFETCH]), tiles.loop_var - tiles.min
+    lines = min(MOST_LINES, -(-floats // (LINE * int(tiles.extent))))
+    asked = [_prefetch(weights, start + floats + (turn * lines + i) * LINE) for i in range(lines)]
+    body = sequence([*asked, tiles.body])
+    return For(tiles.loop_var, tiles.min, tiles.extent, tiles.kind, body, annotations=tiles.annotations)
+
+
+def _first_weight(tiles: For, where: str) -> tuple[Var, tirx.Expr]:
+    """The tensor of weights, of which vectors are loaded and none is stored, and the index of the block's first."""
+    loads, stored, loops = list[TensorLoad](), list[Var](), list[For]()
+    stores = (BufferStore, lambda node: stored.append(node.buffer))
+    tvm_ffi.structural_walk(tiles.body, [(TensorLoad, loads.append), stores, (For, loops.append)])
+    vectors = [each for each in loads if isinstance(each.indices[0], Ramp)]
+    found = next((each for each in vectors if not any(map(each.source.same_as, stored))), None)
+    if found is None:
+        raise BuildError(f"function {where}", "a loop does not load weights", f"{len(loads)} loads", "a vector of them")
+    start = found.indices[0].base
+    for loop in loops:
+        start = substituted(start, loop.loop_var, loop.min)
+    return found.source, start
+
+
+def _prefetch(weights: Var, index: tirx.Expr) -> Stmt:
+    """Ask for a line; behind the last weight, where there is none, that does nothing."""
+    address = tirx.address_of(tirx.BufferLoad(weights, [index]))
+    return Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *map(integer, HINTS)))
