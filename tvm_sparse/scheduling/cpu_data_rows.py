@@ -23,6 +23,7 @@ from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.scheduling.cpu_rows import store_rows
 from tvm_sparse.scheduling.csr import by_row, csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 
@@ -166,6 +167,7 @@ class DataRowSpace(HandMadeSpace):
         elif pack is Pack.ROOT:
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:3]))
         sch.parallel(sch.fuse(n, block) if pack is Pack.GROUP else sch.fuse(n, *outer))
+        store_rows(sch, self.spec, layout, row, x)
 
     @property
     def _is_by_tiles(self) -> bool:

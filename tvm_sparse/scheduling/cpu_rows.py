@@ -81,6 +81,19 @@ def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
     return ["block", "root"] if spec.out_h > layout.rows else ["root"]
 
 
+def store_rows(sch: Schedule, spec: ConvSpec, layout: RowGroups, row: LoopRV, x: LoopRV) -> None:
+    """Store a filter's rows, the innermost loops, in whole vectors.
+
+    Rows that lie one behind the other among the sums too are one loop. LLVM makes single floats of a loop that is not
+    longer than a vector: 576x96x1x1 on 14x14 with 90% zeros took 187 us instead of 107 (docs/measurements.md).
+    """
+    stored, floats = x, spec.out_w
+    if layout.row_stride == spec.out_w:
+        stored, floats = sch.fuse(row, x), layout.rows * spec.out_w
+    if floats <= layout.lanes:
+        sch.vectorize(stored)
+
+
 class RowSpace(HandMadeSpace):
     """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument.
 
@@ -106,7 +119,7 @@ class RowSpace(HandMadeSpace):
         k_outer, k_inner = sch.split(k, [None, filters_tile])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
         tiles = [block, k_outer] if pack == "block" else [k_outer, block]
-        sch.reorder(n, *tiles, group, row, k_inner, x)
+        sch.reorder(n, *tiles, group, k_inner, row, x)
         sch.compute_at(acc, tiles[-1], preserve_unit_loops=True)
         vector_outer, wide = self._schedule_registers(sch, choose, acc)
         sch.compute_at(conv, vector_outer, preserve_unit_loops=True)
@@ -123,6 +136,7 @@ class RowSpace(HandMadeSpace):
         # Last: once a reduction is split in two, loops around it can no longer be made parallel.
         for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
             sch.unroll(loop)
+        store_rows(sch, spec, layout, row, x)
 
     def _schedule_registers(self, sch: Schedule, choose: Choose, acc: SBlockRV) -> tuple:
         """Tile the store of the accumulators; returns the loop over tiles and the sampled width of vectors."""
