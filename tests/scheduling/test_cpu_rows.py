@@ -12,7 +12,8 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import dense_cpu, folded_cpu
+from tvm_sparse.errors import UsageError
+from tvm_sparse.schedules import dense_cpu, find_space, folded_cpu
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
@@ -41,6 +42,23 @@ def test_multiply_adds_that_read_memory_get_tiles_of_many_filters(size: int, tap
         rows = [each for each in schedule.spaces(layer, pattern, target) if each.variant.startswith("rows")]
         found = [each.starts()[0] for each in rows]
         assert tile in [(each["filters"], math.prod(each["vectors"][1:])) for each in found], found
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "stride", "first"), [("x86-64-v4", 2, 32), ("x86-64-v4", 1, 58), ("x86-64-v3", 2, 29)]
+)
+def test_rows_of_strided_columns_begin_with_lines_of_a_cache(mcpu: str, stride: int, first: int) -> None:
+    """Where a vector is as long as a line; others are found by their names, as records have them, but not offered."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    spec = ConvSpec(1, 8, 56, 56, 8, 3, 3, stride=(stride, stride), padding=(1,) * 4)
+    pattern = SparsityPattern.of(normal_weight(spec, 0.1, 0).astype(np.float32))
+    offered = folded_cpu.spaces(spec, pattern, target)
+    assert offered[0].layout.row_stride == first
+    for pack in ("block", "root"):
+        name = f"folded_cpu:rows{7 if stride == 2 else 8}x{64 // stride}-{pack}"
+        assert find_space(name, spec, pattern, target).name == name
+    with pytest.raises(UsageError, match="it has no variant 'rows7x3-block'"):
+        find_space("folded_cpu:rows7x3-block", spec, pattern, target)
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])

@@ -39,14 +39,27 @@ MAX_BLOCKS = 2048
 TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
 # Where each tile of filters packs the input channels that it reads, which no other does.
 TILE = "tile"
+# How many times as long kernels take whose rows do not begin with lines of a cache.
+STRADDLING = 1.06
 # Taps of filters of which sixteen beside each other are faster than eight.
 MOST_TAPS = 9
 
 
-def layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
-    """Ways to lay out output rows, most promising first."""
+def layouts(spec: ConvSpec, lanes: int, straddling: float = STRADDLING) -> list[RowGroups]:
+    """Ways to lay out output rows, most promising first; kernels whose loads straddle lines are taken for dearer."""
     found = _layouts(spec, lanes)
-    return sorted(found, key=lambda layout: (_cost(spec, layout), layout.rows, layout.row_stride))
+    return sorted(found, key=lambda layout: (_cost(spec, layout, straddling), layout.rows, layout.row_stride))
+
+
+def layout_named(spec: ConvSpec, lanes: int, variant: str) -> tuple[RowGroups, str] | None:
+    """The layout, and where the input is packed, of a `RowSpace` called `variant`; None where there is no such one."""
+    offered = ((layout, pack) for layout in _layouts(spec, lanes) for pack in packs(spec, layout))
+    return next((each for each in offered if variant_of(*each) == variant), None)
+
+
+def variant_of(layout: RowGroups, pack: str) -> str:
+    """The variant of a `RowSpace`."""
+    return f"rows{layout.rows}x{layout.row_stride}-{pack}"
 
 
 def layouts_of_tile(spec: ConvSpec, lanes: int) -> list[RowGroups]:
@@ -64,14 +77,14 @@ def _layouts(spec: ConvSpec, lanes: int) -> set[RowGroups]:
     return {RowGroups.of(spec, rows, lanes, stride) for rows in divisors(spec.out_h) for stride in strides}
 
 
-def _cost(spec: ConvSpec, layout: RowGroups) -> float:
+def _cost(spec: ConvSpec, layout: RowGroups, straddling: float) -> float:
     """Work per useful pixel: dearer where no register tile divides the vectors or loads straddle lines.
 
     The two surcharges are estimates: they only choose which layouts the search is offered, and times decide there.
     """
     tileable = layout.vectors <= 8 or any(layout.vectors % d == 0 for d in (2, 3, 5, 7))
     aligned = layout.row_stride % layout.lanes == 0
-    return layout.waste(spec) * (1.0 if tileable else 1.5) * (1.0 if aligned else 1.06)
+    return layout.waste(spec) * (1.0 if tileable else 1.5) * (1.0 if aligned else straddling)
 
 
 def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
@@ -103,7 +116,7 @@ class RowSpace(HandMadeSpace):
     def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool):
         self.pads_first = pack == TILE and spec.stride != (1, 1)
         make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct", pads_first=self.pads_first)
-        super().__init__(name, f"rows{layout.rows}x{layout.row_stride}-{pack}", make_func, fold)
+        super().__init__(name, variant_of(layout, pack), make_func, fold)
         self.spec, self.layout, self.pack, self.cpu = spec, layout, pack, cpu
         self.is_assembly = fold and bool(cpu.register_name)
 
