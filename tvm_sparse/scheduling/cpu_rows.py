@@ -39,6 +39,8 @@ MAX_BLOCKS = 2048
 TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
 # Where each tile of filters packs the input channels that it reads, which no other does.
 TILE = "tile"
+# Lanes of a long vector, and columns of a row that fills few of them.
+LONG, SHORT_ROW = 16, 32
 # How many times as long kernels take whose rows do not begin with lines of a cache.
 STRADDLING = 1.06
 # Taps of filters of which sixteen beside each other are faster than eight.
@@ -97,11 +99,12 @@ def packs(spec: ConvSpec, layout: RowGroups) -> list[str]:
 def store_rows(sch: Schedule, spec: ConvSpec, layout: RowGroups, row: LoopRV, x: LoopRV) -> None:
     """Store a filter's rows, the innermost loops, in whole vectors.
 
-    Rows that lie one behind the other among the sums too are one loop. LLVM makes single floats of a loop that is not
-    longer than a vector: 576x96x1x1 on 14x14 with 90% zeros took 187 us instead of 107 (docs/measurements.md).
+    LLVM makes single floats of a loop that is not longer than a vector: 576x96x1x1 on 14x14 with 90% zeros took 187 us
+    instead of 107. Short rows that lie one behind the other among the sums too are one loop, where vectors are those of
+    AVX-512: shorter ones fill such rows well (docs/measurements.md).
     """
     stored, floats = x, spec.out_w
-    if layout.row_stride == spec.out_w:
+    if layout.row_stride == spec.out_w and layout.lanes >= LONG and spec.out_w < SHORT_ROW:
         stored, floats = sch.fuse(row, x), layout.rows * spec.out_w
     if floats <= layout.lanes:
         sch.vectorize(stored)
