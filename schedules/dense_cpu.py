@@ -1,8 +1,8 @@
 """Dense convolution for CPUs: vectors of filters (`cpu_filters`) or of output rows (`cpu_rows`), the weight as data.
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On the layers of ResNet
-default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN with AVX2, with AVX-512 1 to
-1.4 times (docs/measurements.md).
+default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN with AVX2, with AVX-512 in a
+network 0.9 to 1.2 times, on maps of 56x56 up to 1.7 times (docs/measurements.md).
 """
 
 import re
