@@ -29,9 +29,10 @@ VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW, MANY_REGISTERS = (4, 2), (2, 4), (2,), 
 # Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:
 # with 32 registers, and with 16.
 FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
-# How many times as long as their multiply-adds kernels of rows take that have no idle lanes, with 32 registers and with
-# 16, and how many times as long as those where they pack the input of one tap (docs/measurements.md).
-ROWS_COST, ROWS_COST_OF_FEW, PACKING_COST = 1.1, 1.2, 1.15
+# How many times as long as their multiply-adds kernels of rows take that have no idle lanes, with 32 registers, where
+# they pack the input of one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16
+# (docs/measurements.md).
+ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -53,8 +54,9 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each, thread_count(target)) for each in vectors]
-    rows_cost = (ROWS_COST if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
-    rows_cost *= PACKING_COST if spec.r * spec.s == 1 and rows[0].pack != "direct" else 1.0
+    is_packed_tap = spec.r * spec.s == 1 and rows[0].pack != "direct"
+    cost_of_many = ROWS_COST_OF_PACKED_TAP if is_packed_tap else ROWS_COST
+    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
 

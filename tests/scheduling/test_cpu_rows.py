@@ -61,6 +61,15 @@ def test_rows_of_strided_columns_begin_with_lines_of_a_cache(mcpu: str, stride: 
         find_space("folded_cpu:rows7x3-block", spec, pattern, target)
 
 
+@pytest.mark.parametrize(("channels", "size", "first"), [(64, 14, "tile"), (24, 14, "rows"), (64, 56, "rows")])
+def test_rows_that_are_packed_for_one_tap_come_later(channels: int, size: int, first: str) -> None:
+    """With 32 registers, as packing costs much of so few multiply-adds."""
+    target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 1})
+    spec = ConvSpec(1, channels, size, size, 96, 1, 1)
+    found = dense_cpu.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), target)
+    assert found[0].variant.startswith(first)
+
+
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
 def test_tiles_of_a_depthwise_convolution_pack_their_own_channel(mcpu: str) -> None:
     """But on small maps; to pack all of the input first, which leaves the caches, comes after packing blocks of it."""
