@@ -5,8 +5,8 @@
 
 Run it on the machine that tuned. Layers are decided together, as a model is compiled, the dense network too: on a GPU
 neighbours may stay in NHWC, whose conversions at both ends are not counted, and pools are left out. A sum is left out
-where a layer has no time, or the time of a weight with other zeros. TF32 is allowed, as torch allows it. An existing
-file of times is added to.
+where a layer has no time, or the time of a weight with other zeros; one without any takes no less. TF32 is allowed, as
+torch allows it. An existing file of times is added to.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.best_match import DENSE
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.resolve import resolve_target
 
@@ -52,7 +53,8 @@ def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str)
 
 def _own_time_us(layer: ConvLayer, decision: Decision) -> float | None:
     record = decision.record
-    is_own = record is None or record.is_dense or are_alike(record.pattern, layer.pattern)
+    is_any = record is None or record.is_dense or record.pattern.structure == DENSE
+    is_own = is_any or are_alike(record.pattern, layer.pattern)
     return decision.time_us if is_own else None
 
 

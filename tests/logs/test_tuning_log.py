@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from factories import FINGERPRINT, SPEC, make_record, make_weight, newer_line
 from hypothesis import HealthCheck, given, settings
@@ -333,6 +334,22 @@ def test_lookup_prefers_values_then_mask_then_density(path):
         assert (found.record.seed, found.how) == expected
         # A kernel that does not fit the weight is none.
         assert log.lookup(SPEC, wanted, FINGERPRINT, growth=lambda _: math.inf).record.seed == 7
+
+
+def test_a_kernel_for_weights_without_zeros_serves_others_where_it_is_clearly_faster(path):
+    wanted, whole = pattern(0.5), SparsityPattern.of(np.ones(SPEC.weight_shape, np.float32))
+    log = TuningLog(path)
+    log.append(make_record(seed=1, pattern=whole, schedule="slice_cuda", times_us=(50.0,)))
+    # Alone it is none: what is predicted for these zeros may be faster.
+    assert log.lookup(SPEC, wanted, FINGERPRINT) is None
+    log.append(make_record(seed=2, pattern=wanted, times_us=(54.0,)))
+    assert log.lookup(SPEC, wanted, FINGERPRINT).record.seed == 2
+    log.append(make_record(seed=3, pattern=whole, schedule="folded_cuda", times_us=(10.0,)))
+    assert log.lookup(SPEC, wanted, FINGERPRINT).record.seed == 2
+    log.append(make_record(seed=4, pattern=whole, schedule="plane_cuda", times_us=(40.0,)))
+    found = log.lookup(SPEC, wanted, FINGERPRINT)
+    assert (found.record.seed, found.how, found.note) == (4, "density", "tuned for a weight without zeros")
+    assert log.lookup(SPEC, whole, FINGERPRINT).how == "values"
 
 
 def test_a_newer_schema_is_a_clear_error(path):

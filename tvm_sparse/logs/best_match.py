@@ -15,6 +15,8 @@ from tvm_sparse.scheduling.schedule_names import schedule_of
 
 # Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
 TRIED = 2
+# Schedules whose kernels read any weight as data, and take longest for one without zeros, and what that is called.
+TAKE_ANY, DENSE = ("plane_cuda", "quad_cuda", "slice_cuda"), "dense"
 # Logarithm of the ratio of two densities that count as the same, and how many times as fast a kernel for another weight
 # of that density must be.
 SAME_DENSITY, CLEARLY = math.log(1.01), 1.1
@@ -41,8 +43,21 @@ def best_match(
     takes, and is infinite where it does not fit: of each schedule the fastest record counts, or else the next.
 
     A weight may have been tried in one schedule only, and others like it in more: a record of the same density whose
-    schedule was not tried for the weight comes before its own where it is faster by `CLEARLY`.
+    schedule was not tried for the weight comes before its own where it is faster by `CLEARLY`. So does one of a weight
+    without zeros whose kernel takes any weight.
     """
+    found = _best_alike(usable, pattern, growth)
+    if found is None or pattern.structure == DENSE:
+        return found
+    dense = [each for each in usable if each.pattern.structure == DENSE and schedule_of(each.schedule) in TAKE_ANY]
+    faster = _faster_than(found.record, dense)
+    return Match(fastest(faster), "density", "tuned for a weight without zeros") if faster else found
+
+
+def _best_alike(
+    usable: Sequence[TuningRecord], pattern: SparsityPattern, growth: Callable[[TuningRecord], float] | None
+) -> Match | None:
+    """The best of those for weights of the same structure."""
     alike = [record for record in usable if record.pattern.structure == pattern.structure]
     if own := _own(usable, pattern):
         near = [record for record in alike if distance(record.pattern, pattern) <= SAME_DENSITY]
