@@ -10,7 +10,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_rows import STRADDLING, RowSpace, layout_named, layouts, packs
 from tvm_sparse.scheduling.space import NotApplicable, Space
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 NAME = "folded_cpu"
 TARGET = "llvm"
@@ -21,9 +21,8 @@ MAX_NNZ, MAX_NNZ_LLVM = 300_000, 40_000
 # Layouts offered to the search, each with every place to pack.
 LAYOUTS = 3
 # How many times as long kernels take whose loads straddle lines of a cache, where vectors are as long as these and
-# columns strided (128x128x3x3 on 56x56, 90% zeros: 838 us with rows of 32 floats, 1,100 with rows of 29), and floats of
-# a line.
-STRADDLING_OF_LINES, LINE = 1.2, 16
+# columns strided: 128x128x3x3 on 56x56, 90% zeros, 838 us with rows of 32 floats, 1,100 with rows of 29.
+STRADDLING_OF_LINES = 1.2
 
 
 def most_non_zeros(target: Target) -> int:
@@ -39,10 +38,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The weight has more than `MAX_NNZ` non-zeros, or `MAX_NNZ_LLVM` where kernels are not written in assembly.
     """
-    most = most_non_zeros(target)
-    if pattern.nnz > most:
-        streams = "make code that streams no faster than data would"
-        raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {most} are folded")
+    _require_few(pattern, target)
     cpu = CpuInfo.of(target)
     return [
         RowSpace(NAME, spec, layout, pack, cpu, fold=True)
@@ -52,10 +48,19 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space called `variant`, whether or not `spaces` offers its layout today, where the convolution is folded."""
+    """The space called `variant`, whether or not `spaces` offers its layout today; raises as that does."""
+    _require_few(pattern, target)
     cpu = CpuInfo.of(target)
     found = layout_named(spec, cpu.lanes, variant)
-    return RowSpace(NAME, spec, *found, cpu, fold=True) if found and spaces(spec, pattern, target) else None
+    return RowSpace(NAME, spec, *found, cpu, fold=True) if found else None
+
+
+def _require_few(pattern: SparsityPattern, target: Target) -> None:
+    """NotApplicable where a weight has more non-zeros than are folded."""
+    most = most_non_zeros(target)
+    if pattern.nnz > most:
+        streams = "make code that streams no faster than data would"
+        raise NotApplicable(f"{pattern.nnz} non-zeros {streams}; at most {most} are folded")
 
 
 def _straddling(spec: ConvSpec, cpu: CpuInfo) -> float:

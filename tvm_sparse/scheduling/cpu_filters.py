@@ -29,7 +29,7 @@ from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 # Pixels of a block of rows: of several taps more, as blocks read some rows of their neighbours.
 PIXELS, PIXELS_OF_TAPS = 392, 784
@@ -37,8 +37,6 @@ PIXELS, PIXELS_OF_TAPS = 392, 784
 HIDING_SUMS = 8
 # What a tile reads in a block of channels: a level-1 cache, of which a tap's row of pixels takes two lines a channel.
 CACHE_BYTES, LINES_BYTES = 32 * 1024, 128
-# Floats of a line. Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
-LINE = 16
 # Sums of a task: a level-2 cache.
 SUMS_BYTES = 512 * 1024
 # Input channels between two jumps.
@@ -103,6 +101,7 @@ class FilterSpace(HandMadeSpace):
         if is_packed(spec):
             pack = sch.get_sblock("pack")
             sch.compute_at(pack, outer, preserve_unit_loops=True)
+            # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
         init = sch.decompose_reduction(conv, c)
         sch.annotate(pixel, PREFETCH, math.prod(cut.weight_shape(spec)[2:]))

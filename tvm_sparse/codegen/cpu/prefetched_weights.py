@@ -15,26 +15,20 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import BufferStore, Evaluate, For, Ramp, Stmt, Var
 
-from tvm_sparse.codegen.tir.tir_builder import function_name, integer, loop_pass, sequence, substituted
+from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, integer, sequence, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import PREFETCH
+from tvm_sparse.target.cpu_info import LINE
 
-# Floats of a line of a cache, and lines that a tile asks for at most: no more are on their way at a time.
-LINE, MOST_LINES = 16, 64
+# Lines that a tile asks for at most: no more are on their way at a time.
+MOST_LINES = 64
 # What llvm.prefetch is told: to read, for the caches of all levels, data.
 HINTS = (0, 3, 1)
 
 
 def prefetched_weights_pass() -> tvm.transform.Pass:
     """The pass PrefetchedWeights; functions without an annotated loop are left alone."""
-
-    def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
-        def loop(node: For) -> Stmt:
-            return _prefetching(node, function_name(func)) if PREFETCH in node.annotations else node
-
-        return tvm_ffi.structural_map(func.body, (For, loop), order="post")
-
-    return loop_pass("PrefetchedWeights", PREFETCH, rewritten)
+    return each_loop_pass("PrefetchedWeights", PREFETCH, _prefetching)
 
 
 def _prefetching(tiles: For, where: str) -> Stmt:

@@ -11,7 +11,7 @@ from tvm import sym, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import Bind, Expr, For, Ramp, Shuffle, Stmt, Var
 
-from tvm_sparse.codegen.tir.tir_builder import function_name, loop_pass, sequence, substituted
+from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, sequence, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
 
@@ -22,14 +22,7 @@ _NEIGHBOURS, _HALVES = ((0, 4, 1, 5), (2, 6, 3, 7)), ((0, 1, 4, 5), (2, 3, 6, 7)
 
 def transposed_loads_pass() -> tvm.transform.Pass:
     """The pass TransposedLoads; functions without an annotated loop are left alone."""
-
-    def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
-        def loop(node: For) -> Stmt:
-            return _transposed(node, function_name(func)) if TRANSPOSE in node.annotations else node
-
-        return tvm_ffi.structural_map(func.body, (For, loop), order="post")
-
-    return loop_pass("TransposedLoads", TRANSPOSE, rewritten)
+    return each_loop_pass("TransposedLoads", TRANSPOSE, _transposed)
 
 
 def _transposed(loop: For, where: str) -> Stmt:

@@ -31,6 +31,18 @@ def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]],
     return function_pass(name, rewritten)
 
 
+def each_loop_pass(name: str, key: str, rewrite: Callable[[For, str], Stmt]) -> tvm.transform.Pass:
+    """The pass ``tvm_sparse.<name>``, which replaces loops annotated `key`; `rewrite` gets the function's name too."""
+
+    def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
+        def loop(node: For) -> Stmt:
+            return rewrite(node, function_name(func)) if key in node.annotations else node
+
+        return tvm_ffi.structural_map(func.body, (For, loop), order="post")
+
+    return loop_pass(name, key, rewritten)
+
+
 def function_name(func: tirx.PrimFunc) -> str:
     """The name of `func` for messages."""
     return str(func.attrs["global_symbol"]) if "global_symbol" in func.attrs else "kernel"
