@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.cpu_rows import layouts
@@ -33,16 +34,19 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         The packed input or the output has 2**31 elements or more.
     """
     cpu = CpuInfo.of(target)
-    tiles = best_tiles(spec, pattern.nnz, cpu, [1], thread_count(target))[:OFFERED]
-    found: list[Space] = [DataRowSpace(NAME, variant_of(*each), pattern.nnz, *each) for each in tiles]
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    tiles = best_tiles(spec, pattern.nnz, cpu, [1], threads.count)[:OFFERED]
+    found: list[Space] = [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in tiles]
     for layout in layouts(spec, cpu.lanes)[:LAYOUTS]:
         packed = PackedRows(spec, layout, Pack.DIRECT if layout.reads_input(spec) else Pack.ROOT)
         tile = DataTile(1, divisors(layout.vectors, TILE)[-1], spec.c // spec.groups)
-        found.append(DataRowSpace(NAME, str(packed), pattern.nnz, packed, tile))
+        found.append(DataRowSpace(NAME, str(packed), threads, packed, tile))
     return found
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of one filter, whether or not it is among those offered."""
-    found = of_variant(spec, variant, CpuInfo.of(target), thread_count(target))
-    return DataRowSpace(NAME, variant, pattern.nnz, *found) if found and found[1].filters == 1 else None
+    cpu = CpuInfo.of(target)
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
+    return DataRowSpace(NAME, variant, threads, *found) if found and found[1].filters == 1 else None

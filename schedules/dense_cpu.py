@@ -5,6 +5,7 @@ default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime a
 network 0.9 to 1.2 times, on maps of 56x56 up to 1.7 times (docs/measurements.md).
 """
 
+import math
 import re
 
 from tvm.target import Target
@@ -12,9 +13,10 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace
 from tvm_sparse.scheduling.cpu_product import ProductSpace
-from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layouts, layouts_of_tile, packs
+from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -37,43 +39,51 @@ ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
-    cpu = CpuInfo.of(target)
+    cpu, threads = CpuInfo.of(target), _threads(spec, target)
     if is_linear(spec):
         return [ProductSpace(NAME, spec, cpu.lanes)]
-    by_rows = layouts(spec, cpu.lanes)[:LAYOUTS]
-    rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, fold=False) for layout in by_rows]
+    by_rows = layouts(spec, cpu.lanes, threads=threads)[:LAYOUTS]
+    rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, False, threads) for layout in by_rows]
     has_many = cpu.registers >= MANY_REGISTERS
     if spec.groups > 1:
         # To pack all of the input first takes up to 1.7 times as long as to pack blocks of it.
         rows.sort(key=lambda space: space.pack == "root")
-        by_tile = _of_groups(spec, cpu)
+        by_tile = _of_groups(spec, cpu, threads)
         is_small = spec.out_h * spec.out_w < (PIXELS_OF_GROUP if has_many else PIXELS_OF_GROUP_OF_FEW)
         return [*rows, *by_tile] if is_small else [*by_tile, *rows]
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
-    filters = [FilterSpace(NAME, spec, cpu, each, thread_count(target)) for each in vectors]
+    filters = [FilterSpace(NAME, spec, cpu, each, threads.count) for each in vectors]
     is_packed_tap = spec.r * spec.s == 1 and rows[0].pack != "direct"
     cost_of_many = ROWS_COST_OF_PACKED_TAP if is_packed_tap else ROWS_COST
-    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
+    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec) * rows[0].imbalance
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
 
 
-def _of_groups(spec: ConvSpec, cpu: CpuInfo) -> list[Space]:
+def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[Space]:
     """Those of a grouped convolution whose tiles of filters are whole groups, such as a depthwise one."""
     if spec.k // spec.groups > FILTERS_OF_GROUP:
         return []
     offered = [each for each in layouts_of_tile(spec, cpu.lanes) if not each.reads_input(spec)][:LAYOUTS]
-    return [RowSpace(NAME, spec, layout, TILE, cpu, fold=False) for layout in offered]
+    return [RowSpace(NAME, spec, layout, TILE, cpu, False, threads) for layout in offered]
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space of older records with vectors of filters, ``filters16``, which no search is offered."""
-    cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d*)", variant)
-    if not found or spec.groups > 1 or is_linear(spec):
+    """The space of a layout of rows, offered or not, or of older records with vectors of filters, ``filters16``."""
+    cpu, threads, found = CpuInfo.of(target), _threads(spec, target), re.fullmatch(r"filters([1-9]\d*)", variant)
+    if is_linear(spec):
+        return None
+    if rows := layout_named(spec, cpu.lanes, variant):
+        return RowSpace(NAME, spec, *rows, cpu, False, threads)
+    if not found or spec.groups > 1:
         return None
     vectors, rest = divmod(int(found[1]), cpu.lanes)
     is_tile = not rest and vectors <= max(VECTORS)
-    return FormerFilterSpace(NAME, spec, cpu, vectors, thread_count(target)) if is_tile else None
+    return FormerFilterSpace(NAME, spec, cpu, vectors, threads.count) if is_tile else None
+
+
+def _threads(spec: ConvSpec, target: Target) -> Threads:
+    return Threads(thread_count(target), math.prod(spec.weight_shape), CpuInfo.of(target).lanes)

@@ -8,9 +8,11 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import STRADDLING, RowSpace, layout_named, layouts, packs
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "folded_cpu"
 TARGET = "llvm"
@@ -40,11 +42,12 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     _require_few(pattern, target)
     cpu = CpuInfo.of(target)
-    return [
-        RowSpace(NAME, spec, layout, pack, cpu, fold=True)
-        for layout in layouts(spec, cpu.lanes, _straddling(spec, cpu))[:LAYOUTS]
-        for pack in packs(spec, layout)
-    ]
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    offered = layouts(spec, cpu.lanes, _straddling(spec, cpu), threads)[:LAYOUTS]
+    ways = [(layout, pack) for layout in offered for pack in packs(spec, layout)]
+    if not threads.packs_by_rows(spec):
+        ways.sort(key=lambda way: way[1] != "root")
+    return [RowSpace(NAME, spec, *way, cpu, True, threads) for way in ways]
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
@@ -52,7 +55,8 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     _require_few(pattern, target)
     cpu = CpuInfo.of(target)
     found = layout_named(spec, cpu.lanes, variant)
-    return RowSpace(NAME, spec, *found, cpu, fold=True) if found else None
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    return RowSpace(NAME, spec, *found, cpu, True, threads) if found else None
 
 
 def _require_few(pattern: SparsityPattern, target: Target) -> None:

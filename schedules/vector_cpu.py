@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace
 from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -38,8 +39,10 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     if not shared:
         hint = "filters that share their zeros in vectors of 2 or more"
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {hint}")
-    offered = best_tiles(spec, pattern.nnz, CpuInfo.of(target), shared, thread_count(target))[:OFFERED]
-    return [DataRowSpace(NAME, variant_of(*each), pattern.nnz, *each) for each in offered]
+    cpu = CpuInfo.of(target)
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    offered = best_tiles(spec, pattern.nnz, cpu, shared, threads.count)[:OFFERED]
+    return [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in offered]
 
 
 def shared_filters(spec: ConvSpec, vector: int) -> list[int]:
@@ -49,7 +52,9 @@ def shared_filters(spec: ConvSpec, vector: int) -> list[int]:
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of several filters, whether or not it is among those offered."""
-    found = of_variant(spec, variant, CpuInfo.of(target), thread_count(target))
+    cpu = CpuInfo.of(target)
+    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     if not found or found[1].filters not in shared_filters(spec, pattern.vector):
         return None
-    return DataRowSpace(NAME, variant, pattern.nnz, *found)
+    return DataRowSpace(NAME, variant, threads, *found)

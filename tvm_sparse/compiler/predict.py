@@ -42,7 +42,6 @@ from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
-from tvm_sparse.target.resolve import thread_count
 
 # Nanoseconds: a multiply-add of a vector in a folded kernel and of the best dense library, and a cycle.
 FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
@@ -140,7 +139,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
     def as_data_us(shared: Sequence[int]) -> float:
-        return (least_cycles(spec, nnz, cpu, shared, thread_count(target)) * CYCLE_NS + nnz * PAIR_NS) / 1e3
+        return (least_cycles(spec, nnz, cpu, shared) * CYCLE_NS + nnz * PAIR_NS) / 1e3
 
     times_us = {
         DENSE: size * vectors * DENSE_NS / 1e3,

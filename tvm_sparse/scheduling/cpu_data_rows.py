@@ -23,9 +23,13 @@ from tvm_sparse.conv.conv2d import epilogue, padded
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import store_rows
 from tvm_sparse.scheduling.csr import by_row, csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
+
+# Filters of a task by default: of tiles of one, and of several.
+FILTERS, SHARED_FILTERS = 16, 64
 
 
 class Pack(Enum):
@@ -131,12 +135,12 @@ class DataRowSpace(HandMadeSpace):
     row in `rows`: of all tiles of filters the positions in the first `channels`, then in the next.
     """
 
-    def __init__(self, name: str, variant: str, nnz: int, packed: PackedRows, tile: DataTile):
+    def __init__(self, name: str, variant: str, threads: Threads, packed: PackedRows, tile: DataTile):
         packed.require_short()
-        self.spec, self.layout, self.packed, self.tile = packed.spec, packed.layout, packed, tile
+        self.spec, self.layout, self.packed, self.tile, self.threads = packed.spec, packed.layout, packed, tile, threads
         self.blocks, self.steps = self.spec.k // tile.filters, self.spec.c // self.spec.groups // tile.channels
         row_ends = self.blocks * self.steps + 1
-        make_func = partial(csr_function, self.spec, nnz, self._write, rows=row_ends, shared=tile.filters)
+        make_func = partial(csr_function, self.spec, threads.nnz, self._write, rows=row_ends, shared=tile.filters)
         super().__init__(name, variant, make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -153,13 +157,24 @@ class DataRowSpace(HandMadeSpace):
         layout, pack = self.layout, self.packed.pack
         blocks = [1] if self._is_by_tiles else divisors(self.spec.out_h // layout.rows)
         filters = [self.tile.filters * each for each in divisors(self.blocks, 32)]
-        usual = (16 if self._is_by_tiles else 8) if self.tile.filters == 1 else 64
-        filters_block = choose.one_of("filters", filters, nearest(filters, usual))
-        rows_block = choose.one_of("row_groups", blocks, nearest(blocks, 16 / layout.rows))
+        usual = (FILTERS if self._is_by_tiles else 8) if self.tile.filters == 1 else SHARED_FILTERS
+        groups, threads = self.spec.out_h // layout.rows, self.threads
+        rows_outside = pack is Pack.GROUP or threads.has_rows_outside(self.spec, groups)
+
+        def best_filters(most: int) -> int:
+            return most if pack is Pack.GROUP else threads.filters_of_task(self.spec, groups, filters, most)
+
+        def best_rows(most: int) -> int:
+            tiles = 1 if rows_outside else self.spec.k // best_filters(usual_filters)
+            return threads.groups_of_task(self.spec, layout.rows, most, packs=False, tiles=tiles)
+
+        usual_filters, usual_rows = nearest(filters, usual), nearest(blocks, 16 / layout.rows)
+        filters_block = self.decide_most(choose, "filters", filters, usual_filters, best_filters)
+        rows_block = self.decide_most(choose, "row_groups", blocks, usual_rows, best_rows)
         n, k, y, x = sch.get_loops(sch.get_sblock("out"))
         k_outer, k_inner = sch.split(k, [None, filters_block])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
-        outer = [block, k_outer] if pack is Pack.GROUP else [k_outer, block]
+        outer = [block, k_outer] if rows_outside else [k_outer, block]
         sch.reorder(n, *outer, group, k_inner, row, x)
         self._schedule_conv(sch, choose, outer[-1] if self._is_by_tiles or self.tile.filters > 1 else k_inner)
         if pack is Pack.GROUP:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_data_rows import DataTile, Pack, PackedRows
+from tvm_sparse.scheduling.cpu_cuts import SHARED_CYCLES, rounds
+from tvm_sparse.scheduling.cpu_data_rows import FILTERS, SHARED_FILTERS, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -21,6 +22,8 @@ INPUT_BYTES, LINE_BYTES = 24 << 10, 64
 PACK_CYCLES_BYTE, PACKED_BYTES = 0.25, 256 << 10
 # Cycles of a list of positions beside these, and of a vector of pixels that the level-1 cache does not hold.
 LIST_CYCLES, MISS_CYCLES = 40, 0.35
+# Cycles in which a thread reads a non-zero and its place, which others read too.
+VALUE_CYCLES = 0.8
 # Loads and multiply-adds of a tile of several filters in a cycle (measured on a Zen 3).
 OPERATIONS = 2.75
 _VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
@@ -40,16 +43,20 @@ def best_tiles(
     """Packed inputs and tiles for a weight of `nnz` non-zeros, most promising first.
 
     `shared` are the numbers of filters that may form a tile. Tiles take all input channels at a time, or as many as the
-    level-1 cache holds what they read of. Groups of rows are packed by themselves where there is one for each of
-    `threads`; else all is packed first, so that threads may share a group's filters.
+    level-1 cache holds what they read of. Groups of rows are packed by themselves; or, where that is better for several
+    `threads`, all is packed first, so that these may share a group's filters.
     """
     tiles = _tiles(spec, cpu, tuple(shared), threads)
-    return [tiles.ways[index] for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable")]
+    ways = (tiles.ways[index] for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable"))
+    found: dict[str, tuple[PackedRows, DataTile]] = {}
+    for way in ways:
+        found.setdefault(variant_of(*way), way)
+    return list(found.values())
 
 
-def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int) -> float:
-    """What the first of `best_tiles` takes."""
-    tiles = _tiles(spec, cpu, tuple(shared), threads)
+def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int]) -> float:
+    """What the first of `best_tiles` takes one thread."""
+    tiles = _tiles(spec, cpu, tuple(shared), threads=1)
     return float(np.min(tiles.fixed + nnz * tiles.each))
 
 
@@ -60,9 +67,9 @@ def _tiles(spec: ConvSpec, cpu: CpuInfo, shared: tuple[int, ...], threads: int) 
     for layout in _layouts(spec, cpu.lanes):
         for filters in shared:
             for vectors in range(1, min(layout.vectors, most_vectors(filters, cpu)) + 1):
-                packed = _packed(spec, layout, vectors, threads)
-                found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, layout, vectors)]
-    fixed, of_one = (np.array([cycles(nnz, *way) for way in found]) for nnz in (0, 1))
+                for packed in _packed(spec, layout, vectors, threads):
+                    found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, layout, vectors)]
+    fixed, of_one = (np.array([cycles(nnz, *way, threads) for way in found]) for nnz in (0, 1))
     return Tiles(found, fixed, of_one - fixed)
 
 
@@ -72,13 +79,11 @@ def _layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:
     return list(dict.fromkeys([*layouts(spec, lanes), *sharing]))
 
 
-def _packed(spec: ConvSpec, layout: RowGroups, vectors: int, threads: int) -> PackedRows:
-    """The packed input for tiles of so many vectors; what lies behind the last pixel is computed and dropped."""
+def _packed(spec: ConvSpec, layout: RowGroups, vectors: int, threads: int) -> list[PackedRows]:
+    """Packed inputs for tiles of so many vectors; what lies behind the last pixel is computed and dropped."""
     whole = replace(layout, vectors=-(-layout.vectors // vectors) * vectors)
-    if whole.reads_input(spec):
-        return PackedRows(spec, whole, Pack.DIRECT)
-    has_groups = spec.n * spec.out_h // whole.rows >= threads
-    return PackedRows(spec, whole, Pack.GROUP if has_groups else Pack.ROOT)
+    places = [Pack.DIRECT] if whole.reads_input(spec) else [Pack.GROUP, Pack.ROOT][: min(2, threads)]
+    return [PackedRows(spec, whole, each) for each in places]
 
 
 def most_vectors(filters: int, cpu: CpuInfo) -> int:
@@ -112,8 +117,10 @@ def _lines(floats: int) -> int:
     return -(-4 * floats // LINE_BYTES) + 1
 
 
-def cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
+def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> float:
     """Estimated cycles of a core: of the multiply-adds, and of packing the input; a straight line in `nnz`.
+
+    Of several threads it is so many times what the busiest takes, with what it reads that others have written or read.
 
     A core loads 64 bytes in a cycle, in two loads at most. Loads of pixels that straddle a cache line, half of them
     with AVX2 and nearly all with AVX-512, count twice. That bounds a tile of one filter; one of several does
@@ -128,14 +135,22 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile) -> float:
         position += MISS_CYCLES * tile.vectors
     lists = spec.k // tile.filters * (spec.c // spec.groups // tile.channels)
     products = layout.vectors / tile.vectors * (nnz / tile.filters * position + lists * LIST_CYCLES)
-    if packed.pack is Pack.DIRECT:
-        return spec.n * spec.out_h // layout.rows * products
+    groups = spec.out_h // layout.rows
     packed_bytes = 4 * spec.c * packed.channel
     packing = packed_bytes * PACK_CYCLES_BYTE * max(1.0, packed_bytes / PACKED_BYTES)
-    return spec.n * (spec.out_h // layout.rows * products + packed.parts * packing)
+    if packed.pack is Pack.GROUP:
+        return rounds(spec.n * groups, threads) * (products + packing) * threads + VALUE_CYCLES * nnz * (threads - 1)
+    tiles = -(-spec.k // (FILTERS if tile.filters == 1 else SHARED_FILTERS))
+    busiest = rounds(spec.n * groups * tiles, threads) * products / tiles
+    shared = SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (threads - 1)
+    together = min(groups, threads)
+    by_rows = shared / together + VALUE_CYCLES * nnz * (threads - 1) * together / threads
+    return busiest * threads + min(shared, by_rows) + (0.0 if packed.pack is Pack.DIRECT else spec.n * packing)
 
 
-def of_variant(spec: ConvSpec, variant: str, cpu: CpuInfo, threads: int) -> tuple[PackedRows, DataTile] | None:
+def of_variant(
+    spec: ConvSpec, nnz: int, variant: str, cpu: CpuInfo, threads: int
+) -> tuple[PackedRows, DataTile] | None:
     """The packed input and the tile that a space's variant names, as `variant_of` does; None where it fits not."""
     if not (match := _VARIANT.fullmatch(variant)):
         return None
@@ -147,7 +162,9 @@ def of_variant(spec: ConvSpec, variant: str, cpu: CpuInfo, threads: int) -> tupl
     (layout,) = fitting
     if (filters > 1 and spec.k // spec.groups % filters) or vectors > min(layout.vectors, most_vectors(filters, cpu)):
         return None
-    return _packed(spec, layout, vectors, threads), DataTile(filters, vectors, channels)
+    found = DataTile(filters, vectors, channels)
+    packed = min(_packed(spec, layout, vectors, threads), key=lambda each: cycles(nnz, each, found, threads))
+    return packed, found
 
 
 def variant_of(packed: PackedRows, tile: DataTile) -> str:

@@ -28,6 +28,7 @@ from tvm.s_tir.schedule import LoopRV
 from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, is_packed
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE
+from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
@@ -41,8 +42,9 @@ CACHE_BYTES, LINES_BYTES = 32 * 1024, 128
 SUMS_BYTES = 512 * 1024
 # Input channels between two jumps.
 UNROLLED = 4
-# How long a task copies its input, in the time of a block of filters.
-COPYING = 0.25
+# How long a task copies its input, in the time of so many filters of one tap, and reads its weights, in that of so many
+# pixels.
+COPYING, READING = 8, 8
 # How long loading a tap's weights takes, in the time of a pixel's multiply-adds.
 WEIGHT_LOADING = 0.5
 # Pixels that are gathered at most, where they do not come in fours.
@@ -54,7 +56,7 @@ class FilterSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
         self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
-        self.cut = _blocks(spec, cpu, vectors)
+        self.cut = _blocks(spec, cpu, vectors, threads)
         make_func = partial(conv2d_filters, spec, self.cut)
         super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", make_func, fold=False)
 
@@ -68,11 +70,13 @@ class FilterSpace(HandMadeSpace):
 
         Idle lanes take as long as others, and where there are few sums a multiply-add waits for the one before. An
         output is gathered by itself, as neighbours lie in different vectors, and that takes as long as a multiply-add
-        of a vector.
+        of a vector. Of several threads the busiest counts.
         """
         spec, cut = self.spec, self.cut
-        computed = -(-spec.k // cut.filters) * cut.filters * cut.columns(spec)
-        waste = computed / (spec.k * cut.rows * spec.out_w)
+        blocks = -(-spec.k // cut.filters)
+        waste = blocks * cut.filters * cut.columns(spec) / (spec.k * cut.rows * spec.out_w)
+        busiest, alone = (_time(spec, cut, _most_even(spec, cut, blocks, n), n) for n in (self._threads, 1))
+        waste *= busiest * self._threads / alone
         sums = cut.filters // self._lanes * cut.pixels
         return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
 
@@ -121,19 +125,14 @@ class FilterSpace(HandMadeSpace):
             sch.annotate(column, TRANSPOSE, 1)
 
     def _blocks_of_task(self, choose: Choose) -> Any:
+        """Blocks of filters of a task; fewer than decided where threads would end at different times."""
         blocks = divisors(-(-self.spec.k // self.cut.filters))
-        return choose.one_of("blocks", blocks, self._default_blocks(blocks))
 
-    def _default_blocks(self, blocks: list[int]) -> int:
-        """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
-        spec, cut = self.spec, self.cut
-        most = max(1, SUMS_BYTES // (cut.columns(spec) * cut.filters * 4))
-        tasks = spec.n * spec.out_h // cut.rows * blocks[-1]
+        def best(most: int) -> int:
+            return most if self._threads == 1 else _most_even(self.spec, self.cut, most, self._threads)
 
-        def cost(each: int) -> float:
-            return -(-tasks // each // self._threads) * (each + COPYING)
-
-        return min((each for each in blocks if each <= most), key=cost)
+        usual = _most_even(self.spec, self.cut, blocks[-1], self._threads)
+        return self.decide_most(choose, "blocks", blocks, usual, best)
 
 
 class FormerFilterSpace(FilterSpace):
@@ -147,20 +146,45 @@ class FormerFilterSpace(FilterSpace):
         self.variant = f"filters{self.cut.filters}"
 
     def _blocks_of_task(self, choose: Choose) -> int:
-        spec = self.spec
+        spec, blocks = self.spec, -(-self.spec.k // self.cut.filters)
         choose.one_of("pixels", range(1, MOST_STORED), self.cut.pixels)
         choose.one_of("rows", divisors(spec.out_h), self.cut.rows)
         choose.one_of("channels", divisors(spec.c, UNROLLED), 1)
-        return self._default_blocks(divisors(-(-spec.k // self.cut.filters)))
+        return _most_even(spec, self.cut, blocks, self._threads)
 
 
-def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int) -> Blocks:
-    """Tiles whose sums fit the registers beside a tap's weights and a pixel, and that leave few lanes idle."""
+def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
+    """Tiles whose sums fit the registers beside a tap's weights and a pixel, and that leave few lanes idle.
+
+    Of several threads each has as many rows as the others, and no more than fit its caches.
+    """
     filters = cpu.lanes * vectors
     channels = nearest(divisors(spec.c), CACHE_BYTES / (spec.r * (spec.s * filters * 4 + LINES_BYTES)))
     pixels = PIXELS if spec.r * spec.s == 1 else PIXELS_OF_TAPS
-    rows = nearest(divisors(spec.out_h), pixels / spec.out_w)
+    fitting = nearest(divisors(spec.out_h), pixels / spec.out_w)
     # LLVM loads some pixels ahead, more of them where a tile has more.
     most = max(1, (cpu.registers - vectors - cpu.registers // 8) // vectors)
-    offered = [Blocks(filters, channels, rows, each) for each in range(-(-most * 3 // 4), most + 1)]
-    return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
+
+    def tiles(rows: int) -> Blocks:
+        offered = (Blocks(filters, channels, rows, each) for each in range(-(-most * 3 // 4), most + 1))
+        return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
+
+    def cost(cut: Blocks) -> tuple[float, int]:
+        return _time(spec, cut, _most_even(spec, cut, -(-spec.k // filters), threads), threads), -cut.rows
+
+    return min(map(tiles, [fitting] if threads == 1 else divisors(spec.out_h, fitting)), key=cost)
+
+
+def _most_even(spec: ConvSpec, cut: Blocks, most: int, threads: int) -> int:
+    """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
+    most = min(most, max(1, SUMS_BYTES // (cut.columns(spec) * cut.filters * 4)))
+    offered = divisors(-(-spec.k // cut.filters), most)
+    return min(offered, key=lambda each: (_time(spec, cut, each, threads), -each))
+
+
+def _time(spec: ConvSpec, cut: Blocks, group: int, threads: int) -> float:
+    """Of the busiest thread, whose tasks have `group` blocks of filters, in that of a block's multiply-adds a pixel."""
+    tasks = spec.n * (spec.out_h // cut.rows) * (-(-spec.k // cut.filters) // group)
+    copying = COPYING / (spec.r * spec.s * cut.filters) if is_packed(spec) else 0.0
+    copied = copying * (1 + rows_packed_again(spec) / cut.rows)
+    return rounds(tasks, threads) * (cut.columns(spec) + READING) * (group + copied)

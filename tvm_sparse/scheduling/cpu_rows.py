@@ -4,10 +4,10 @@ Outermost first::
 
     parallel over images and blocks of row groups     variant "block": the input block is packed here into a
       for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
-        for each tile of pixel vectors                   packed first, and tiles of channels come outermost; "tile":
-          registers = 0                                  each of those packs what it reads; "direct": the input is
-          for each k-tile of `channels` input channels   read as it is
-            multiply-adds, straight-line where folded
+        for each tile of pixel vectors                   packed first, and tiles of channels come outermost, as they
+          registers = 0                                  do for "block" where blocks do not occupy all threads;
+          for each k-tile of `channels` input channels   "tile": each of those packs what it reads; "direct": the
+            multiply-adds, straight-line where folded    input is read as it is
           store to a scratch tile
         copy the tile to the output with bias, residual and ReLU
 
@@ -26,6 +26,7 @@ from tvm.tirx import Expr
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
+from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -45,12 +46,25 @@ LONG, SHORT_ROW = 16, 32
 STRADDLING = 1.06
 # Taps of filters of which sixteen beside each other are faster than eight.
 MOST_TAPS = 9
+# Blocks of rows that keep threads waiting longer than this, in the time of the multiply-adds, are not worth it.
+MOST_UNEVEN = 2.1
 
 
-def layouts(spec: ConvSpec, lanes: int, straddling: float = STRADDLING) -> list[RowGroups]:
-    """Ways to lay out output rows, most promising first; kernels whose loads straddle lines are taken for dearer."""
-    found = _layouts(spec, lanes)
-    return sorted(found, key=lambda layout: (_cost(spec, layout, straddling), layout.rows, layout.row_stride))
+def layouts(
+    spec: ConvSpec, lanes: int, straddling: float = STRADDLING, threads: Threads | None = None
+) -> list[RowGroups]:
+    """Ways to lay out output rows, most promising first; kernels whose loads straddle lines are taken for dearer.
+
+    So are those that keep some of the `threads` waiting, which pack blocks of rows.
+    """
+    sharing = threads if threads is not None and threads.packs_by_rows(spec) else None
+
+    def key(layout: RowGroups) -> tuple[float, int, int]:
+        packs = not layout.reads_input(spec)
+        uneven = sharing.imbalance(spec, layout.rows, packs) if sharing and packs else 1.0
+        return _cost(spec, layout, straddling) * uneven, layout.rows, layout.row_stride
+
+    return sorted(_layouts(spec, lanes), key=key)
 
 
 def layout_named(spec: ConvSpec, lanes: int, variant: str) -> tuple[RowGroups, str] | None:
@@ -111,16 +125,21 @@ def store_rows(sch: Schedule, spec: ConvSpec, layout: RowGroups, row: LoopRV, x:
 
 
 class RowSpace(HandMadeSpace):
-    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument.
+    """The space of one layout, folded or with the weight (K, C / groups, R, S) as an argument, for so many threads.
 
-    `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`).
+    `is_assembly` says that multiply-adds of folded kernels are written as assembly (`codegen.cpu`). Of the decision
+    ``row_groups``, groups of rows of a task, fewer are taken where threads would end at different times.
     """
 
-    def __init__(self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool):
+    def __init__(
+        self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool, threads: Threads
+    ):
         self.pads_first = pack == TILE and spec.stride != (1, 1)
         make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct", pads_first=self.pads_first)
         super().__init__(name, variant_of(layout, pack), make_func, fold)
-        self.spec, self.layout, self.pack, self.cpu = spec, layout, pack, cpu
+        self.spec, self.layout, self.cpu, self.threads = spec, layout, cpu, threads
+        is_uneven = pack == "block" and threads.packing_cost(spec, layout.rows) > MOST_UNEVEN
+        self.pack = "root" if is_uneven else pack
         self.is_assembly = fold and bool(cpu.register_name)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -129,14 +148,25 @@ class RowSpace(HandMadeSpace):
         acc = sch.cache_write(conv, 0, "local")
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         filters_tile = choose.one_of("filters", filters, self._default_filters(filters))
-        rows_block = choose.one_of("row_groups", blocks, 1 if pack == TILE else nearest(blocks, 16 / layout.rows))
+        tiles, packs = spec.k // int(sch.get(filters_tile)), pack == "block"
+        rows_outside = packs or self.threads.has_rows_outside(spec, blocks[-1])
+
+        def best(most: int) -> int:
+            return (
+                most
+                if pack == TILE
+                else self.threads.groups_of_task(spec, layout.rows, most, packs, 1 if rows_outside else tiles)
+            )
+
+        usual = 1 if pack == TILE else nearest(blocks, 16 / layout.rows)
+        rows_block = self.decide_most(choose, "row_groups", blocks, usual, best)
 
         n, k, y, x = sch.get_loops(out)
         k_outer, k_inner = sch.split(k, [None, filters_tile])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
-        tiles = [block, k_outer] if pack == "block" else [k_outer, block]
-        sch.reorder(n, *tiles, group, k_inner, row, x)
-        sch.compute_at(acc, tiles[-1], preserve_unit_loops=True)
+        outer = [block, k_outer] if rows_outside and pack != TILE else [k_outer, block]
+        sch.reorder(n, *outer, group, k_inner, row, x)
+        sch.compute_at(acc, outer[-1], preserve_unit_loops=True)
         vector_outer, wide = self._schedule_registers(sch, choose, acc)
         sch.compute_at(conv, vector_outer, preserve_unit_loops=True)
         c_outer = self._schedule_nest(sch, choose, conv, wide)
@@ -148,7 +178,7 @@ class RowSpace(HandMadeSpace):
                 sch.compute_at(sch.get_sblock("padding"), k_outer, preserve_unit_loops=True)
         elif pack == "root":
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
-        sch.parallel(sch.fuse(n, *(tiles[:1] if pack in ("block", TILE) else tiles)))
+        sch.parallel(sch.fuse(n, *(outer[:1] if pack in ("block", TILE) else outer)))
         # Last: once a reduction is split in two, loops around it can no longer be made parallel.
         for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
             sch.unroll(loop)
@@ -181,6 +211,12 @@ class RowSpace(HandMadeSpace):
             sch.unroll(k)
             sch.unroll(vector)
         return c_outer
+
+    @property
+    def imbalance(self) -> float:
+        """How many times as long its threads take as they do not end together."""
+        is_by_rows = self.pack in ("block", "direct")
+        return self.threads.imbalance(self.spec, self.layout.rows, self.pack == "block") if is_by_rows else 1.0
 
     @property
     def sums(self) -> int:

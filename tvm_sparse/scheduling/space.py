@@ -207,6 +207,19 @@ class HandMadeSpace(Space):
         sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
         return value
 
+    def decide_most(
+        self, choose: Choose, name: str, candidates: Iterable[int], default: int, best: Callable[[int], int]
+    ) -> Any:
+        """Ask for a decision of which the schedule takes what is `best` up to it."""
+        value = choose.one_of(name, candidates, default)
+        most = int(choose.sch.get(value))
+        taken = best(most)
+        if taken == most:
+            return value
+        # Nothing else depends on it.
+        choose.sch.annotate(choose.sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
+        return taken
+
     def scheduled(self, decisions: Decisions | None = None) -> Schedule:
         if decisions is not None and not isinstance(decisions, dict):
             raise BuildError(f"schedule {self.name}", "takes decisions by name", type(decisions).__name__, "an object")

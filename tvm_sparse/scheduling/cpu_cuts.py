@@ -1,0 +1,119 @@
+"""How a convolution's work is cut for the threads of a CPU.
+
+TVM deals tasks out in equal runs of neighbours, so a kernel takes as long as the thread with most tasks (`rounds`). A
+thread that computes some rows of all filters reads all of the weight, one that computes some filters of all rows reads
+all of the input, which other threads have just written. Constants are of kernels timed with 4 and 16 threads
+(docs/measurements.md, "How do CPU kernels use many threads?").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.space import divisors
+
+# How long packing a row takes, in the time of its multiply-adds, and how much longer where all is packed first and so
+# leaves the caches.
+PACKING, PACKED_FIRST = 0.25, 0.15
+# Cycles of a multiply-add of vectors, of a byte of code that other layers displaced from the caches, and of a byte that
+# another thread wrote. A non-zero is so many bytes of code.
+PRODUCT_CYCLES, CODE_CYCLES, SHARED_CYCLES, CODE_BYTES = 0.7, 0.3, 0.25, 8
+
+
+def rounds(tasks: int, threads: int) -> int:
+    """Tasks of the busiest thread."""
+    return -(-tasks // threads)
+
+
+def rows_packed_again(spec: ConvSpec) -> float:
+    """Output rows' worth of input that two neighbouring blocks of rows both pack."""
+    return max(0, (spec.r - 1) * spec.dilation[0] + 1 - spec.stride[0]) / spec.stride[0]
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The threads of a folded or dense kernel of rows.
+
+    Parameters
+    ----------
+    count
+        How many there are.
+    nnz
+        Non-zeros that are code; of a weight that is data, its elements.
+    lanes
+        Floats of a vector register.
+    """
+
+    count: int
+    nnz: int
+    lanes: int
+
+    def groups_of_task(self, spec: ConvSpec, rows: int, most: int, packs: bool, tiles: int) -> int:
+        """Groups of `rows` output rows of a task, `most` at most, such that threads end together.
+
+        `tiles` of filters are so many tasks of the same rows; where a task `packs` what it reads, they are one.
+        """
+
+        def key(groups: int) -> tuple[float, int]:
+            return self._time(spec, rows, groups, packs, tiles), -groups
+
+        return min(divisors(spec.out_h // rows, most), key=key)
+
+    def filters_of_task(self, spec: ConvSpec, groups: int, filters: Sequence[int], most: int) -> int:
+        """Of `filters` those of a task, `most` at most, such that threads end together.
+
+        Each of so many `groups` of rows is so many tasks.
+        """
+
+        def key(each: int) -> tuple[int, int]:
+            return rounds(spec.n * groups * (spec.k // each), self.count) * each, -each
+
+        return min((each for each in filters if each <= most), key=key)
+
+    def _time(self, spec: ConvSpec, rows: int, groups: int, packs: bool, tiles: int = 1) -> float:
+        """Of the busiest thread, in output rows of a task's filters."""
+        tasks = spec.n * (spec.out_h // rows // groups) * (1 if packs else tiles)
+        packing = PACKING * (groups * rows + rows_packed_again(spec)) if packs else 0.0
+        return rounds(tasks, self.count) * (groups * rows + packing)
+
+    def packing_cost(self, spec: ConvSpec, rows: int) -> float:
+        """How long threads take that pack blocks of groups of `rows` rows, in the time of the multiply-adds."""
+        groups = self.groups_of_task(spec, rows, spec.out_h // rows, packs=True, tiles=1)
+        return self._time(spec, rows, groups, packs=True) * self.count / (spec.n * spec.out_h)
+
+    def imbalance(self, spec: ConvSpec, rows: int, packs: bool) -> float:
+        """How many times as long as one thread's share of the work they take with such blocks."""
+        if packs:
+            return self.packing_cost(spec, rows) / replace(self, count=1).packing_cost(spec, rows)
+        groups = self.groups_of_task(spec, rows, spec.out_h // rows, packs, tiles=1)
+        return self._time(spec, rows, groups, packs) * self.count / (spec.n * spec.out_h)
+
+    def packs_by_rows(self, spec: ConvSpec) -> bool:
+        """Whether each rather packs the rows that it computes than that all pack first and have filters each.
+
+        The latter is for maps of few pixels, whose code is longer than their input.
+        """
+        best = min(self.packing_cost(spec, rows) for rows in divisors(spec.out_h))
+        by_filters = 1 + PACKING + PACKED_FIRST + self._shared(spec)
+        return self.count == 1 or best + self._by_rows(spec, self.count) <= by_filters
+
+    def has_rows_outside(self, spec: ConvSpec, blocks: int) -> bool:
+        """Whether so many blocks of rows come before the filters, where nothing is packed in between."""
+        return self._by_rows(spec, blocks) < self._shared(spec)
+
+    def _by_rows(self, spec: ConvSpec, blocks: int) -> float:
+        """How long they read, in the time of the multiply-adds, with so many blocks of rows outside."""
+        together = min(1.0, blocks / self.count)
+        return together * self._code(spec) + self._shared(spec) / min(blocks, self.count)
+
+    def _code(self, spec: ConvSpec) -> float:
+        """That each reads all code."""
+        return CODE_CYCLES * CODE_BYTES * (self.count - 1) / (PRODUCT_CYCLES * self._vectors(spec))
+
+    def _shared(self, spec: ConvSpec) -> float:
+        """That each reads all of the input."""
+        shared = SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (self.count - 1)
+        return shared / (PRODUCT_CYCLES * max(1, self.nnz) * self._vectors(spec))
+
+    def _vectors(self, spec: ConvSpec) -> float:
+        return spec.n * spec.out_h * spec.out_w / self.lanes
