@@ -20,7 +20,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
-CPU = resolve_target("llvm")
+# With more threads other kernels are expected to win.
+CPU = resolve_target({"kind": "llvm", "num-cores": 1})
 AVX2, AVX512 = (resolve_target({"kind": "llvm", "mcpu": f"x86-64-{each}", "num-cores": 1}) for each in ("v3", "v4"))
 CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
@@ -117,20 +118,20 @@ X = torch.randn(1, 16, 30, 30)
 
 
 def test_a_predicted_kernel_is_right_and_says_so(module, tmp_path):
-    compiled = build_model.compile(module, X, log=tmp_path / "none.jsonl")
+    compiled = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl")
     (row,) = compiled.report()
     assert row["schedule"] == "folded_cpu" and row["time_us"] is None
     assert row["reason"].startswith("predicted: folded_cpu should be about ")
     assert row["reason"].endswith("not measured here: run tvm-sparse optimize")
     torch.testing.assert_close(compiled(X), module(X).detach(), rtol=1e-4, atol=1e-5)
-    (dense,) = build_model.compile(module, X, log=tmp_path / "none.jsonl", predict=False).report()
+    (dense,) = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl", predict=False).report()
     assert dense["schedule"] == "dense_cpu"
 
 
 def test_a_predicted_kernel_that_is_wrong_gives_way_to_dense(module, monkeypatch, tmp_path):
     monkeypatch.setattr(verify._Case, "worst_error", lambda *_: 7.0)
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
-    (row,) = build_model.compile(module, X, log=tmp_path / "none.jsonl").report()
+    (row,) = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl").report()
     assert row["schedule"] == "dense_cpu"
     assert row["reason"] == "dense, because the transferred kernel is wrong by 7 times the error bound"
 
@@ -147,7 +148,7 @@ def near_record(layer, dense_us, **decisions):
         baseline="dense_cpu",
         error=0.1,
         target=target_json(CPU),
-        fingerprint={**fingerprint_of(CPU), "threads": "77"},
+        fingerprint={**fingerprint_of(CPU), "tvm": "0.1"},
         seed=0,
     )
 
@@ -158,8 +159,19 @@ def test_what_won_on_a_near_machine_comes_first(module, tmp_path):
     log.append(near_record(prepared.layers[0], 50.0))
     (found,) = decide(prepared.layers, CPU, log, predict=True)
     assert found.schedule == "csr_cpu:rows2x32" and found.transferred and found.time_us is None
-    assert "was 5.00x faster than dense_cpu on" in found.reason and "with 77 thread(s)" in found.reason
+    threads = fingerprint_of(CPU)["threads"]
+    assert "was 5.00x faster than dense_cpu on" in found.reason and f"with {threads} thread(s)" in found.reason
     assert decide(prepared.layers, CPU, log)[0].schedule == "dense_cpu"
+
+
+def test_what_won_with_other_threads_is_not_taken(module, tmp_path):
+    """Its work is cut for those; a search begins with it all the same."""
+    prepared = prepare(module, X)
+    (layer,) = prepared.layers
+    record, log = near_record(layer, 50.0), TuningLog(tmp_path / "log.jsonl")
+    log.append(replace(record, fingerprint={**record.fingerprint, "threads": "77"}))
+    assert decide(prepared.layers, CPU, log, predict=True)[0].record is None
+    assert log.near(layer.spec, layer.pattern, fingerprint_of(CPU)) is not None
 
 
 def test_what_won_there_with_few_non_zeros_is_not_taken_for_many(module, tmp_path):

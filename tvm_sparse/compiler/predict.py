@@ -42,11 +42,14 @@ from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
+from tvm_sparse.target.resolve import thread_count
 
 # Nanoseconds: a multiply-add of a vector in a folded kernel and of the best dense library, and a cycle.
 FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
 # To fetch the code of a non-zero, and its value and offset, once a call.
 CODE_NS, PAIR_NS = 10.0, 1.0
+# Of several threads each fetches all code, and so often, as it computes fewer pixels at a time.
+READS = 2
 # A linear layer's non-zero and image against a dense weight and image, where both come from memory.
 LINEAR_RATIO = 4.0
 # cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
@@ -129,12 +132,12 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
 
 
 def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
-    """Estimated microseconds on one core of a Zen 3, of folded kernels, weights as data and `DENSE`.
+    """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data and `DENSE`.
 
     Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
     non-zeros; where there are several, a kernel that makes use of it is among them.
     """
-    size = math.prod(spec.weight_shape)
+    size, threads = math.prod(spec.weight_shape), thread_count(target)
     cpu = CpuInfo.of(target)
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
@@ -143,7 +146,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
 
     times_us = {
         DENSE: size * vectors * DENSE_NS / 1e3,
-        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS) / 1e3,
+        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * (READS * threads if threads > 1 else 1)) / 1e3,
         csr_cpu.NAME: as_data_us([1]),
     }
     if shared := vector_cpu.shared_filters(spec, vector):

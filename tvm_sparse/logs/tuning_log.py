@@ -137,15 +137,20 @@ class TuningLog:
             usable = [record for record in usable if not record.is_trial_of(spec, pattern, fingerprint)]
         return best_match(usable, pattern, growth)
 
-    def near(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
+    def near(
+        self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any], same_threads: bool = False
+    ) -> Match | None:
         """As `lookup`, of what was not measured for this convolution here, but whose decisions are good candidates.
 
         First records of this machine for the convolution with another epilogue, then those of other machines whose
-        kernels run on this one and fit it: see `is_near`. Their times say little about this layer.
+        kernels run on this one and fit it: see `is_near`. Their times say little about this layer, and their decisions
+        less where they are for another number of threads; with `same_threads` those are left out.
         """
         alike = self._by_sum.get(_sum_of(spec), ())
         here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
         others = [record for record in self._by_spec.get(spec, ()) if mismatch(record, fingerprint)]
+        if same_threads:
+            others = [record for record in others if record.fingerprint["threads"] == fingerprint["threads"]]
         for near in (here, [record for record in others if is_near(record, fingerprint)]):
             if match := best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
                 return match
