@@ -35,6 +35,8 @@ FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
 # they pack the input of one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16
 # (docs/measurements.md).
 ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
+# Threads that share rows so well are as busy as those that share blocks of filters.
+EVEN = 1.1
 
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -50,15 +52,19 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
         rows.sort(key=lambda space: space.pack == "root")
         by_tile = _of_groups(spec, cpu, threads)
         is_small = spec.out_h * spec.out_w < (PIXELS_OF_GROUP if has_many else PIXELS_OF_GROUP_OF_FEW)
-        return [*rows, *by_tile] if is_small else [*by_tile, *rows]
+        # All channels of a small map are one task.
+        return [*rows, *by_tile] if is_small and threads.count == 1 else [*by_tile, *rows]
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
+    # Short blocks of filters are more of them, for threads to share.
+    offered = (*offered, 1) if threads.count > 1 else offered
     vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
     filters = [FilterSpace(NAME, spec, cpu, each, threads.count) for each in vectors]
     is_packed_tap = spec.r * spec.s == 1 and rows[0].pack != "direct"
     cost_of_many = ROWS_COST_OF_PACKED_TAP if is_packed_tap else ROWS_COST
-    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec) * rows[0].imbalance
+    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
+    rows_cost *= rows[0].imbalance if rows[0].imbalance > EVEN else 1.0
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
 

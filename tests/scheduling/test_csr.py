@@ -92,8 +92,9 @@ def test_one_kernel_serves_every_weight_with_as_many_non_zeros(target: Target) -
     np.testing.assert_array_equal(y, reference.conv2d(spec, arguments["x"], weights[1]))
 
 
-def test_many_channels_are_taken_in_steps(target: Target) -> None:
+def test_many_channels_are_taken_in_steps() -> None:
     """Spaces for groups with more channels than the level-1 cache holds; others have none."""
+    target = resolve_target({"kind": "llvm", "num-cores": 1})
     spec = ConvSpec(1, 128, 9, 9, 6, 3, 3, padding=(1, 1, 1, 1), groups=2, bias=True, relu=True)
     for case in (Case(spec, random_weight(spec, 0.05, "unstructured", seed, seed > 0), 3, seed > 0) for seed in (0, 1)):
         stepping = [each for each in csr_cpu.spaces(spec, SparsityPattern.of(case.weight), target) if each.steps > 1]

@@ -88,6 +88,12 @@ class Threads:
         groups = self.groups_of_task(spec, rows, spec.out_h // rows, packs, tiles=1)
         return self._time(spec, rows, groups, packs) * self.count / (spec.n * spec.out_h)
 
+    def imbalance_of_tiles(self, spec: ConvSpec, rows: int, tiles: int) -> float:
+        """How many times as long they take that pack all first and share `tiles` of filters of groups of rows."""
+        tasks = spec.n * (spec.out_h // rows) * tiles
+        uneven = rounds(tasks, self.count) * self.count / tasks
+        return uneven * (1 + PACKED_FIRST) if self.count > 1 else uneven
+
     def packs_by_rows(self, spec: ConvSpec) -> bool:
         """Whether each rather packs the rows that it computes than that all pack first and have filters each.
 

@@ -47,6 +47,8 @@ UNROLLED = 4
 COPYING, READING = 8, 8
 # How long loading a tap's weights takes, in the time of a pixel's multiply-adds.
 WEIGHT_LOADING = 0.5
+# How many times as long tiles of one vector take, each of whose multiply-adds reads a pixel of its own.
+ONE_VECTOR = 1.05
 # Pixels that are gathered at most, where they do not come in fours.
 MOST_STORED = 16
 
@@ -78,6 +80,7 @@ class FilterSpace(HandMadeSpace):
         busiest, alone = (_time(spec, cut, _most_even(spec, cut, blocks, n), n) for n in (self._threads, 1))
         waste *= busiest * self._threads / alone
         sums = cut.filters // self._lanes * cut.pixels
+        waste *= ONE_VECTOR if cut.filters == self._lanes else 1.0
         return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:

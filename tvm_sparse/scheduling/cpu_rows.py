@@ -214,9 +214,11 @@ class RowSpace(HandMadeSpace):
 
     @property
     def imbalance(self) -> float:
-        """How many times as long its threads take as they do not end together."""
-        is_by_rows = self.pack in ("block", "direct")
-        return self.threads.imbalance(self.spec, self.layout.rows, self.pack == "block") if is_by_rows else 1.0
+        """How many times as long its threads take as they do not end together, or pack all first."""
+        if self.pack == "root":
+            tiles = self.spec.k // self._default_filters(divisors(self.spec.k // self.spec.groups, 32))
+            return self.threads.imbalance_of_tiles(self.spec, self.layout.rows, tiles)
+        return self.threads.imbalance(self.spec, self.layout.rows, self.pack == "block")
 
     @property
     def sums(self) -> int:
