@@ -9,6 +9,7 @@ import math
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_sparse.compiler.unscheduled import schedule_each
 from tvm_sparse.scheduling.space import divisors
@@ -42,18 +43,48 @@ def _schedule(func: tirx.PrimFunc, threads: int) -> tirx.PrimFunc | None:
     loops = schedule.get_loops(blocks["matmul"])
     if len(loops) != 3 or not all(isinstance(schedule.get(each).extent, tirx.IntImm) for each in loops[1:]):
         return None
-    row, column, reduction = loops
+    if threads > 1 and schedule.get(loops[0]).extent == 1:
+        _share_rows(schedule, blocks["matmul"], threads)
+    else:
+        _share_columns(schedule, blocks["matmul"], threads)
+    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _share_columns(schedule: s_tir.Schedule, product: SBlockRV, threads: int) -> None:
+    """Let each thread compute some outputs."""
+    row, column, reduction = schedule.get_loops(product)
     tile, lanes = _tile(int(schedule.get(column).extent), threads)
     outer, vector, lane = schedule.split(column, [None, tile // lanes, lanes])
     reduction, unrolled = schedule.split(reduction, [None, math.gcd(int(schedule.get(reduction).extent), ROWS)])
     schedule.reorder(outer, row, reduction, vector, unrolled, lane)
-    accumulators = schedule.cache_write(blocks["matmul"], 0, "local")
+    accumulators = schedule.cache_write(product, 0, "local")
     schedule.reverse_compute_at(accumulators, row, preserve_unit_loops=True)
     schedule.vectorize(lane)
     schedule.unroll(unrolled)
     schedule.parallel(outer)
-    schedule.decompose_reduction(blocks["matmul"], reduction)
-    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    schedule.decompose_reduction(product, reduction)
+
+
+def _share_rows(schedule: s_tir.Schedule, product: SBlockRV, threads: int) -> None:
+    """Let each thread read some rows of the weight, which lie one behind the other, for all outputs of an image."""
+    _, column, reduction = schedule.get_loops(product)
+    parts = divisors(int(schedule.get(reduction).extent), threads)[-1]
+    part, reduction = schedule.split(reduction, [parts, None])
+    partial = schedule.rfactor(part, 0)
+    _, column, part, reduction = schedule.get_loops(partial)
+    outputs, rows = int(schedule.get(column).extent), int(schedule.get(reduction).extent)
+    vector, lane = schedule.split(column, [None, _lanes(outputs)])
+    reduction, unrolled = schedule.split(reduction, [None, math.gcd(rows, ROWS)])
+    schedule.reorder(part, reduction, vector, unrolled, lane)
+    schedule.vectorize(lane)
+    schedule.unroll(unrolled)
+    schedule.parallel(part)
+    schedule.decompose_reduction(partial, reduction)
+    _, column, part = schedule.get_loops(product)
+    vector, lane = schedule.split(column, [None, _lanes(outputs)])
+    schedule.reorder(vector, part, lane)
+    schedule.vectorize(lane)
+    schedule.decompose_reduction(product, part)
 
 
 def _tile(outputs: int, threads: int) -> tuple[int, int]:
