@@ -199,9 +199,11 @@ def test_a_weight_that_is_not_finite_is_refused():
 
 
 @pytest.mark.parametrize("outputs", [1, 7, 10, 96, 250])
-def test_matrix_products_are_scheduled(outputs):
-    model = torch.nn.Linear(33, outputs).eval()
-    arrays = [zoo.inputs_of([(3, 33, 1, 1)])[0].reshape(3, 33)]
+@pytest.mark.parametrize(("images", "features"), [(3, 33), (1, 33), (1, 34)])
+def test_matrix_products_are_scheduled(images, features, outputs):
+    """Of one image threads share the rows of the weight, where these divide them."""
+    model = torch.nn.Linear(features, outputs).eval()
+    arrays = [zoo.inputs_of([(images, features, 1, 1)])[0].reshape(images, features)]
     module = fold_constants(ModelSource(model).relax_module(torch.from_numpy(arrays[0])))
     scheduled = tvm.transform.Sequential([*pipeline.legalize_passes(None), schedule_matmul(2)])(module)
     functions = [func for _, func in scheduled.functions_items() if "tirx.is_scheduled" in (func.attrs or {})]

@@ -19,6 +19,9 @@ PACKING, PACKED_FIRST = 0.25, 0.15
 # another thread wrote. A non-zero is so many bytes of code.
 PRODUCT_CYCLES, CODE_CYCLES, SHARED_CYCLES, CODE_BYTES = 0.7, 0.3, 0.25, 8
 
+# How many times as much as it writes a layer reads whose threads have rows each.
+READ_MORE = 2
+
 
 def rounds(tasks: int, threads: int) -> int:
     """Tasks of the busiest thread."""
@@ -104,8 +107,13 @@ class Threads:
         return self.count == 1 or best + self._by_rows(spec, self.count) <= by_filters
 
     def has_rows_outside(self, spec: ConvSpec, blocks: int) -> bool:
-        """Whether so many blocks of rows come before the filters, where nothing is packed in between."""
-        return self._by_rows(spec, blocks) < self._shared(spec)
+        """Whether so many blocks of rows come before the filters, where nothing is packed in between.
+
+        Only where much more is read than written: a thread's rows are as many pieces of the output as there are
+        filters, its filters are one.
+        """
+        read, written = spec.c * spec.h * spec.w, spec.k * spec.out_h * spec.out_w * (1 + spec.residual)
+        return read >= READ_MORE * written and self._by_rows(spec, blocks) < self._shared(spec)
 
     def _by_rows(self, spec: ConvSpec, blocks: int) -> float:
         """How long they read, in the time of the multiply-adds, with so many blocks of rows outside."""
