@@ -7,6 +7,8 @@ network 0.9 to 1.2 times, on maps of 56x56 up to 1.7 times (docs/measurements.md
 
 import math
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 
 from tvm.target import Target
 
@@ -41,9 +43,17 @@ EVEN = 1.1
 
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
-    cpu, threads = CpuInfo.of(target), _threads(spec, target)
-    if is_linear(spec):
-        return [ProductSpace(NAME, spec, cpu.lanes)]
+    cpu = CpuInfo.of(target)
+    return [ProductSpace(NAME, spec, cpu.lanes)] if is_linear(spec) else [*_ranked(spec, cpu, _threads(spec, target))]
+
+
+@lru_cache(maxsize=1024)
+def imbalance(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
+    """How many times as long as one thread's share of the work of a convolution `threads` take by default."""
+    return _ranked(spec, cpu, Threads(threads, math.prod(spec.weight_shape), cpu.lanes))[0].imbalance
+
+
+def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSpace | RowSpace]:
     by_rows = layouts(spec, cpu.lanes, threads=threads)[:LAYOUTS]
     rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, False, threads) for layout in by_rows]
     has_many = cpu.registers >= MANY_REGISTERS
@@ -69,7 +79,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
 
 
-def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[Space]:
+def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[RowSpace]:
     """Those of a grouped convolution whose tiles of filters are whole groups, such as a depthwise one."""
     if spec.k // spec.groups > FILTERS_OF_GROUP:
         return []

@@ -20,6 +20,7 @@ from tvm_sparse.conv.storage import is_half
 from tvm_sparse.schedules import (
     csr_cpu,
     data_cuda,
+    dense_cpu,
     folded_cpu,
     folded_cuda,
     linear_cpu,
@@ -48,8 +49,8 @@ from tvm_sparse.target.resolve import thread_count
 FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
 # To fetch the code of a non-zero, and its value and offset, once a call.
 CODE_NS, PAIR_NS = 10.0, 1.0
-# Of several threads each fetches all code, and so often, as it computes fewer pixels at a time.
-READS = 2
+# With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
+CACHED_CODE, MOST_AGAIN = 10_500, 3.0
 # A linear layer's non-zero and image against a dense weight and image, where both come from memory.
 LINEAR_RATIO = 4.0
 # cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
@@ -144,9 +145,12 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     def as_data_us(shared: Sequence[int]) -> float:
         return (least_cycles(spec, nnz, cpu, shared) * CYCLE_NS + nnz * PAIR_NS) / 1e3
 
+    # Of several threads each reads the code, for few pixels at a time.
+    again = 1.0 if threads == 1 else min(MOST_AGAIN, 1 + nnz / CACHED_CODE)
+    uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
     times_us = {
-        DENSE: size * vectors * DENSE_NS / 1e3,
-        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * (READS * threads if threads > 1 else 1)) / 1e3,
+        DENSE: size * vectors * DENSE_NS / 1e3 * uneven,
+        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
         csr_cpu.NAME: as_data_us([1]),
     }
     if shared := vector_cpu.shared_filters(spec, vector):

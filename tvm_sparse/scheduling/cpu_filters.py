@@ -77,11 +77,17 @@ class FilterSpace(HandMadeSpace):
         spec, cut = self.spec, self.cut
         blocks = -(-spec.k // cut.filters)
         waste = blocks * cut.filters * cut.columns(spec) / (spec.k * cut.rows * spec.out_w)
-        busiest, alone = (_time(spec, cut, _most_even(spec, cut, blocks, n), n) for n in (self._threads, 1))
-        waste *= busiest * self._threads / alone
+        waste *= self.imbalance
         sums = cut.filters // self._lanes * cut.pixels
         waste *= ONE_VECTOR if cut.filters == self._lanes else 1.0
         return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
+
+    @property
+    def imbalance(self) -> float:
+        """How many times as long as one thread's share of the work its threads take."""
+        spec, cut, blocks = self.spec, self.cut, -(-self.spec.k // self.cut.filters)
+        busiest, alone = (_time(spec, cut, _most_even(spec, cut, blocks, n), n) for n in (self._threads, 1))
+        return busiest * self._threads / alone
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, cut = self.spec, self.cut
