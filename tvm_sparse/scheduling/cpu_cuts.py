@@ -18,7 +18,6 @@ PACKING, PACKED_FIRST = 0.25, 0.15
 # Cycles of a multiply-add of vectors, of a byte of code that other layers displaced from the caches, and of a byte that
 # another thread wrote. A non-zero is so many bytes of code.
 PRODUCT_CYCLES, CODE_CYCLES, SHARED_CYCLES, CODE_BYTES = 0.7, 0.3, 0.25, 8
-
 # How many times as much as it writes a layer reads whose threads have rows each.
 READ_MORE = 2
 

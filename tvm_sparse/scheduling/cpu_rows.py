@@ -46,8 +46,8 @@ LONG, SHORT_ROW = 16, 32
 STRADDLING = 1.06
 # Taps of filters of which sixteen beside each other are faster than eight.
 MOST_TAPS = 9
-# Blocks of rows that keep threads waiting longer than this, in the time of the multiply-adds, are not worth it.
-MOST_UNEVEN = 2.1
+# Blocks of rows are not worth it that take threads so many times as long as their share of the work.
+MOST_UNEVEN = 1.9
 
 
 def layouts(
@@ -138,7 +138,7 @@ class RowSpace(HandMadeSpace):
         make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct", pads_first=self.pads_first)
         super().__init__(name, variant_of(layout, pack), make_func, fold)
         self.spec, self.layout, self.cpu, self.threads = spec, layout, cpu, threads
-        is_uneven = pack == "block" and threads.packing_cost(spec, layout.rows) > MOST_UNEVEN
+        is_uneven = pack == "block" and threads.imbalance(spec, layout.rows, packs=True) > MOST_UNEVEN
         self.pack = "root" if is_uneven else pack
         self.is_assembly = fold and bool(cpu.register_name)
 
@@ -152,11 +152,9 @@ class RowSpace(HandMadeSpace):
         rows_outside = packs or self.threads.has_rows_outside(spec, blocks[-1])
 
         def best(most: int) -> int:
-            return (
-                most
-                if pack == TILE
-                else self.threads.groups_of_task(spec, layout.rows, most, packs, 1 if rows_outside else tiles)
-            )
+            if pack == TILE:
+                return most
+            return self.threads.groups_of_task(spec, layout.rows, most, packs, 1 if rows_outside else tiles)
 
         usual = 1 if pack == TILE else nearest(blocks, 16 / layout.rows)
         rows_block = self.decide_most(choose, "row_groups", blocks, usual, best)
