@@ -35,7 +35,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     cpu = CpuInfo.of(target)
     threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
-    tiles = best_tiles(spec, pattern.nnz, cpu, [1], threads.count)[:OFFERED]
+    tiles = best_tiles(spec, pattern.nnz, cpu, [1], threads.count, OFFERED)
     found: list[Space] = [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in tiles]
     for layout in layouts(spec, cpu.lanes)[:LAYOUTS]:
         packed = PackedRows(spec, layout, Pack.DIRECT if layout.reads_input(spec) else Pack.ROOT)

@@ -41,7 +41,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {hint}")
     cpu = CpuInfo.of(target)
     threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
-    offered = best_tiles(spec, pattern.nnz, cpu, shared, threads.count)[:OFFERED]
+    offered = best_tiles(spec, pattern.nnz, cpu, shared, threads.count, OFFERED)
     return [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in offered]
 
 

@@ -38,19 +38,21 @@ class Tiles(NamedTuple):
 
 
 def best_tiles(
-    spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int
+    spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int], threads: int, count: int
 ) -> list[tuple[PackedRows, DataTile]]:
-    """Packed inputs and tiles for a weight of `nnz` non-zeros, most promising first.
+    """The `count` most promising packed inputs and tiles for a weight of `nnz` non-zeros, the best first.
 
     `shared` are the numbers of filters that may form a tile. Tiles take all input channels at a time, or as many as the
     level-1 cache holds what they read of. Groups of rows are packed by themselves; or, where that is better for several
     `threads`, all is packed first, so that these may share a group's filters.
     """
     tiles = _tiles(spec, cpu, tuple(shared), threads)
-    ways = (tiles.ways[index] for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable"))
     found: dict[str, tuple[PackedRows, DataTile]] = {}
-    for way in ways:
+    for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable"):
+        way = tiles.ways[index]
         found.setdefault(variant_of(*way), way)
+        if len(found) == count:
+            break
     return list(found.values())
 
 
