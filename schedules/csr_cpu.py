@@ -15,7 +15,6 @@ from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.space import Space, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
-from tvm_sparse.target.resolve import thread_count
 
 NAME = "csr_cpu"
 TARGET = "llvm"
@@ -34,7 +33,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         The packed input or the output has 2**31 elements or more.
     """
     cpu = CpuInfo.of(target)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     tiles = best_tiles(spec, pattern.nnz, cpu, [1], threads.count, OFFERED)
     found: list[Space] = [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in tiles]
     for layout in layouts(spec, cpu.lanes)[:LAYOUTS]:
@@ -47,6 +46,6 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of one filter, whether or not it is among those offered."""
     cpu = CpuInfo.of(target)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     return DataRowSpace(NAME, variant, threads, *found) if found and found[1].filters == 1 else None

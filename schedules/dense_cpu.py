@@ -21,7 +21,6 @@ from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
-from tvm_sparse.target.resolve import thread_count
 
 NAME = "dense_cpu"
 TARGET = "llvm"
@@ -44,7 +43,9 @@ EVEN = 1.1
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first; every convolution has some."""
     cpu = CpuInfo.of(target)
-    return [ProductSpace(NAME, spec, cpu.lanes)] if is_linear(spec) else [*_ranked(spec, cpu, _threads(spec, target))]
+    if is_linear(spec):
+        return [ProductSpace(NAME, spec, cpu.lanes)]
+    return [*_ranked(spec, cpu, Threads.of(target, math.prod(spec.weight_shape)))]
 
 
 @lru_cache(maxsize=1024)
@@ -89,7 +90,8 @@ def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[RowSpace]
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout of rows, offered or not, or of older records with vectors of filters, ``filters16``."""
-    cpu, threads, found = CpuInfo.of(target), _threads(spec, target), re.fullmatch(r"filters([1-9]\d*)", variant)
+    cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d*)", variant)
+    threads = Threads.of(target, math.prod(spec.weight_shape))
     if is_linear(spec):
         return None
     if rows := layout_named(spec, cpu.lanes, variant):
@@ -99,7 +101,3 @@ def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: st
     vectors, rest = divmod(int(found[1]), cpu.lanes)
     is_tile = not rest and vectors <= max(VECTORS)
     return FormerFilterSpace(NAME, spec, cpu, vectors, threads.count) if is_tile else None
-
-
-def _threads(spec: ConvSpec, target: Target) -> Threads:
-    return Threads(thread_count(target), math.prod(spec.weight_shape), CpuInfo.of(target).lanes)

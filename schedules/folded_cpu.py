@@ -12,7 +12,6 @@ from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import STRADDLING, RowSpace, layout_named, layouts, packs
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
-from tvm_sparse.target.resolve import thread_count
 
 NAME = "folded_cpu"
 TARGET = "llvm"
@@ -42,7 +41,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     _require_few(pattern, target)
     cpu = CpuInfo.of(target)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     offered = layouts(spec, cpu.lanes, _straddling(spec, cpu), threads)[:LAYOUTS]
     ways = [(layout, pack) for layout in offered for pack in packs(spec, layout)]
     if not threads.packs_by_rows(spec):
@@ -55,7 +54,7 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     _require_few(pattern, target)
     cpu = CpuInfo.of(target)
     found = layout_named(spec, cpu.lanes, variant)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     return RowSpace(NAME, spec, *found, cpu, True, threads) if found else None
 
 

@@ -17,7 +17,6 @@ from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace
 from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
-from tvm_sparse.target.resolve import thread_count
 
 NAME = "vector_cpu"
 TARGET = "llvm"
@@ -40,7 +39,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         hint = "filters that share their zeros in vectors of 2 or more"
         raise NotApplicable(f"the zeros are {pattern.structure}; it is for {hint}")
     cpu = CpuInfo.of(target)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     offered = best_tiles(spec, pattern.nnz, cpu, shared, threads.count, OFFERED)
     return [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in offered]
 
@@ -53,7 +52,7 @@ def shared_filters(spec: ConvSpec, vector: int) -> list[int]:
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of several filters, whether or not it is among those offered."""
     cpu = CpuInfo.of(target)
-    threads = Threads(thread_count(target), pattern.nnz, cpu.lanes)
+    threads = Threads.of(target, pattern.nnz)
     found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     if not found or found[1].filters not in shared_filters(spec, pattern.vector):
         return None

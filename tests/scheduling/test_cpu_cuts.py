@@ -14,6 +14,7 @@ from tvm_sparse.schedules import csr_cpu, dense_cpu, find_space, folded_cpu, vec
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import RowSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 AVX512 = {"kind": "llvm", "mcpu": "x86-64-v4"}
@@ -108,3 +109,5 @@ def test_small_depthwise_maps_are_shared_by_channels():
     pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32), 960)
     firsts = [dense_cpu.spaces(spec, pattern, resolve_target({**AVX512, "num-cores": n}))[0].pack for n in (1, 4)]
     assert firsts == ["block", "tile"]
+    # 960 tasks, though there is one group of rows.
+    assert dense_cpu.imbalance(spec, CpuInfo.of(resolve_target(AVX512)), 4) == 1

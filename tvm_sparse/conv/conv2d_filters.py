@@ -26,9 +26,13 @@ class Blocks:
     rows: int
     pixels: int
 
+    def count(self, spec: ConvSpec) -> int:
+        """Blocks of filters."""
+        return -(-spec.k // self.filters)
+
     def weight_shape(self, spec: ConvSpec) -> tuple[int, ...]:
         """(C / channels, K / filters, R, S, channels, filters)."""
-        return (spec.c // self.channels, -(-spec.k // self.filters), spec.r, spec.s, self.channels, self.filters)
+        return (spec.c // self.channels, self.count(spec), spec.r, spec.s, self.channels, self.filters)
 
     def columns(self, spec: ConvSpec) -> int:
         """Pixels that the tiles of these rows compute: the last tile may go beyond them."""
@@ -77,7 +81,7 @@ def conv2d_filters(spec: ConvSpec, cut: Blocks) -> tirx.PrimFunc:
         outer, inner = tirx.floordiv(c, cut.channels), tirx.floormod(c, cut.channels)
         return te.sum(value * weight[outer, block, r, s, inner, lane], axis=[c, r, s])
 
-    conv_shape = (spec.n, spec.out_h // rows, -(-spec.k // filters), cut.columns(spec), filters)
+    conv_shape = (spec.n, spec.out_h // rows, cut.count(spec), cut.columns(spec), filters)
     conv = te.compute(conv_shape, conv_at, name="conv")
 
     def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:

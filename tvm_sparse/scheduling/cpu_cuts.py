@@ -9,8 +9,12 @@ all of the input, which other threads have just written. Constants are of kernel
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tvm.target import Target
+
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.space import divisors
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 # How long packing a row takes, in the time of its multiply-adds, and how much longer where all is packed first and so
 # leaves the caches.
@@ -32,6 +36,11 @@ def rows_packed_again(spec: ConvSpec) -> float:
     return max(0, (spec.r - 1) * spec.dilation[0] + 1 - spec.stride[0]) / spec.stride[0]
 
 
+def shared_cycles(spec: ConvSpec, threads: int) -> float:
+    """Cycles in which all threads but one read all of the input, beside what they read of it anyway."""
+    return SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (threads - 1)
+
+
 @dataclass(frozen=True)
 class Threads:
     """The threads of a folded or dense kernel of rows.
@@ -49,6 +58,11 @@ class Threads:
     count: int
     nnz: int
     lanes: int
+
+    @classmethod
+    def of(cls, target: Target, nnz: int) -> "Threads":
+        """Those that kernels for `target` run with."""
+        return cls(thread_count(target), nnz, CpuInfo.of(target).lanes)
 
     def groups_of_task(self, spec: ConvSpec, rows: int, most: int, packs: bool, tiles: int) -> int:
         """Groups of `rows` output rows of a task, `most` at most, such that threads end together.
@@ -90,11 +104,9 @@ class Threads:
         groups = self.groups_of_task(spec, rows, spec.out_h // rows, packs, tiles=1)
         return self._time(spec, rows, groups, packs) * self.count / (spec.n * spec.out_h)
 
-    def imbalance_of_tiles(self, spec: ConvSpec, rows: int, tiles: int) -> float:
-        """How many times as long they take that pack all first and share `tiles` of filters of groups of rows."""
-        tasks = spec.n * (spec.out_h // rows) * tiles
-        uneven = rounds(tasks, self.count) * self.count / tasks
-        return uneven * (1 + PACKED_FIRST) if self.count > 1 else uneven
+    def imbalance_of_tasks(self, tasks: int) -> float:
+        """The same of so many tasks that take equally long."""
+        return rounds(tasks, self.count) * self.count / tasks
 
     def packs_by_rows(self, spec: ConvSpec) -> bool:
         """Whether each rather packs the rows that it computes than that all pack first and have filters each.
@@ -125,8 +137,7 @@ class Threads:
 
     def _shared(self, spec: ConvSpec) -> float:
         """That each reads all of the input."""
-        shared = SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (self.count - 1)
-        return shared / (PRODUCT_CYCLES * max(1, self.nnz) * self._vectors(spec))
+        return shared_cycles(spec, self.count) / (PRODUCT_CYCLES * max(1, self.nnz) * self._vectors(spec))
 
     def _vectors(self, spec: ConvSpec) -> float:
         return spec.n * spec.out_h * spec.out_w / self.lanes

@@ -10,7 +10,7 @@ import numpy as np
 
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_cuts import SHARED_CYCLES, rounds
+from tvm_sparse.scheduling.cpu_cuts import rounds, shared_cycles
 from tvm_sparse.scheduling.cpu_data_rows import FILTERS, SHARED_FILTERS, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.space import divisors
@@ -144,7 +144,7 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> fl
         return rounds(spec.n * groups, threads) * (products + packing) * threads + VALUE_CYCLES * nnz * (threads - 1)
     tiles = -(-spec.k // (FILTERS if tile.filters == 1 else SHARED_FILTERS))
     busiest = rounds(spec.n * groups * tiles, threads) * products / tiles
-    shared = SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (threads - 1)
+    shared = shared_cycles(spec, threads)
     together = min(groups, threads)
     by_rows = shared / together + VALUE_CYCLES * nnz * (threads - 1) * together / threads
     return busiest * threads + min(shared, by_rows) + (0.0 if packed.pack is Pack.DIRECT else spec.n * packing)

@@ -75,8 +75,7 @@ class FilterSpace(HandMadeSpace):
         of a vector. Of several threads the busiest counts.
         """
         spec, cut = self.spec, self.cut
-        blocks = -(-spec.k // cut.filters)
-        waste = blocks * cut.filters * cut.columns(spec) / (spec.k * cut.rows * spec.out_w)
+        waste = cut.count(spec) * cut.filters * cut.columns(spec) / (spec.k * cut.rows * spec.out_w)
         waste *= self.imbalance
         sums = cut.filters // self._lanes * cut.pixels
         waste *= ONE_VECTOR if cut.filters == self._lanes else 1.0
@@ -85,7 +84,7 @@ class FilterSpace(HandMadeSpace):
     @property
     def imbalance(self) -> float:
         """How many times as long as one thread's share of the work its threads take."""
-        spec, cut, blocks = self.spec, self.cut, -(-self.spec.k // self.cut.filters)
+        spec, cut, blocks = self.spec, self.cut, self.cut.count(self.spec)
         busiest, alone = (_time(spec, cut, _most_even(spec, cut, blocks, n), n) for n in (self._threads, 1))
         return busiest * self._threads / alone
 
@@ -135,7 +134,7 @@ class FilterSpace(HandMadeSpace):
 
     def _blocks_of_task(self, choose: Choose) -> Any:
         """Blocks of filters of a task; fewer than decided where threads would end at different times."""
-        blocks = divisors(-(-self.spec.k // self.cut.filters))
+        blocks = divisors(self.cut.count(self.spec))
 
         def best(most: int) -> int:
             return most if self._threads == 1 else _most_even(self.spec, self.cut, most, self._threads)
@@ -155,7 +154,7 @@ class FormerFilterSpace(FilterSpace):
         self.variant = f"filters{self.cut.filters}"
 
     def _blocks_of_task(self, choose: Choose) -> int:
-        spec, blocks = self.spec, -(-self.spec.k // self.cut.filters)
+        spec, blocks = self.spec, self.cut.count(self.spec)
         choose.one_of("pixels", range(1, MOST_STORED), self.cut.pixels)
         choose.one_of("rows", divisors(spec.out_h), self.cut.rows)
         choose.one_of("channels", divisors(spec.c, UNROLLED), 1)
@@ -179,7 +178,7 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
         return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
 
     def cost(cut: Blocks) -> tuple[float, int]:
-        return _time(spec, cut, _most_even(spec, cut, -(-spec.k // filters), threads), threads), -cut.rows
+        return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
 
     return min(map(tiles, [fitting] if threads == 1 else divisors(spec.out_h, fitting)), key=cost)
 
@@ -187,13 +186,13 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
 def _most_even(spec: ConvSpec, cut: Blocks, most: int, threads: int) -> int:
     """Blocks of filters of a task: such that all threads end at once, and the sums fit a level-2 cache."""
     most = min(most, max(1, SUMS_BYTES // (cut.columns(spec) * cut.filters * 4)))
-    offered = divisors(-(-spec.k // cut.filters), most)
+    offered = divisors(cut.count(spec), most)
     return min(offered, key=lambda each: (_time(spec, cut, each, threads), -each))
 
 
 def _time(spec: ConvSpec, cut: Blocks, group: int, threads: int) -> float:
     """Of the busiest thread, whose tasks have `group` blocks of filters, in that of a block's multiply-adds a pixel."""
-    tasks = spec.n * (spec.out_h // cut.rows) * (-(-spec.k // cut.filters) // group)
+    tasks = spec.n * (spec.out_h // cut.rows) * (cut.count(spec) // group)
     copying = COPYING / (spec.r * spec.s * cut.filters) if is_packed(spec) else 0.0
     copied = copying * (1 + rows_packed_again(spec) / cut.rows)
     return rounds(tasks, threads) * (cut.columns(spec) + READING) * (group + copied)

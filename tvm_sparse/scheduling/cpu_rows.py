@@ -26,7 +26,7 @@ from tvm.tirx import Expr
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.cpu_cuts import Threads
+from tvm_sparse.scheduling.cpu_cuts import PACKED_FIRST, Threads
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -60,8 +60,9 @@ def layouts(
     sharing = threads if threads is not None and threads.packs_by_rows(spec) else None
 
     def key(layout: RowGroups) -> tuple[float, int, int]:
-        packs = not layout.reads_input(spec)
-        uneven = sharing.imbalance(spec, layout.rows, packs) if sharing and packs else 1.0
+        uneven = (
+            1.0 if sharing is None or layout.reads_input(spec) else sharing.imbalance(spec, layout.rows, packs=True)
+        )
         return _cost(spec, layout, straddling) * uneven, layout.rows, layout.row_stride
 
     return sorted(_layouts(spec, lanes), key=key)
@@ -149,7 +150,7 @@ class RowSpace(HandMadeSpace):
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         filters_tile = choose.one_of("filters", filters, self._default_filters(filters))
         tiles, packs = spec.k // int(sch.get(filters_tile)), pack == "block"
-        rows_outside = packs or self.threads.has_rows_outside(spec, blocks[-1])
+        rows_outside = packs or (pack != TILE and self.threads.has_rows_outside(spec, blocks[-1]))
 
         def best(most: int) -> int:
             if pack == TILE:
@@ -162,7 +163,7 @@ class RowSpace(HandMadeSpace):
         n, k, y, x = sch.get_loops(out)
         k_outer, k_inner = sch.split(k, [None, filters_tile])
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
-        outer = [block, k_outer] if rows_outside and pack != TILE else [k_outer, block]
+        outer = [block, k_outer] if rows_outside else [k_outer, block]
         sch.reorder(n, *outer, group, k_inner, row, x)
         sch.compute_at(acc, outer[-1], preserve_unit_loops=True)
         vector_outer, wide = self._schedule_registers(sch, choose, acc)
@@ -213,10 +214,14 @@ class RowSpace(HandMadeSpace):
     @property
     def imbalance(self) -> float:
         """How many times as long its threads take as they do not end together, or pack all first."""
-        if self.pack == "root":
-            tiles = self.spec.k // self._default_filters(divisors(self.spec.k // self.spec.groups, 32))
-            return self.threads.imbalance_of_tiles(self.spec, self.layout.rows, tiles)
-        return self.threads.imbalance(self.spec, self.layout.rows, self.pack == "block")
+        spec, rows = self.spec, self.layout.rows
+        if self.pack in ("block", "direct"):
+            return self.threads.imbalance(spec, rows, self.pack == "block")
+        tiles = spec.n * spec.k // self._default_filters(divisors(spec.k // spec.groups, 32))
+        if self.pack == TILE:
+            return self.threads.imbalance_of_tasks(tiles)
+        first = 1 + PACKED_FIRST if self.threads.count > 1 else 1.0
+        return self.threads.imbalance_of_tasks(spec.out_h // rows * tiles) * first
 
     @property
     def sums(self) -> int:

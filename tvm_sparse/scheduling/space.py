@@ -204,7 +204,7 @@ class HandMadeSpace(Space):
         MetaSchedule drops samples that nothing depends on.
         """
         value = choose.one_of(name, candidates, default)
-        sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
+        _note(sch, name, value)
         return value
 
     def decide_most(
@@ -217,7 +217,7 @@ class HandMadeSpace(Space):
         if taken == most:
             return value
         # Nothing else depends on it.
-        choose.sch.annotate(choose.sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
+        _note(choose.sch, name, value)
         return taken
 
     def scheduled(self, decisions: Decisions | None = None) -> Schedule:
@@ -285,6 +285,11 @@ class GeneratedSpace(Space):
 
     def starts(self) -> list[Decisions]:
         return []
+
+
+def _note(sch: Schedule, name: str, value: Any) -> None:
+    """Let something depend on a decision."""
+    sch.annotate(sch.get_sblock("conv"), f"tvm_sparse.decision.{name}", value)
 
 
 def sampled(sch: Schedule) -> list[Any]:
