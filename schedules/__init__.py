@@ -40,6 +40,7 @@ from tvm_sparse.schedules import (
     tensor_cuda,
     vector_cpu,
     vector_cuda,
+    winograd_cpu,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.schedule_names import must_be_asked_for
@@ -52,6 +53,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     vector_cpu,
     csr_cpu,
     linear_cpu,
+    winograd_cpu,
     dense_cpu,
     folded_cuda,
     folded_half_cuda,

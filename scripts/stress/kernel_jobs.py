@@ -20,6 +20,7 @@ from random_convolutions import (
     random_pooled_case,
     random_quad_case,
     random_slice_case,
+    random_taps_case,
     random_tiles_case,
     random_vector_case,
 )
@@ -64,6 +65,7 @@ LINEAR = 8
 OWN_CASES = {
     "folded_half": random_half_case,
     "vector": random_vector_case,
+    "winograd": random_taps_case,
     "slice": random_slice_case,
     "plane": random_plane_case,
     "quad": random_quad_case,

@@ -187,6 +187,17 @@ def random_vector_case(choose: Choose) -> Case:
     return Case(spec, vector_weight(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
 
 
+def random_taps_case(choose: Choose) -> Case:
+    """A case of 3x3 taps beside each other with few zeros, without a stride or groups."""
+    spec, channels = random_spec(choose), choose((8, 1, 3, 20, 33, 64))
+    taps = {"r": 3, "s": 3, "stride": (1, 1), "dilation": (1, 1), "groups": 1}
+    padding = tuple(choose((1, 0, 2)) for _ in range(4))
+    height, width = max(spec.h, 3), max(spec.w, 3)
+    spec = replace(spec, **taps, c=channels, k=choose((8, 1, 17, 40, 70)), h=height, w=width, padding=padding)
+    seed, integers = choose(range(2**16)), choose((True, False))
+    return Case(spec, random_weight(spec, choose((1.0, 0.4)), "unstructured", seed, integers), seed, integers)
+
+
 def random_slice_case(choose: Choose) -> Case:
     """A case whose filters share their zeros, or have none: vectors, side by side or not, or slices; in all types."""
     spec, length = random_spec(choose), choose((16, 32, 64))

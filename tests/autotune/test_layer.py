@@ -28,7 +28,7 @@ TARGET = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
 SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
 WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
 # All default decisions and a few rounds of search.
-TRIALS = 14
+TRIALS = 18
 
 
 class Fake:

@@ -56,7 +56,10 @@ def test_vectors_of_filters_are_seen(target, unstructured):
 
 @pytest.mark.parametrize("density", [0.6, 1.0])
 def test_dense_weights_stay_dense(density):
-    assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1)), density) is None
+    """But for 3x3 taps, which Winograd computes with fewer products."""
+    assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1)), density) == "winograd_cpu"
+    assert guess(ConvSpec(1, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1), stride=(2, 2)), density) is None
+    assert guess(ConvSpec(1, 64, 28, 28, 64, 1, 1), density) is None
 
 
 def test_dense_float32_is_multiplied_in_parts_on_tensor_cores_where_tf32_is_not_allowed():

@@ -245,6 +245,7 @@ def test_the_largest_layer_of_vgg16(tmp_path: Path) -> None:
     found, reasons = spaces_of(spec, pattern, CPU)
     assert {each.schedule for each in found} == {"csr_cpu", "linear_cpu", "dense_cpu"}
     assert reasons.pop("vector_cpu").startswith("the zeros are unstructured")
+    assert reasons.pop("winograd_cpu").startswith("only 3x3 taps")
     assert all("at most" in reason for reason in reasons.values())
     assert TuningLog(tmp_path / "log.jsonl").lookup(spec, pattern, {}) is None
     kernel = make_kernel("linear_cpu", spec, weight, CPU)

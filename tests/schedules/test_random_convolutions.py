@@ -50,5 +50,5 @@ def test_matches_the_reference(schedule, is_random):
 
 
 def test_all_schedules_are_covered():
-    # `linear_cpu` and `vector_cpu` serve few of these; see test_linear_spaces.py and test_vector_cpu.py.
-    assert {*CASES, "generated_cpu", "linear_cpu", "vector_cpu"} == set(schedule_names(TARGET))
+    # Others serve few of these; see test_linear_spaces.py, test_vector_cpu.py and test_winograd_cpu.py.
+    assert {*CASES, "generated_cpu", "linear_cpu", "vector_cpu", "winograd_cpu"} == set(schedule_names(TARGET))

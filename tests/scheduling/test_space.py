@@ -48,7 +48,7 @@ def test_reasons_are_sentences_with_the_number_and_the_limit():
     weight = np.ones((512, 512, 3, 3), np.float32)
     spec = ConvSpec(1, 512, 7, 7, 512, 3, 3)
     found, reasons = spaces_of(spec, SparsityPattern.of(weight), TARGET)
-    assert {each.schedule for each in found} == {"csr_cpu", "dense_cpu"}
+    assert {each.schedule for each in found} == {"csr_cpu", "winograd_cpu", "dense_cpu"}
     assert reasons.pop("linear_cpu") == "25 pixels an output, at most 1; it is for linear layers"
     assert reasons.pop("vector_cpu").startswith("the zeros are dense; it is for filters that share their zeros")
     assert set(reasons) == {"folded_cpu", "generated_cpu"}

@@ -11,7 +11,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
+from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
+from tvm_sparse.codegen.cpu.strided_loads import strided_loads_pass
 from tvm_sparse.codegen.cpu.transposed_loads import transposed_loads_pass
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
@@ -57,6 +59,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         t.BF16ComputeLegalize(),
         t.NarrowDataType(32),
         s.LoopPartition(),
+        overlapping_vectors_pass(),
         t.VectorizeLoop(True),
         s.InjectVirtualThread(),
         s.InjectDoubleBuffer(),
@@ -85,6 +88,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
         transposed_loads_pass(),
+        strided_loads_pass(),
         prefetched_weights_pass(),
         # The weights
         fold_weights_pass(deferred),

@@ -8,6 +8,7 @@ displaces it. On GPUs: the spaces' own estimates, code charged likewise, against
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tvm.target import Target
@@ -33,6 +34,7 @@ from tvm_sparse.schedules import (
     tensor_cuda,
     vector_cpu,
     vector_cuda,
+    winograd_cpu,
 )
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
@@ -40,7 +42,7 @@ from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.positions.time import Positions
-from tvm_sparse.scheduling.space import Decisions, Space
+from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import thread_count
@@ -72,6 +74,7 @@ _ON_GPU = (
     vector_cuda,
 )
 GPU_SCHEDULES = [each.NAME for each in _ON_GPU]
+CPU_SCHEDULES = [each.NAME for each in (folded_cpu, csr_cpu, vector_cpu, linear_cpu, winograd_cpu)]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 # So much for a layer without zeros: on an H200 all of 53 timed ones that were expected to gain this did, 2.9 times as
@@ -96,16 +99,19 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """The most promising kernel of ours for a layer; None where dense should be as fast, or nothing is known.
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
-    does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too. In half precision
+    does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
+    a CPU. In half precision
     it computes on tensor cores, and so does the sparse one, where filters share their zeros; of others nothing was
     measured.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
-    names = GPU_SCHEDULES if is_gpu else [folded_cpu.NAME, csr_cpu.NAME, vector_cpu.NAME, linear_cpu.NAME]
+    names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
     if not pattern.nnz:
         return None
-    if is_dense:
-        if not is_gpu or allow_tf32 or spec.dtype != FLOAT32 or is_linear(spec):
+    if is_dense and not is_gpu:
+        names = [winograd_cpu.NAME]
+    elif is_dense:
+        if allow_tf32 or spec.dtype != FLOAT32 or is_linear(spec):
             return None
         names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME]
     elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
@@ -133,7 +139,7 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
 
 
 def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
-    """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data and `DENSE`.
+    """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data, by Winograd and `DENSE`.
 
     Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
     non-zeros; where there are several, a kernel that makes use of it is among them.
@@ -153,6 +159,9 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
         folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
         csr_cpu.NAME: as_data_us([1]),
     }
+    with suppress(NotApplicable):
+        direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * DENSE_NS / 1e3
+        times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(shared)
     return times_us

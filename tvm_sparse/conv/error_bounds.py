@@ -7,6 +7,7 @@ import numpy as np
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.conv.winograd_filter import READ, TAPS, TILE, transformed
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
 # numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
@@ -18,6 +19,8 @@ THREE_TF32, CORRECTED_TF32, THREE_HALF = "3xtf32", "corrected_tf32", "3xfloat16"
 THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-23, 2.0**-37
 # Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
 HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
+# Tiles of inputs and filters transformed in float32, multiplied, and transformed back (`conv.conv2d_winograd`).
+WINOGRAD = "winograd"
 # Unit roundoff of IEEE binary32, round to nearest.
 FLOAT32_ROUNDOFF = STORAGE[FLOAT32].roundoff
 # Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
@@ -141,6 +144,25 @@ def half_sums(known: Known, weight: np.ndarray) -> np.ndarray:
     return stored_bound(FLOAT16, known.value, bound)
 
 
+def winograd(known: Known, weight: np.ndarray) -> np.ndarray:
+    """Of a kernel that computes in float32 by Winograd's F(2x2, 3x3) (`conv.conv2d_winograd`).
+
+    An element of a transformed tile is a sum of four inputs, at most four times the largest, and two roundings; one of
+    a transformed filter is rounded once. C products are added up, nine such sums make an output by four more
+    roundings, and an epilogue adds two: less than ``C + 12`` in all, of magnitudes that are at most four times the
+    largest input times the sum over nine positions of the transformed filter.
+    """
+    size = np.abs(transformed(weight))
+    # Positions 0 to 2 of a direction make its first output, 1 to 3 the second.
+    firsts, largest = range(TILE), READ * known.largest_input
+    nine = [size[:, i : i + TAPS, j : j + TAPS].sum(axis=(1, 2, 3)) for i in firsts for j in firsts]
+    magnitude = largest * np.max(nine, axis=0)[None, :, None, None]
+    roundings = weight.shape[1] + 12
+    tiny = TAPS * TAPS * FLOAT32_UNDERFLOW * (1 + largest)
+    bound = known.bound + roundings * (FLOAT32_ROUNDOFF * magnitude + tiny)
+    return np.where(magnitude + bound > STORAGE[FLOAT32].largest, np.inf, bound)
+
+
 def stored_bound(dtype: str, value: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """`bound` of a float32 result after it is rounded to `dtype`."""
     storage = STORAGE[dtype]
@@ -160,4 +182,5 @@ _BOUNDS: dict[str, Callable[[Known, np.ndarray], np.ndarray]] = {
     CORRECTED_TF32: corrected_tf32,
     THREE_HALF: three_half,
     HALF_SUMS: half_sums,
+    WINOGRAD: winograd,
 }

@@ -29,6 +29,10 @@ SPLIT_K = "tvm_sparse.split_k"
 # On a loop of `SQUARE` turns whose body loads a vector of as many floats that lie apart, and their neighbours in the
 # next turn: they are loaded as rows and transposed in registers (`transposed_loads`).
 TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
+# On a loop: how many elements a vector of it has, which need not divide its turns (`overlapping_vectors`).
+VECTORS = "tvm_sparse.vectors"
+# On a loop that loads vectors of every other float: these are shuffled from neighbours (`strided_loads`).
+EVERY_OTHER = "tvm_sparse.every_other"
 # On a loop over tiles that multiply with the same block of weights: how many floats the block has. The next one, behind
 # it in memory, is fetched meanwhile (`prefetched_weights`).
 PREFETCH = "tvm_sparse.prefetch"

@@ -170,17 +170,29 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
     channels = nearest(divisors(spec.c), CACHE_BYTES / (spec.r * (spec.s * filters * 4 + LINES_BYTES)))
     pixels = PIXELS if spec.r * spec.s == 1 else PIXELS_OF_TAPS
     fitting = nearest(divisors(spec.out_h), pixels / spec.out_w)
-    # LLVM loads some pixels ahead, more of them where a tile has more.
-    most = max(1, (cpu.registers - vectors - cpu.registers // 8) // vectors)
 
     def tiles(rows: int) -> Blocks:
-        offered = (Blocks(filters, channels, rows, each) for each in range(-(-most * 3 // 4), most + 1))
-        return min(offered, key=lambda each: each.columns(spec) * (1 + WEIGHT_LOADING / each.pixels))
+        return Blocks(filters, channels, rows, register_tile(cpu, vectors, rows * spec.out_w))
 
     def cost(cut: Blocks) -> tuple[float, int]:
         return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
 
     return min(map(tiles, [fitting] if threads == 1 else divisors(spec.out_h, fitting)), key=cost)
+
+
+def register_tile(cpu: CpuInfo, vectors: int, pixels: int, least: float = 0.75) -> int:
+    """How many of so many `pixels` are computed at once, for `vectors` vectors of filters.
+
+    No fewer than that share `least` of those that fit the registers beside a tap's weights and a pixel.
+
+    LLVM loads some pixels ahead, more of them where a tile has more. Of the last tile some may be idle.
+    """
+    most = max(1, (cpu.registers - vectors - cpu.registers // 8) // vectors)
+
+    def cost(tile: int) -> float:
+        return -(-pixels // tile) * tile * (1 + WEIGHT_LOADING / tile)
+
+    return min(range(math.ceil(most * least), most + 1), key=cost)
 
 
 def _most_even(spec: ConvSpec, cut: Blocks, most: int, threads: int) -> int:

@@ -4,7 +4,15 @@ It is all that records, requests and decision tables have of them.
 """
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, THREE_HALF, THREE_TF32
+from tvm_sparse.conv.error_bounds import (
+    CORRECTED_TF32,
+    EXACT,
+    HALF_SUMS,
+    TENSOR_CORES,
+    THREE_HALF,
+    THREE_TF32,
+    WINOGRAD,
+)
 from tvm_sparse.conv.error_bounds import TF32 as IN_TF32
 
 # A variant whose kernels may round their inputs to TF32.
@@ -29,6 +37,8 @@ DATA = ("data_cuda", "vector_cuda", SLICE, PLANE, QUAD, LINEAR_TENSOR)
 # How those compute that multiply float32 numbers in parts that tensor cores take, by the names of spaces.
 _CORRECTED = (SLICE, LINEAR_TENSOR, f"{LINEAR_TENSOR}:dense")
 _IN_PARTS = {TENSOR: THREE_TF32, QUAD: THREE_HALF, PLANE: THREE_HALF, **dict.fromkeys(_CORRECTED, CORRECTED_TF32)}
+# How others compute that have a bound of their own.
+_BY_SCHEDULE = {FOLDED_HALF: HALF_SUMS, "winograd_cpu": WINOGRAD}
 _PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 
 
@@ -72,8 +82,8 @@ def arithmetic_of(name: str) -> str:
     if is_in_parts(name):
         return _IN_PARTS[name]
     schedule, _, variant = name.partition(":")
-    if schedule == FOLDED_HALF:
-        return HALF_SUMS
+    if schedule in _BY_SCHEDULE:
+        return _BY_SCHEDULE[schedule]
     return TENSOR_CORES if schedule in (CUDNN, SLICE, PLANE) and variant in HALF_VARIANTS.values() else EXACT
 
 

@@ -1,0 +1,30 @@
+"""Vectors of a loop whose turns they do not divide: the last one begins earlier, and computes some elements again.
+
+A loop over 28 elements is two vectors of sixteen so, without a remainder of single elements or masks.
+"""
+
+import tvm
+from tvm.tirx import For, ForKind, Stmt, Var
+from tvm.tirx import min as least
+
+from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, integer, substituted
+from tvm_sparse.scheduling.annotations import VECTORS
+
+
+def overlapping_vectors_pass() -> tvm.transform.Pass:
+    """The pass OverlappingVectors; functions without an annotated loop are left alone.
+
+    What the loop stores must not be what it loads.
+    """
+    return each_loop_pass("OverlappingVectors", VECTORS, _in_vectors)
+
+
+def _in_vectors(loop: For, _where: str) -> Stmt:
+    """The annotated loop as one over vectors of as many elements as it says."""
+    lanes, extent = int(loop.annotations[VECTORS]), int(loop.extent)
+    part, lane = (Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty) for name in ("part", "lane"))
+    start = part * lanes if extent % lanes == 0 else least(part * lanes, integer(extent - lanes))
+    body = substituted(loop.body, loop.loop_var, loop.min + start + lane)
+    vector = For(lane, integer(0), integer(lanes), ForKind.VECTORIZED, body)
+    rest = {key: value for key, value in loop.annotations.items() if key != VECTORS}
+    return For(part, integer(0), integer(-(-extent // lanes)), ForKind.SERIAL, vector, annotations=rest)

@@ -1,0 +1,196 @@
+"""Dense 3x3 convolutions on CPUs by Winograd's F(2x2, 3x3): a register tile of input tiles by vectors of filters.
+
+Outermost first::
+
+    parallel over images, groups of blocks of filters, groups of rows of tiles
+      for each channel: copy the rows with padding, transform their tiles (16 numbers for four pixels)
+      for each block of filters
+        for each of 16 positions, each block of input channels, each register tile
+          load the sums; for each channel load the vectors of weights, broadcast the tiles, multiply-add; store
+        transform the sums, copy them to the output with bias, residual and ReLU
+
+Transformed tiles stay in the level-2 cache. As in `cpu_filters` a block's weights and tiles stay in the level-1 cache,
+and the next block of weights is fetched meanwhile.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_sparse.conv.conv2d_winograd import TileBlocks, across, conv2d_winograd, down, is_served, transformed_weight
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.winograd_filter import READ, TILE
+from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, SQUARE, TRANSPOSE, VECTORS
+from tvm_sparse.scheduling.cpu_cuts import rounds
+from tvm_sparse.scheduling.cpu_filters import UNROLLED, register_tile
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
+
+# Input channels of a block: their weights and tiles fit a level-1 cache (256x256 on 14x14: 888 us with 32, 967 with 64,
+# 1,130 with all).
+CHANNELS = 32
+# Vectors of filters, the better first, of few input channels and of many; without the registers for four.
+VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS, MANY_REGISTERS = (2, 4), (4, 2), 2, 512, 32
+# How long reading a block's weights takes, in the time of so many tiles, and the share of a register tile at least.
+READING, LEAST_TILE = 5, 0.5
+# What transforming a tile takes, of an input channel and of a filter, in multiply-adds.
+INPUT, OUTPUT = 180, 160
+# Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them.
+TILES_BYTES = 4 << 20
+# Tiles at most of a map with an odd number of rows, whose rows no groups divide.
+MOST_OF_ODD = 200
+
+
+class WinogradSpace(HandMadeSpace):
+    """The space of blocks of `vectors` vectors of filters, by so many threads; NotApplicable as `require_served`."""
+
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
+        require_served(spec)
+        self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
+        self.cut = _blocks(spec, cpu, vectors, threads)
+        make_func = partial(conv2d_winograd, spec, self.cut)
+        super().__init__(name, f"tile{self.cut.tiles}x{self.cut.filters}", make_func, fold=False)
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The weight transformed, in the order of its use."""
+        return (transformed_weight(weight, self.cut),)
+
+    @property
+    def cost(self) -> float:
+        """Estimated time, as a multiple of that of the multiply-adds of a direct convolution."""
+        spec, cut = self.spec, self.cut
+        busiest = _time(spec, cut, _most_even(spec, cut, cut.count(spec), self._threads), self._threads)
+        return busiest * self._threads / (math.prod(spec.weight_shape) * spec.n * spec.out_h * spec.out_w)
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        spec, cut = self.spec, self.cut
+
+        def best(most: int) -> int:
+            return most if self._threads == 1 else _most_even(spec, cut, most, self._threads)
+
+        blocks = divisors(cut.count(spec))
+        group = self.decide_most(choose, "blocks", blocks, best(blocks[-1]), best)
+        conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
+        n, k, y, x = sch.get_loops(out)
+        k, block, lane = sch.split(k, [None, group, cut.filters])
+        y, row = sch.split(y, [None, min(TILE * cut.rows, spec.out_h)])
+        sch.reorder(n, k, y, block, row, x, lane)
+        outer = sch.fuse(n, k, y)
+        sch.parallel(outer)
+        self._schedule_out(sch, row, x, lane)
+        self._schedule_sums(sch, block)
+        sch.compute_at(conv, block, preserve_unit_loops=True)
+        channels, tile = self._schedule_conv(sch, conv)
+        self._schedule_tiles(sch, outer)
+        init = sch.decompose_reduction(conv, channels)
+        sch.annotate(tile, PREFETCH, cut.channels * cut.filters)
+        if cut.channels == spec.c:
+            sch.unroll(sch.get_loops(init)[-2])
+
+    def _schedule_out(self, sch: Schedule, row: LoopRV, x: LoopRV, lane: LoopRV) -> None:
+        """Store vectors of a filter's pixels, which lie apart among the sums."""
+        spec = self.spec
+        is_square = spec.out_w % TILE == 0 and int(sch.get(row).extent) * spec.out_w % SQUARE == 0
+        outer, stored = (row, x) if not is_square else sch.split(sch.fuse(row, x), [None, SQUARE])
+        lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
+        sch.reorder(*((lane, outer) if spec.residual else (outer, lane)), column, stored)
+        sch.vectorize(stored)
+        if is_square:
+            sch.annotate(column, TRANSPOSE, 1)
+
+    def _schedule_sums(self, sch: Schedule, block: LoopRV) -> None:
+        """Transform all four pixels of a tile at once."""
+        sums = sch.get_sblock("sums")
+        sch.compute_at(sums, block, preserve_unit_loops=True)
+        y, x, lane = sch.get_loops(sums)[-3:]
+        (y, i), (x, j) = (sch.split(each, [None, TILE]) for each in (y, x))
+        sch.reorder(y, x, i, j, lane)
+        sch.vectorize(lane)
+        for loop in (i, j):
+            sch.unroll(loop)
+
+    def _schedule_conv(self, sch: Schedule, conv: SBlockRV) -> tuple[LoopRV, LoopRV]:
+        """Order the multiply-adds; returns the loops over blocks of channels and over register tiles."""
+        cut = self.cut
+        tile, lane, c = sch.get_loops(conv)[-3:]
+        tile, inner = sch.split(tile, [None, cut.tiles])
+        unrolled = math.gcd(cut.channels, UNROLLED)
+        block, c, unrolled = sch.split(c, [None, cut.channels // unrolled, unrolled])
+        is_one_block = cut.channels == self.spec.c
+        sch.reorder(*((tile, block) if is_one_block else (block, tile)), c, unrolled, inner, lane)
+        sch.vectorize(lane)
+        for loop in (unrolled, inner):
+            sch.unroll(loop)
+        return block, tile
+
+    def _schedule_tiles(self, sch: Schedule, outer: LoopRV) -> None:
+        """Transform a channel's tiles by vectors of neighbours, a row of the four by four after the other.
+
+        Sixteen stores at a time would be to more pages than a core holds the addresses of.
+        """
+        tiles, pack = sch.get_sblock("tiles"), sch.get_sblock("pack")
+        sch.compute_at(tiles, outer, preserve_unit_loops=True)
+        c, i, j, row, tile = sch.get_loops(tiles)[-5:]
+        sch.reorder(c, i, row, tile, j)
+        for loop in (i, j):
+            sch.unroll(loop)
+        lanes = 1 << (min(self._lanes, across(self.spec)).bit_length() - 1)
+        if lanes > 1:
+            sch.annotate(tile, VECTORS, lanes)
+            sch.annotate(tile, EVERY_OTHER, 1)
+        # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
+        sch.storage_align(tiles, 0, 2, 2 * LINE, LINE)
+        sch.compute_at(pack, c, preserve_unit_loops=True)
+
+
+def require_served(spec: ConvSpec) -> None:
+    """Raise NotApplicable for a convolution that is not by 3x3 taps, or of too many tiles for one task."""
+    if not is_served(spec):
+        raise NotApplicable("only 3x3 taps without stride, dilation or groups are served, in float32")
+    tiles = down(spec) * across(spec)
+    if spec.out_h % TILE and tiles > MOST_OF_ODD:
+        raise NotApplicable(f"{spec.out_h} rows of outputs, an odd number, of {tiles} tiles, at most {MOST_OF_ODD}")
+
+
+def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
+    """Vectors of filters that register tiles may have, the better first."""
+    offered = list(VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS)
+    if cpu.registers < MANY_REGISTERS:
+        offered = [VECTORS_OF_FEW]
+    if threads > 1:
+        # Short blocks of filters are more of them, for threads to share.
+        offered.append(1)
+    return list(dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered))
+
+
+def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> TileBlocks:
+    """Rows of tiles and blocks that take the busiest thread least."""
+    filters, channels = cpu.lanes * vectors, nearest(divisors(spec.c), CHANNELS)
+
+    def cut(rows: int) -> TileBlocks:
+        tiles = register_tile(cpu, vectors, rows * across(spec), LEAST_TILE)
+        return TileBlocks(filters, channels, rows, tiles)
+
+    def cost(cut: TileBlocks) -> tuple[float, int]:
+        return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
+
+    whole = spec.out_h % TILE
+    return min(map(cut, [down(spec)] if whole else divisors(down(spec))), key=cost)
+
+
+def _most_even(spec: ConvSpec, cut: TileBlocks, most: int, threads: int) -> int:
+    """Blocks of filters of a task, such that all threads end at once."""
+    return min(divisors(cut.count(spec), most), key=lambda each: (_time(spec, cut, each, threads), -each))
+
+
+def _time(spec: ConvSpec, cut: TileBlocks, group: int, threads: int) -> float:
+    """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds."""
+    tiles, filters = cut.rows * across(spec), group * cut.filters
+    in_cache = 1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES
+    products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_cache
+    transforms = (INPUT * spec.c + OUTPUT * filters) * tiles
+    tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
+    return rounds(tasks, threads) * (products + transforms)
