@@ -47,7 +47,7 @@ def worst(kernel, spec, weight, arithmetic, seed=0, integers=False):
 
 
 def test_random_convolutions_are_right(fake):
-    @settings(max_examples=40, derandomize=True, suppress_health_check=HealthCheck)
+    @settings(max_examples=25, derandomize=True, suppress_health_check=HealthCheck)
     @given(st.data())
     def check(data):
         case = random_case(lambda options: data.draw(st.sampled_from(options)))

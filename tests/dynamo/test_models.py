@@ -12,7 +12,6 @@ MODELS = (
     "alexnet",
     "efficientnet_b0",
     "googlenet",
-    "mnasnet0_5",
     "mobilenet_v2",
     "regnet_y_400mf",
     "resnet18",

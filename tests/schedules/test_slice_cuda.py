@@ -59,7 +59,7 @@ def check(case: Case, space: PositionSpace, tiling: PositionTiling, folder: Path
 def test_random_convolutions_match_the_reference(folder: Path) -> None:
     """Tilings at random: several chunks, rings of two and three buffers, positions divided among warps, all kernels."""
     met: set[object] = set()
-    for seed in range(90):
+    for seed in range(56):
         rng = random.Random(seed)
         case = random_slice_case(rng.choice)
         for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
