@@ -14,6 +14,7 @@ and the next block of weights is fetched meanwhile.
 """
 
 import math
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ, TILE
 from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, SQUARE, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds
-from tvm_sparse.scheduling.cpu_filters import UNROLLED, register_tile
+from tvm_sparse.scheduling.cpu_filters import ONE_VECTOR, UNROLLED, register_tile
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
@@ -36,8 +37,9 @@ CHANNELS = 32
 VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS, MANY_REGISTERS = (2, 4), (4, 2), 2, 512, 32
 # How long reading a block's weights takes, in the time of so many tiles, and the share of a register tile at least.
 READING, LEAST_TILE = 5, 0.5
-# What transforming a tile takes, of an input channel and of a filter, in multiply-adds.
-INPUT, OUTPUT = 180, 160
+# What transforming takes: a vector of tiles of an input channel, in multiply-adds of a register, however few lanes it
+# has; and a tile of a filter, in single ones.
+INPUT, OUTPUT = 160, 160
 # Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them.
 TILES_BYTES = 4 << 20
 # Tiles at most of a map with an odd number of rows, whose rows no groups divide.
@@ -49,8 +51,8 @@ class WinogradSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
         require_served(spec)
-        self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
-        self.cut = _blocks(spec, cpu, vectors, threads)
+        self.spec, self._work = spec, _Work(spec, cpu.lanes, threads)
+        self.cut = _blocks(self._work, cpu, vectors)
         make_func = partial(conv2d_winograd, spec, self.cut)
         super().__init__(name, f"tile{self.cut.tiles}x{self.cut.filters}", make_func, fold=False)
 
@@ -61,15 +63,15 @@ class WinogradSpace(HandMadeSpace):
     @property
     def cost(self) -> float:
         """Estimated time, as a multiple of that of the multiply-adds of a direct convolution."""
-        spec, cut = self.spec, self.cut
-        busiest = _time(spec, cut, _most_even(spec, cut, cut.count(spec), self._threads), self._threads)
-        return busiest * self._threads / (math.prod(spec.weight_shape) * spec.n * spec.out_h * spec.out_w)
+        spec, work = self.spec, self._work
+        busiest = work.time(self.cut, work.most_even(self.cut, self.cut.count(spec)))
+        return busiest * work.threads / (math.prod(spec.weight_shape) * spec.n * spec.out_h * spec.out_w)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        spec, cut = self.spec, self.cut
+        spec, cut, work = self.spec, self.cut, self._work
 
         def best(most: int) -> int:
-            return most if self._threads == 1 else _most_even(spec, cut, most, self._threads)
+            return most if work.threads == 1 else work.most_even(cut, most)
 
         blocks = divisors(cut.count(spec))
         group = self.decide_most(choose, "blocks", blocks, best(blocks[-1]), best)
@@ -137,9 +139,8 @@ class WinogradSpace(HandMadeSpace):
         sch.reorder(c, i, row, tile, j)
         for loop in (i, j):
             sch.unroll(loop)
-        lanes = 1 << (min(self._lanes, across(self.spec)).bit_length() - 1)
-        if lanes > 1:
-            sch.annotate(tile, VECTORS, lanes)
+        if self._work.row_lanes > 1:
+            sch.annotate(tile, VECTORS, self._work.row_lanes)
             sch.annotate(tile, EVERY_OTHER, 1)
         # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
         sch.storage_align(tiles, 0, 2, 2 * LINE, LINE)
@@ -166,31 +167,45 @@ def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
     return list(dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered))
 
 
-def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> TileBlocks:
+@dataclass(frozen=True)
+class _Work:
+    """What a convolution takes so many threads, with registers of so many lanes."""
+
+    spec: ConvSpec
+    lanes: int
+    threads: int
+
+    @property
+    def row_lanes(self) -> int:
+        """Tiles that are transformed at once: no more than a row has."""
+        return 1 << (min(self.lanes, across(self.spec)).bit_length() - 1)
+
+    def most_even(self, cut: TileBlocks, most: int) -> int:
+        """Blocks of filters of a task, such that all threads end at once."""
+        return min(divisors(cut.count(self.spec), most), key=lambda each: (self.time(cut, each), -each))
+
+    def time(self, cut: TileBlocks, group: int) -> float:
+        """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds."""
+        spec, filters = self.spec, group * cut.filters
+        tiles = cut.rows * across(spec)
+        in_cache = 1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES
+        products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_cache
+        products *= ONE_VECTOR if cut.filters == self.lanes else 1.0
+        vectors = cut.rows * -(-across(spec) // self.row_lanes)
+        transforms = INPUT * self.lanes * vectors * spec.c + OUTPUT * tiles * filters
+        tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
+        return rounds(tasks, self.threads) * (products + transforms)
+
+
+def _blocks(work: _Work, cpu: CpuInfo, vectors: int) -> TileBlocks:
     """Rows of tiles and blocks that take the busiest thread least."""
+    spec = work.spec
     filters, channels = cpu.lanes * vectors, nearest(divisors(spec.c), CHANNELS)
 
     def cut(rows: int) -> TileBlocks:
-        tiles = register_tile(cpu, vectors, rows * across(spec), LEAST_TILE)
-        return TileBlocks(filters, channels, rows, tiles)
+        return TileBlocks(filters, channels, rows, register_tile(cpu, vectors, rows * across(spec), LEAST_TILE))
 
     def cost(cut: TileBlocks) -> tuple[float, int]:
-        return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
+        return work.time(cut, work.most_even(cut, cut.count(spec))), -cut.rows
 
-    whole = spec.out_h % TILE
-    return min(map(cut, [down(spec)] if whole else divisors(down(spec))), key=cost)
-
-
-def _most_even(spec: ConvSpec, cut: TileBlocks, most: int, threads: int) -> int:
-    """Blocks of filters of a task, such that all threads end at once."""
-    return min(divisors(cut.count(spec), most), key=lambda each: (_time(spec, cut, each, threads), -each))
-
-
-def _time(spec: ConvSpec, cut: TileBlocks, group: int, threads: int) -> float:
-    """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds."""
-    tiles, filters = cut.rows * across(spec), group * cut.filters
-    in_cache = 1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES
-    products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_cache
-    transforms = (INPUT * spec.c + OUTPUT * filters) * tiles
-    tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
-    return rounds(tasks, threads) * (products + transforms)
+    return min(map(cut, [down(spec)] if spec.out_h % TILE else divisors(down(spec))), key=cost)
