@@ -6,13 +6,14 @@ fewer products are added up, but what bounds them is the largest input (`conv.er
 becomes NaN; so the dense baseline stays direct.
 """
 
+import re
 from functools import lru_cache
 
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_winograd import WinogradSpace, require_served, vectors_of
+from tvm_sparse.scheduling.cpu_winograd import MOST_VECTORS, WinogradSpace, require_served, vectors_of
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -39,9 +40,12 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space of a tile, whatever the zeros."""
-    found = _ranked(spec, CpuInfo.of(target), thread_count(target))
-    return next((space for space in found if space.variant == variant), None)
+    """The space of blocks of so many filters, ``filters32``, whatever the zeros and the threads."""
+    cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d{0,3})", variant)
+    vectors, rest = divmod(int(found[1]), cpu.lanes) if found else (0, 0)
+    if rest or not 0 < vectors <= MOST_VECTORS:
+        return None
+    return WinogradSpace(NAME, spec, cpu, vectors, thread_count(target))
 
 
 @lru_cache(maxsize=1024)

@@ -33,7 +33,9 @@ from tvm_sparse.target.cpu_info import LINE, CpuInfo
 # Input channels of a block: their weights and tiles fit a level-1 cache (256x256 on 14x14: 888 us with 32, 967 with 64,
 # 1,130 with all).
 CHANNELS = 32
-# Vectors of filters, the better first, of few input channels and of many; without the registers for four.
+# Vectors of filters of a block at most; those that are offered, the better first, of few input channels and of many;
+# without the registers for four.
+MOST_VECTORS = 4
 VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS, MANY_REGISTERS = (2, 4), (4, 2), 2, 512, 32
 # How long reading a block's weights takes, in the time of so many tiles, and the share of a register tile at least.
 READING, LEAST_TILE = 5, 0.5
@@ -54,7 +56,7 @@ class WinogradSpace(HandMadeSpace):
         self.spec, self._work = spec, _Work(spec, cpu.lanes, threads)
         self.cut = _blocks(self._work, cpu, vectors)
         make_func = partial(conv2d_winograd, spec, self.cut)
-        super().__init__(name, f"tile{self.cut.tiles}x{self.cut.filters}", make_func, fold=False)
+        super().__init__(name, f"filters{self.cut.filters}", make_func, fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight transformed, in the order of its use."""
@@ -129,10 +131,7 @@ class WinogradSpace(HandMadeSpace):
         return block, tile
 
     def _schedule_tiles(self, sch: Schedule, outer: LoopRV) -> None:
-        """Transform a channel's tiles by vectors of neighbours, a row of the four by four after the other.
-
-        Sixteen stores at a time would be to more pages than a core holds the addresses of.
-        """
+        """Transform a channel's tiles by vectors of neighbours, a row of the four by four after the other."""
         tiles, pack = sch.get_sblock("tiles"), sch.get_sblock("pack")
         sch.compute_at(tiles, outer, preserve_unit_loops=True)
         c, i, j, row, tile = sch.get_loops(tiles)[-5:]
