@@ -16,11 +16,11 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace
+from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace, fitting_vectors
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
 
 NAME = "dense_cpu"
 TARGET = "llvm"
@@ -28,7 +28,7 @@ TARGET = "llvm"
 LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
-VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW, MANY_REGISTERS = (4, 2), (2, 4), (2,), 32
+VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW = (4, 2), (2, 4), (2,)
 # Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:
 # with 32 registers, and with 16.
 FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
@@ -68,9 +68,7 @@ def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSp
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
-    # Short blocks of filters are more of them, for threads to share.
-    offered = (*offered, 1) if threads.count > 1 else offered
-    vectors = dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered)
+    vectors = fitting_vectors(spec, cpu, offered, threads.count)
     filters = [FilterSpace(NAME, spec, cpu, each, threads.count) for each in vectors]
     is_packed_tap = spec.r * spec.s == 1 and rows[0].pack != "direct"
     cost_of_many = ROWS_COST_OF_PACKED_TAP if is_packed_tap else ROWS_COST

@@ -1,7 +1,7 @@
 """Dense 3x3 convolutions for CPUs by Winograd's F(2x2, 3x3): 16 products for four outputs instead of 36.
 
 For layers without zeros, or with too few for a sparse kernel: zeros of a filter are none of its transform. They take
-0.55 to 0.85 times as long as direct dense kernels do (docs/measurements.md). Their errors are smaller in practice, as
+0.5 to 0.85 times as long as direct dense kernels do (docs/measurements.md). Their errors are smaller in practice, as
 fewer products are added up, but what bounds them is the largest input (`conv.error_bounds.winograd`), and infinity
 becomes NaN; so the dense baseline stays direct.
 """
@@ -61,6 +61,5 @@ def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
 
 
 def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[WinogradSpace]:
-    require_served(spec)
     found = [WinogradSpace(NAME, spec, cpu, each, threads) for each in vectors_of(spec, cpu, threads)]
     return sorted(found, key=lambda space: space.cost)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from random_convolutions import run
 from tvm.ir import assert_structural_equal
+from vector_units import UNITS
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d_filters import Blocks, filter_blocks
@@ -14,16 +15,9 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import find_space, spaces_of
 from tvm_sparse.scheduling.cpu_filters import FilterSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
-UNITS = {
-    "AVX-512": CpuInfo(16, "zmm", True),
-    "AVX2": CpuInfo(8, "ymm"),
-    "NEON": CpuInfo(4, "v"),
-    "SSE": CpuInfo(4),
-}
 PADDED = {"padding": (1, 1, 1, 1)}
 SPECS = (
     ConvSpec(1, 6, 9, 9, 40, 3, 3, **PADDED, bias=True, relu=True),

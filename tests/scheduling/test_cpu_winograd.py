@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from random_convolutions import run
+from vector_units import UNITS
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d_winograd import TileBlocks, transformed_weight
@@ -12,16 +13,9 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_winograd import WinogradSpace, require_served
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
-from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
-UNITS = {
-    "AVX-512": CpuInfo(16, "zmm", True),
-    "AVX2": CpuInfo(8, "ymm"),
-    "NEON": CpuInfo(4, "v"),
-    "SSE": CpuInfo(4),
-}
 PADDED = {"padding": (1, 1, 1, 1)}
 SPECS = (
     ConvSpec(1, 6, 8, 8, 40, 3, 3, **PADDED, bias=True, relu=True),

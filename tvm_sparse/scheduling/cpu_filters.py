@@ -18,6 +18,7 @@ the vectors.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -125,12 +126,7 @@ class FilterSpace(HandMadeSpace):
         pixels = self.cut.rows * self.spec.out_w
         is_square = pixels % SQUARE == 0
         pixel, stored = sch.split(pixel, [None, SQUARE if is_square else divisors(pixels, MOST_STORED)[-1]])
-        lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
-        # A residual is as many more rows in memory to read at a time; all pixels of few filters are then faster.
-        sch.reorder(*((lane, pixel) if self.spec.residual else (pixel, lane)), column, stored)
-        sch.vectorize(stored)
-        if is_square:
-            sch.annotate(column, TRANSPOSE, 1)
+        store_filters(sch, self.spec, pixel, stored, lane, is_square)
 
     def _blocks_of_task(self, choose: Choose) -> Any:
         """Blocks of filters of a task; fewer than decided where threads would end at different times."""
@@ -178,6 +174,23 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
         return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
 
     return min(map(tiles, [fitting] if threads == 1 else divisors(spec.out_h, fitting)), key=cost)
+
+
+def fitting_vectors(spec: ConvSpec, cpu: CpuInfo, offered: Sequence[int], threads: int) -> list[int]:
+    """Vectors of filters of a block, of those `offered`: no more than there are filters for."""
+    # Short blocks of filters are more of them, for threads to share.
+    offered = (*offered, 1) if threads > 1 else offered
+    return list(dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered))
+
+
+def store_filters(sch: Schedule, spec: ConvSpec, pixel: LoopRV, stored: LoopRV, lane: LoopRV, is_square: bool) -> None:
+    """Store vectors of a filter's pixels, the loop `stored`, of sums whose filters `lane` lie side by side."""
+    lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
+    # A residual is as many more rows in memory to read at a time; all pixels of few filters are then faster.
+    sch.reorder(*((lane, pixel) if spec.residual else (pixel, lane)), column, stored)
+    sch.vectorize(stored)
+    if is_square:
+        sch.annotate(column, TRANSPOSE, 1)
 
 
 def register_tile(cpu: CpuInfo, vectors: int, pixels: int, least: float = 0.75) -> int:

@@ -24,11 +24,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_sparse.conv.conv2d_winograd import TileBlocks, across, conv2d_winograd, down, is_served, transformed_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ, TILE
-from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, SQUARE, TRANSPOSE, VECTORS
+from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, SQUARE, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds
-from tvm_sparse.scheduling.cpu_filters import ONE_VECTOR, UNROLLED, register_tile
+from tvm_sparse.scheduling.cpu_filters import ONE_VECTOR, UNROLLED, fitting_vectors, register_tile, store_filters
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
-from tvm_sparse.target.cpu_info import LINE, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
 
 # Input channels of a block: their weights and tiles fit a level-1 cache (256x256 on 14x14: 888 us with 32, 967 with 64,
 # 1,130 with all).
@@ -36,7 +36,7 @@ CHANNELS = 32
 # Vectors of filters of a block at most; those that are offered, the better first, of few input channels and of many;
 # without the registers for four.
 MOST_VECTORS = 4
-VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS, MANY_REGISTERS = (2, 4), (4, 2), 2, 512, 32
+VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS = (2, 4), (4, 2), (2,), 512
 # How long reading a block's weights takes, in the time of so many tiles, and the share of a register tile at least.
 READING, LEAST_TILE = 5, 0.5
 # What transforming takes: a vector of tiles of an input channel, in multiply-adds of a register, however few lanes it
@@ -71,11 +71,7 @@ class WinogradSpace(HandMadeSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         spec, cut, work = self.spec, self.cut, self._work
-
-        def best(most: int) -> int:
-            return most if work.threads == 1 else work.most_even(cut, most)
-
-        blocks = divisors(cut.count(spec))
+        best, blocks = partial(work.most_even, cut), divisors(cut.count(spec))
         group = self.decide_most(choose, "blocks", blocks, best(blocks[-1]), best)
         conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
         n, k, y, x = sch.get_loops(out)
@@ -99,11 +95,7 @@ class WinogradSpace(HandMadeSpace):
         spec = self.spec
         is_square = spec.out_w % TILE == 0 and int(sch.get(row).extent) * spec.out_w % SQUARE == 0
         outer, stored = (row, x) if not is_square else sch.split(sch.fuse(row, x), [None, SQUARE])
-        lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
-        sch.reorder(*((lane, outer) if spec.residual else (outer, lane)), column, stored)
-        sch.vectorize(stored)
-        if is_square:
-            sch.annotate(column, TRANSPOSE, 1)
+        store_filters(sch, spec, outer, stored, lane, is_square)
 
     def _schedule_sums(self, sch: Schedule, block: LoopRV) -> None:
         """Transform all four pixels of a tile at once."""
@@ -157,13 +149,8 @@ def require_served(spec: ConvSpec) -> None:
 
 def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
     """Vectors of filters that register tiles may have, the better first."""
-    offered = list(VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS)
-    if cpu.registers < MANY_REGISTERS:
-        offered = [VECTORS_OF_FEW]
-    if threads > 1:
-        # Short blocks of filters are more of them, for threads to share.
-        offered.append(1)
-    return list(dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered))
+    many = VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS
+    return fitting_vectors(spec, cpu, many if cpu.registers >= MANY_REGISTERS else VECTORS_OF_FEW, threads)
 
 
 @dataclass(frozen=True)
