@@ -1,4 +1,4 @@
-"""Dense convolution for CPUs: vectors of filters (`cpu_filters`) or of output rows (`cpu_rows`), the weight as data.
+"""Dense convolution for CPUs: vectors of filters (`cpu_filters`), channels (`cpu_channels`) or rows (`cpu_rows`).
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On the layers of ResNet
 default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN with AVX2, with AVX-512 in a
@@ -15,6 +15,8 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import SQUARE
+from tvm_sparse.scheduling.cpu_channels import ChannelSpace, is_depthwise
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace, fitting_vectors
 from tvm_sparse.scheduling.cpu_product import ProductSpace
@@ -32,10 +34,15 @@ VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW = (4, 2), (2, 4), (2,)
 # Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:
 # with 32 registers, and with 16.
 FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
-# How many times as long as their multiply-adds kernels of rows take that have no idle lanes, with 32 registers, where
-# they pack the input of one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16
-# (docs/measurements.md).
+# Depthwise maps of so many pixels at most are faster by vectors of channels than along rows, and of more than so many
+# taps smaller ones with 32 registers.
+FEW_PIXELS, FEW_TAPS, PIXELS_OF_MANY_TAPS = 784, 9, 196
+# How many times as long as their multiply-adds kernels of rows take: with 32 registers, where they pack the input of
+# one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16 (docs/measurements.md).
 ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
+# The same where they read more than so many channels as they lie in memory, each in pages of its own (144x24x1x1 on
+# 56x56: 595 us, by vectors of filters 432, a quarter of whose lanes are idle).
+MANY_CHANNELS, ROWS_COST_OF_MANY = 64, 1.4
 # Threads that share rows so well are as busy as those that share blocks of filters.
 EVEN = 1.1
 
@@ -54,7 +61,7 @@ def imbalance(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
     return _ranked(spec, cpu, Threads(threads, math.prod(spec.weight_shape), cpu.lanes))[0].imbalance
 
 
-def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSpace | RowSpace]:
+def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSpace | RowSpace | ChannelSpace]:
     by_rows = layouts(spec, cpu.lanes, threads=threads)[:LAYOUTS]
     rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, False, threads) for layout in by_rows]
     has_many = cpu.registers >= MANY_REGISTERS
@@ -64,18 +71,27 @@ def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSp
         by_tile = _of_groups(spec, cpu, threads)
         is_small = spec.out_h * spec.out_w < (PIXELS_OF_GROUP if has_many else PIXELS_OF_GROUP_OF_FEW)
         # All channels of a small map are one task.
-        return [*rows, *by_tile] if is_small and threads.count == 1 else [*by_tile, *rows]
+        by_rows_or_tile = [*rows, *by_tile] if is_small and threads.count == 1 else [*by_tile, *rows]
+        by_channels = _of_channels(spec, cpu, threads)
+        return [*by_channels, *by_rows_or_tile] if _has_short_rows(spec, cpu) else [*by_rows_or_tile, *by_channels]
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
     offered = (VECTORS_OF_TAP if spec.r * spec.s == 1 else VECTORS) if has_many else VECTORS_OF_FEW
     vectors = fitting_vectors(spec, cpu, offered, threads.count)
     filters = [FilterSpace(NAME, spec, cpu, each, threads.count) for each in vectors]
-    is_packed_tap = spec.r * spec.s == 1 and rows[0].pack != "direct"
-    cost_of_many = ROWS_COST_OF_PACKED_TAP if is_packed_tap else ROWS_COST
-    rows_cost = (cost_of_many if has_many else ROWS_COST_OF_FEW) * by_rows[0].waste(spec)
+    rows_cost = _rows_cost(spec, rows[0], has_many) * by_rows[0].waste(spec)
     rows_cost *= rows[0].imbalance if rows[0].imbalance > EVEN else 1.0
     ranked = sorted(filters, key=lambda space: space.cost)
     return [*ranked, *rows] if ranked[0].cost <= rows_cost else [*rows, *ranked]
+
+
+def _rows_cost(spec: ConvSpec, space: RowSpace, has_many_registers: bool) -> float:
+    """How many times as long as their multiply-adds kernels of rows take that have no idle lanes."""
+    if space.pack == "direct" and spec.c > MANY_CHANNELS:
+        return ROWS_COST_OF_MANY
+    if not has_many_registers:
+        return ROWS_COST_OF_FEW
+    return ROWS_COST_OF_PACKED_TAP if spec.r * spec.s == 1 and space.pack != "direct" else ROWS_COST
 
 
 def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[RowSpace]:
@@ -86,12 +102,33 @@ def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[RowSpace]
     return [RowSpace(NAME, spec, layout, TILE, cpu, False, threads) for layout in offered]
 
 
+def _of_channels(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[ChannelSpace]:
+    """The one of a depthwise convolution by vectors of channels, of half as many as a register has where it must."""
+    offered = (each for each in (cpu.lanes, cpu.lanes // 2) if each >= SQUARE and not spec.c % each)
+    channels = next(offered, 0) if is_depthwise(spec) else 0
+    return [ChannelSpace(NAME, spec, channels, threads.count)] if channels else []
+
+
+def _has_short_rows(spec: ConvSpec, cpu: CpuInfo) -> bool:
+    """Whether vectors along rows leave lanes idle or are split by phases, so that those of channels are faster."""
+    pixels = spec.out_h * spec.out_w
+    if spec.stride != (1, 1):
+        return True
+    if spec.r * spec.s <= FEW_TAPS:
+        return pixels <= FEW_PIXELS
+    return pixels <= PIXELS_OF_MANY_TAPS and cpu.registers >= MANY_REGISTERS
+
+
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout of rows, offered or not, or of older records with vectors of filters, ``filters16``."""
     cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d*)", variant)
     threads = Threads.of(target, math.prod(spec.weight_shape))
     if is_linear(spec):
         return None
+    if channels := re.fullmatch(r"channels([1-9]\d?)", variant):
+        count = int(channels[1])
+        fits = is_depthwise(spec) and count <= cpu.lanes and not count % SQUARE and not spec.c % count
+        return ChannelSpace(NAME, spec, count, threads.count) if fits else None
     if rows := layout_named(spec, cpu.lanes, variant):
         return RowSpace(NAME, spec, *rows, cpu, False, threads)
     if not found or spec.groups > 1:

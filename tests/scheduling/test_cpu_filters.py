@@ -44,7 +44,7 @@ def test_matches_the_reference(spec, unit, vectors):
 def test_weights_lie_in_the_order_of_use():
     """Channels and filters in blocks of 3 and 4, the last of these not whole."""
     weight = normal_weight(ConvSpec(1, 6, 8, 8, 5, 2, 3), 1.0, 0)
-    found = filter_blocks(weight, Blocks(filters=4, channels=3, rows=1, pixels=1))
+    found = filter_blocks(weight, Blocks(filters=4, channels=3, rows=1, pixels=1, packs=False))
     assert found.shape == (2, 2, 2, 3, 3, 4)
     assert np.array_equal(found[0, 1, 1, 0, 2], [weight[4, 2, 1, 0], 0, 0, 0])
     assert np.array_equal(found[1, 0, 0, 2, 1], weight[:4, 4, 0, 2])
@@ -87,7 +87,9 @@ def test_threads_have_equal_shares(threads):
         (ConvSpec(1, 256, 14, 14, 256, 3, 3, **PADDED), "tile"),
         (ConvSpec(1, 1024, 14, 14, 256, 1, 1), "tile"),
         (ConvSpec(1, 3, 224, 224, 64, 3, 3, **PADDED), "rows"),
-        (ConvSpec(1, 96, 56, 56, 24, 1, 1), "rows"),
+        (ConvSpec(1, 24, 56, 56, 144, 1, 1), "rows"),
+        # Many channels, each in pages of its own.
+        (ConvSpec(1, 96, 56, 56, 24, 1, 1), "tile"),
         (ConvSpec(1, 32, 56, 56, 32, 3, 3, **PADDED, groups=32), "rows"),
     ],
     ids=lambda value: getattr(value, "key", value),

@@ -14,7 +14,7 @@ from tvm.s_tir import pipeline
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
 from tvm_sparse.codegen.cpu.strided_loads import strided_loads_pass
-from tvm_sparse.codegen.cpu.transposed_loads import transposed_loads_pass
+from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns_pass
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
 from tvm_sparse.codegen.cuda.kernel_library import library, library_names
@@ -87,7 +87,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
-        transposed_loads_pass(),
+        transposed_columns_pass(),
         strided_loads_pass(),
         prefetched_weights_pass(),
         # The weights

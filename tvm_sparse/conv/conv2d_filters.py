@@ -18,13 +18,15 @@ from tvm_sparse.conv.spec import ConvSpec
 class Blocks:
     """How a convolution is cut: the weight into `channels` by `filters`, the output's rows into `rows`, a divisor.
 
-    Of the pixels of so many rows, one after the other, tiles of `pixels` are computed at once.
+    Of the pixels of so many rows, one after the other, tiles of `pixels` are computed at once. With `packs` what they
+    read is copied first.
     """
 
     filters: int
     channels: int
     rows: int
     pixels: int
+    packs: bool
 
     def count(self, spec: ConvSpec) -> int:
         """Blocks of filters."""
@@ -39,8 +41,8 @@ class Blocks:
         return -(-self.rows * spec.out_w // self.pixels) * self.pixels
 
 
-def is_packed(spec: ConvSpec) -> bool:
-    """Whether `conv2d_filters` has a stage ``pack``.
+def needs_packing(spec: ConvSpec) -> bool:
+    """Whether what tiles read must be copied, or had better be whatever the threads.
 
     With padding, of half precision, which it widens, where one tap skips pixels, and where channels would displace each
     other from a level-1 cache, as they lie a multiple of four of its 64 sets apart.
@@ -65,7 +67,7 @@ def conv2d_filters(spec: ConvSpec, cut: Blocks) -> tirx.PrimFunc:
     x = packed = arguments["x"]
     filters, rows, last = cut.filters, cut.rows, cut.rows * spec.out_w - 1
     weight = arguments[WEIGHT] = te.placeholder(cut.weight_shape(spec), FLOAT32, name=WEIGHT)
-    if is_packed(spec):
+    if cut.packs:
         n, c, height, width = spec.padded_shape
         packed = te.compute(
             (n, c, -(-height // skip_h), -(-width // skip_w)),

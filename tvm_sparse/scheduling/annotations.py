@@ -26,10 +26,11 @@ DEPENDENT_LAUNCH = "tvm_sparse.dependent_launch"
 # divide the input channels between them (`cluster_reduction`).
 SPLIT_K = "tvm_sparse.split_k"
 
-# On a loop of `SQUARE` turns whose body loads a vector of as many floats that lie apart, and their neighbours in the
-# next turn: they are loaded as rows and transposed in registers (`transposed_loads`).
+# On a loop of `SQUARE` turns whose body loads or stores a vector of as many floats, or a multiple, that lie apart, and
+# their neighbours in the next turn: these are rows in memory and are transposed in registers (`transposed_columns`).
 TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
-# On a loop: how many elements a vector of it has, which need not divide its turns (`overlapping_vectors`).
+# On a loop: how many elements a vector of it has, which need not divide its turns (`overlapping_vectors`); beside
+# `TRANSPOSE`, how many turns are transposed together.
 VECTORS = "tvm_sparse.vectors"
 # On a loop that loads vectors of every other float: these are shuffled from neighbours (`strided_loads`).
 EVERY_OTHER = "tvm_sparse.every_other"

@@ -3,13 +3,14 @@
 Outermost first::
 
     parallel over images, groups of blocks of filters, groups of output rows
-      copy what these rows read of the input, with padding
       sums = 0
-      for each block of input channels, each block of filters, each tile of pixels of the rows
-        load the tile's sums
-        for each tap, each channel of the block
-          load the vectors of weights, broadcast the pixels, multiply-add
-        store the sums
+      for each block of input channels
+        copy what these rows read of it, with padding
+        for each block of filters, each tile of pixels of the rows
+          load the tile's sums
+          for each tap, each channel of the block
+            load the vectors of weights, broadcast the pixels, multiply-add
+          store the sums
       copy the sums to the output with bias, residual and ReLU
 
 As in products of matrices (Goto and van de Geijn 2008), a block's weights stay in the level-1 cache for all pixels, and
@@ -26,12 +27,13 @@ import numpy as np
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
-from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, is_packed
+from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, needs_packing
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE
+from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
-from tvm_sparse.target.cpu_info import LINE, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
 
 # Pixels of a block of rows: of several taps more, as blocks read some rows of their neighbours.
 PIXELS, PIXELS_OF_TAPS = 392, 784
@@ -49,8 +51,10 @@ COPYING, READING = 8, 8
 # How long loading a tap's weights takes, in the time of a pixel's multiply-adds.
 WEIGHT_LOADING = 0.5
 # How many times as long tiles of one vector take, each of whose multiply-adds reads a pixel of its own.
-ONE_VECTOR = 1.05
-# Pixels that are gathered at most, where they do not come in fours.
+ONE_VECTOR = 1.25
+# How long storing an output takes, in the time of a vector's multiply-add: with 32 registers and with 16.
+STORING, STORING_OF_FEW = 0.2, 0.7
+# Pixels that are gathered at most, where neither filters nor pixels come in fours.
 MOST_STORED = 16
 
 
@@ -59,6 +63,7 @@ class FilterSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
         self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
+        self._storing = STORING if cpu.registers >= MANY_REGISTERS else STORING_OF_FEW
         self.cut = _blocks(spec, cpu, vectors, threads)
         make_func = partial(conv2d_filters, spec, self.cut)
         super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", make_func, fold=False)
@@ -71,16 +76,15 @@ class FilterSpace(HandMadeSpace):
     def cost(self) -> float:
         """Estimated time, as a multiple of that of the multiply-adds alone.
 
-        Idle lanes take as long as others, and where there are few sums a multiply-add waits for the one before. An
-        output is gathered by itself, as neighbours lie in different vectors, and that takes as long as a multiply-add
-        of a vector. Of several threads the busiest counts.
+        Idle lanes take as long as others, and where there are few sums a multiply-add waits for the one before. Of
+        several threads the busiest counts.
         """
         spec, cut = self.spec, self.cut
         waste = cut.count(spec) * cut.filters * cut.columns(spec) / (spec.k * cut.rows * spec.out_w)
         waste *= self.imbalance
         sums = cut.filters // self._lanes * cut.pixels
         waste *= ONE_VECTOR if cut.filters == self._lanes else 1.0
-        return waste * max(1.0, HIDING_SUMS / sums) + self._lanes / (spec.c * spec.r * spec.s)
+        return waste * max(1.0, HIDING_SUMS / sums) + self._storing * self._lanes / (spec.c * spec.r * spec.s)
 
     @property
     def imbalance(self) -> float:
@@ -99,34 +103,27 @@ class FilterSpace(HandMadeSpace):
         sch.reorder(n, k, y, block, row, x, lane)
         outer = sch.fuse(n, k, y)
         sch.parallel(outer)
-        self._schedule_out(sch, sch.fuse(row, x), lane)
+        store_filters(sch, spec, row, x, lane, self._lanes)
 
         is_one_block = cut.channels == spec.c
         sch.compute_at(conv, block if is_one_block else outer, preserve_unit_loops=True)
         block, pixel, lane, c, r, s = sch.get_loops(conv)[-6:]
         pixel, tile = sch.split(pixel, [None, cut.pixels])
         c, channel = sch.split(c, [None, cut.channels])
-        channel, unrolled = sch.split(channel, [None, math.gcd(cut.channels, UNROLLED)])
+        channel, unrolled = sch.split(channel, [None, divisors(cut.channels, UNROLLED)[-1]])
         sch.reorder(*((block, pixel, c) if is_one_block else (c, block, pixel)), r, s, channel, unrolled, tile, lane)
         sch.vectorize(lane)
         for loop in (unrolled, tile):
             sch.unroll(loop)
-        if is_packed(spec):
+        if cut.packs:
             pack = sch.get_sblock("pack")
-            sch.compute_at(pack, outer, preserve_unit_loops=True)
+            sch.compute_at(pack, outer if is_one_block else c, preserve_unit_loops=True)
             # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
         init = sch.decompose_reduction(conv, c)
         sch.annotate(pixel, PREFETCH, math.prod(cut.weight_shape(spec)[2:]))
         if is_one_block:
             sch.unroll(sch.get_loops(init)[-2])
-
-    def _schedule_out(self, sch: Schedule, pixel: LoopRV, lane: LoopRV) -> None:
-        """Store vectors of a filter's pixels, which lie apart among the sums."""
-        pixels = self.cut.rows * self.spec.out_w
-        is_square = pixels % SQUARE == 0
-        pixel, stored = sch.split(pixel, [None, SQUARE if is_square else divisors(pixels, MOST_STORED)[-1]])
-        store_filters(sch, self.spec, pixel, stored, lane, is_square)
 
     def _blocks_of_task(self, choose: Choose) -> Any:
         """Blocks of filters of a task; fewer than decided where threads would end at different times."""
@@ -166,9 +163,11 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
     channels = nearest(divisors(spec.c), CACHE_BYTES / (spec.r * (spec.s * filters * 4 + LINES_BYTES)))
     pixels = PIXELS if spec.r * spec.s == 1 else PIXELS_OF_TAPS
     fitting = nearest(divisors(spec.out_h), pixels / spec.out_w)
+    # Threads read what others have just written: from channel to channel, as tiles read, it comes slower than in order.
+    packs = threads > 1 or needs_packing(spec)
 
     def tiles(rows: int) -> Blocks:
-        return Blocks(filters, channels, rows, register_tile(cpu, vectors, rows * spec.out_w))
+        return Blocks(filters, channels, rows, register_tile(cpu, vectors, rows * spec.out_w), packs)
 
     def cost(cut: Blocks) -> tuple[float, int]:
         return _time(spec, cut, _most_even(spec, cut, cut.count(spec), threads), threads), -cut.rows
@@ -178,19 +177,32 @@ def _blocks(spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int) -> Blocks:
 
 def fitting_vectors(spec: ConvSpec, cpu: CpuInfo, offered: Sequence[int], threads: int) -> list[int]:
     """Vectors of filters of a block, of those `offered`: no more than there are filters for."""
-    # Short blocks of filters are more of them, for threads to share.
-    offered = (*offered, 1) if threads > 1 else offered
-    return list(dict.fromkeys(min(each, -(-spec.k // cpu.lanes)) for each in offered))
+    needed = -(-spec.k // cpu.lanes)
+    # Short blocks of filters are more of them, for threads to share, and leave no vector of a pair idle.
+    offered = (*offered, 1) if threads > 1 or needed % 2 else offered
+    # LLVM takes vectors of 48 floats apart: such blocks took five to nine times as long as those of 32.
+    return list(dict.fromkeys(min(each, 1 << (needed - 1).bit_length()) for each in offered))
 
 
-def store_filters(sch: Schedule, spec: ConvSpec, pixel: LoopRV, stored: LoopRV, lane: LoopRV, is_square: bool) -> None:
-    """Store vectors of a filter's pixels, the loop `stored`, of sums whose filters `lane` lie side by side."""
-    lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
-    # A residual is as many more rows in memory to read at a time; all pixels of few filters are then faster.
-    sch.reorder(*((lane, pixel) if spec.residual else (pixel, lane)), column, stored)
-    sch.vectorize(stored)
-    if is_square:
-        sch.annotate(column, TRANSPOSE, 1)
+def store_filters(sch: Schedule, spec: ConvSpec, row: LoopRV, x: LoopRV, lane: LoopRV, lanes: int) -> None:
+    """Store rows of filters, of sums whose filters `lane` lie side by side, by vectors of at most so many `lanes`."""
+    pixel, vector = sch.fuse(row, x), math.gcd(lanes, spec.k)
+    pixels = int(sch.get(pixel).extent)
+    if vector % SQUARE or pixels < SQUARE or spec.dtype != FLOAT32:
+        # Sums alone are transposed, where pixels come in fours.
+        is_square = pixels % SQUARE == 0
+        pixel, stored = sch.split(pixel, [None, SQUARE if is_square else divisors(pixels, MOST_STORED)[-1]])
+        lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
+        sch.reorder(lane, pixel, column, stored)
+        sch.vectorize(stored)
+        if is_square:
+            sch.annotate(column, TRANSPOSE, 1)
+        return
+    lane, inner = sch.split(lane, [None, vector])
+    sch.reorder(lane, pixel, inner)
+    sch.vectorize(inner)
+    sch.annotate(pixel, VECTORS, SQUARE)
+    sch.annotate(pixel, TRANSPOSE, 1)
 
 
 def register_tile(cpu: CpuInfo, vectors: int, pixels: int, least: float = 0.75) -> int:
@@ -218,6 +230,6 @@ def _most_even(spec: ConvSpec, cut: Blocks, most: int, threads: int) -> int:
 def _time(spec: ConvSpec, cut: Blocks, group: int, threads: int) -> float:
     """Of the busiest thread, whose tasks have `group` blocks of filters, in that of a block's multiply-adds a pixel."""
     tasks = spec.n * (spec.out_h // cut.rows) * (cut.count(spec) // group)
-    copying = COPYING / (spec.r * spec.s * cut.filters) if is_packed(spec) else 0.0
+    copying = COPYING / (spec.r * spec.s * cut.filters) if cut.packs else 0.0
     copied = copying * (1 + rows_packed_again(spec) / cut.rows)
     return rounds(tasks, threads) * (cut.columns(spec) + READING) * (group + copied)

@@ -24,7 +24,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_sparse.conv.conv2d_winograd import TileBlocks, across, conv2d_winograd, down, is_served, transformed_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ, TILE
-from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, SQUARE, VECTORS
+from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import ONE_VECTOR, UNROLLED, fitting_vectors, register_tile, store_filters
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
@@ -80,7 +80,7 @@ class WinogradSpace(HandMadeSpace):
         sch.reorder(n, k, y, block, row, x, lane)
         outer = sch.fuse(n, k, y)
         sch.parallel(outer)
-        self._schedule_out(sch, row, x, lane)
+        store_filters(sch, spec, row, x, lane, work.lanes)
         self._schedule_sums(sch, block)
         sch.compute_at(conv, block, preserve_unit_loops=True)
         channels, tile = self._schedule_conv(sch, conv)
@@ -89,13 +89,6 @@ class WinogradSpace(HandMadeSpace):
         sch.annotate(tile, PREFETCH, cut.channels * cut.filters)
         if cut.channels == spec.c:
             sch.unroll(sch.get_loops(init)[-2])
-
-    def _schedule_out(self, sch: Schedule, row: LoopRV, x: LoopRV, lane: LoopRV) -> None:
-        """Store vectors of a filter's pixels, which lie apart among the sums."""
-        spec = self.spec
-        is_square = spec.out_w % TILE == 0 and int(sch.get(row).extent) * spec.out_w % SQUARE == 0
-        outer, stored = (row, x) if not is_square else sch.split(sch.fuse(row, x), [None, SQUARE])
-        store_filters(sch, spec, outer, stored, lane, is_square)
 
     def _schedule_sums(self, sch: Schedule, block: LoopRV) -> None:
         """Transform all four pixels of a tile at once."""

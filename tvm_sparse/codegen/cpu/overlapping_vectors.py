@@ -1,6 +1,7 @@
 """Vectors of a loop whose turns they do not divide: the last one begins earlier, and computes some elements again.
 
-A loop over 28 elements is two vectors of sixteen so, without a remainder of single elements or masks.
+A loop over 28 elements is two vectors of sixteen so, without a remainder of single elements or masks. So are turns of a
+loop that are transposed together.
 """
 
 import tvm
@@ -8,7 +9,7 @@ from tvm.tirx import For, ForKind, Stmt, Var
 from tvm.tirx import min as least
 
 from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, integer, substituted
-from tvm_sparse.scheduling.annotations import VECTORS
+from tvm_sparse.scheduling.annotations import TRANSPOSE, VECTORS
 
 
 def overlapping_vectors_pass() -> tvm.transform.Pass:
@@ -25,6 +26,9 @@ def _in_vectors(loop: For, _where: str) -> Stmt:
     part, lane = (Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty) for name in ("part", "lane"))
     start = part * lanes if extent % lanes == 0 else least(part * lanes, integer(extent - lanes))
     body = substituted(loop.body, loop.loop_var, loop.min + start + lane)
-    vector = For(lane, integer(0), integer(lanes), ForKind.VECTORIZED, body)
     rest = {key: value for key, value in loop.annotations.items() if key != VECTORS}
+    # Turns that are transposed together stay turns.
+    of_lanes, rest = (rest, {}) if TRANSPOSE in rest else ({}, rest)
+    kind = ForKind.SERIAL if of_lanes else ForKind.VECTORIZED
+    vector = For(lane, integer(0), integer(lanes), kind, body, annotations=of_lanes)
     return For(part, integer(0), integer(-(-extent // lanes)), ForKind.SERIAL, vector, annotations=rest)
