@@ -30,7 +30,7 @@ SPECS = (
     depthwise(48, 9, 23, 5, 5, n=2, padding=(2, 2, 2, 2), stride=(1, 2)),
     # Padding that differs on each side, more of it than the taps reach, and dilation.
     depthwise(16, 12, 13, 3, 2, padding=(0, 3, 2, 1), dilation=(2, 3), residual=True),
-    depthwise(16, 5, 6, 1, 1, padding=(2, 1, 3, 0), stride=(3, 1), bias=True),
+    depthwise(16, 5, 26, 1, 2, padding=(2, 1, 3, 0), stride=(3, 1), bias=True),
     # The last columns are not read.
     depthwise(16, 10, 12, 2, 2, stride=(3, 3)),
 )
@@ -96,7 +96,8 @@ def test_threads_have_equal_shares(threads):
         (depthwise(144, 56, 56, 3, 3, **PADDED), "x86-64-v4", "rows"),
         (depthwise(240, 28, 28, 5, 5, padding=(2, 2, 2, 2)), "x86-64-v4", "rows"),
         (depthwise(480, 14, 14, 5, 5, padding=(2, 2, 2, 2)), "x86-64-v3", "rows"),
-        # No vectors divide the channels, rows are too short, filters share a channel, or numbers are halves.
+        # No vectors divide the channels, rows are too short, filters share a channel, have one tap, or are of halves.
+        (depthwise(32, 14, 14, 1, 1), "x86-64-v4", "rows"),
         (depthwise(20, 14, 14, 3, 3, **PADDED), "x86-64-v4", "rows"),
         (depthwise(32, 3, 3, 3, 3, **PADDED), "x86-64-v4", "rows"),
         (ConvSpec(1, 32, 14, 14, 64, 3, 3, **PADDED, groups=32), "x86-64-v4", "rows"),

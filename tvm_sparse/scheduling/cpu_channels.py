@@ -176,8 +176,11 @@ class ChannelSpace(HandMadeSpace):
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
-    """Whether `ChannelSpace` serves it: a filter a channel, in float32, whose rows are four pixels at least."""
-    alone = spec.groups == spec.c == spec.k and spec.dtype == FLOAT32
+    """Whether `ChannelSpace` serves it: a filter of several taps a channel, in float32, and rows of four pixels or more.
+
+    TVM multiplies by a single tap in place, and the last tile of a row computes some pixels again.
+    """
+    alone = spec.groups == spec.c == spec.k and spec.dtype == FLOAT32 and spec.r * spec.s > 1
     return alone and min(spec.out_w, copied_columns(spec)) >= SQUARE
 
 
