@@ -1,8 +1,11 @@
 """Depthwise kernels with vectors of channels: right whatever the padding and strides, and where they come first."""
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from random_convolutions import run
+from random_convolutions import Case, random_spec, random_weight, run
 
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
@@ -49,6 +52,20 @@ def test_matches_the_reference(spec, channels):
         found = run(apply_decisions(space, weight), spec, arguments, TARGET)
         assert expected.worst(found) <= 1
         assert not integers or np.array_equal(found, expected.value)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_convolutions_match_the_reference(seed):
+    """With any padding, strides, dilation and epilogue, and any rows of a task."""
+    choose = random.Random(seed).choice
+    channels = choose((4, 8, 16))
+    filters = channels * choose((1, 2, 3))
+    drawn = (replace(random_spec(choose), c=filters, k=filters, groups=filters) for _ in range(1000))
+    spec, integers = next(filter(is_depthwise, drawn)), choose((True, False))
+    case = Case(spec, random_weight(spec, 1.0, "unstructured", seed, integers), seed, integers)
+    space = ChannelSpace("dense_cpu", spec, channels, 2)
+    kernel = apply_decisions(space, case.weight, {"rows": choose(divisors(spec.out_h))})
+    assert case.worst(kernel, resolve_target({"kind": "llvm", "num-cores": 2})) <= 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -176,7 +176,7 @@ class ChannelSpace(HandMadeSpace):
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
-    """Whether `ChannelSpace` serves it: a filter of several taps a channel, in float32, and rows of four pixels or more.
+    """Whether `ChannelSpace` serves it: a filter of several taps a channel, in float32, rows of four pixels or more.
 
     TVM multiplies by a single tap in place, and the last tile of a row computes some pixels again.
     """
