@@ -15,8 +15,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import SQUARE
-from tvm_sparse.scheduling.cpu_channels import ChannelSpace, is_depthwise
+from tvm_sparse.scheduling.cpu_channels import ChannelSpace, serves
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace, fitting_vectors
 from tvm_sparse.scheduling.cpu_product import ProductSpace
@@ -40,7 +39,7 @@ FEW_PIXELS, FEW_TAPS, PIXELS_OF_MANY_TAPS = 784, 9, 196
 # How many times as long as their multiply-adds kernels of rows take: with 32 registers, where they pack the input of
 # one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16 (docs/measurements.md).
 ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
-# The same where they read more than so many channels as they lie in memory, each in pages of its own (144x24x1x1 on
+# The same where they read more than so many channels as they lie in memory, each in pages of its own (24x144x1x1 on
 # 56x56: 595 us, by vectors of filters 432, a quarter of whose lanes are idle).
 MANY_CHANNELS, ROWS_COST_OF_MANY = 64, 1.4
 # Threads that share rows so well are as busy as those that share blocks of filters.
@@ -104,9 +103,8 @@ def _of_groups(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[RowSpace]
 
 def _of_channels(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> list[ChannelSpace]:
     """The one of a depthwise convolution by vectors of channels, of half as many as a register has where it must."""
-    offered = (each for each in (cpu.lanes, cpu.lanes // 2) if each >= SQUARE and not spec.c % each)
-    channels = next(offered, 0) if is_depthwise(spec) else 0
-    return [ChannelSpace(NAME, spec, channels, threads.count)] if channels else []
+    fitting = [each for each in (cpu.lanes, cpu.lanes // 2) if serves(spec, each)]
+    return [ChannelSpace(NAME, spec, each, threads.count) for each in fitting[:1]]
 
 
 def _has_short_rows(spec: ConvSpec, cpu: CpuInfo) -> bool:
@@ -120,15 +118,14 @@ def _has_short_rows(spec: ConvSpec, cpu: CpuInfo) -> bool:
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space of a layout of rows, offered or not, or of older records with vectors of filters, ``filters16``."""
+    """The space of a layout of rows or a block of channels, offered or not, or of older records, ``filters16``."""
     cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d*)", variant)
     threads = Threads.of(target, math.prod(spec.weight_shape))
     if is_linear(spec):
         return None
     if channels := re.fullmatch(r"channels([1-9]\d?)", variant):
         count = int(channels[1])
-        fits = is_depthwise(spec) and count <= cpu.lanes and not count % SQUARE and not spec.c % count
-        return ChannelSpace(NAME, spec, count, threads.count) if fits else None
+        return ChannelSpace(NAME, spec, count, threads.count) if count <= cpu.lanes and serves(spec, count) else None
     if rows := layout_named(spec, cpu.lanes, variant):
         return RowSpace(NAME, spec, *rows, cpu, False, threads)
     if not found or spec.groups > 1:

@@ -38,15 +38,12 @@ PACKING = 0.7
 
 
 class ChannelSpace(HandMadeSpace):
-    """The space of blocks of so many `channels`, a divisor, where a convolution `is_depthwise`, by so many threads."""
+    """The space of blocks of so many `channels`, where it `serves` a convolution, by so many threads."""
 
     def __init__(self, name: str, spec: ConvSpec, channels: int, threads: int = 1):
         self.spec, self._channels, self._threads = spec, channels, threads
         self._blocks = spec.c // channels
-        # Rows and columns of the input, padding included, that output rows read.
-        (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
-        self._rows = (spec.out_h - 1) * st_h + (spec.r - 1) * dil_h + 1
-        self._columns = (spec.out_w - 1) * st_w + (spec.s - 1) * dil_w + 1
+        self._rows, self._columns = _read(spec)
         weight = {WEIGHT: ((self._blocks, spec.r, spec.s, channels), FLOAT32)}
         super().__init__(name, f"channels{channels}", partial(written_function, spec, weight, self._write), fold=False)
 
@@ -74,15 +71,15 @@ class ChannelSpace(HandMadeSpace):
     def _best(self, most: int, threads: int) -> int:
         """Output rows of a task, `most` at most, that fit a cache and let threads end at once."""
         fitting = CACHE_BYTES // (self._columns * self._channels * 4)
-        offered = [each for each in divisors(self.spec.out_h, most) if each == 1 or self._read(each) <= fitting]
+        offered = [each for each in divisors(self.spec.out_h, most) if each == 1 or self._rows_of(each) <= fitting]
         return min(offered, key=lambda rows: self._time(rows, threads))
 
     def _time(self, rows: int, threads: int) -> tuple[float, int]:
         """Of the busiest thread, in output rows of a block; more rows are better where it is the same."""
         tasks = self.spec.n * self._blocks * (self.spec.out_h // rows)
-        return rounds(tasks, threads) * (rows + PACKING * self._read(rows)), -rows
+        return rounds(tasks, threads) * (rows + PACKING * self._rows_of(rows)), -rows
 
-    def _read(self, rows: int) -> int:
+    def _rows_of(self, rows: int) -> int:
         """Rows of the input that so many of the output read."""
         return self._rows - (self.spec.out_h - rows) * self.spec.stride[0]
 
@@ -102,7 +99,7 @@ class ChannelSpace(HandMadeSpace):
         """Copy a row of a block of channels, with zeros around it."""
         spec, channels = self.spec, self._channels
         top, left = spec.padding[0], spec.padding[1]
-        copied = copied_columns(spec)
+        copied = _copied_columns(spec)
         first, length = row * (self._columns * channels), self._columns * channels
         T.reads(whole(x, n))
         T.writes(packed[n, block, first : first + length])
@@ -175,16 +172,26 @@ class ChannelSpace(HandMadeSpace):
                 T.buffer_store(arguments["y"], epilogue(spec, arguments, value, index), index)
 
 
+def serves(spec: ConvSpec, channels: int) -> bool:
+    """Whether a convolution `is_depthwise` and splits into blocks of so many channels, which are whole squares."""
+    return is_depthwise(spec) and not spec.c % channels and not channels % SQUARE
+
+
 def is_depthwise(spec: ConvSpec) -> bool:
-    """Whether `ChannelSpace` serves it: a filter of several taps a channel, in float32, rows of four pixels or more.
+    """Whether there is a filter of several taps a channel, in float32, and rows are four pixels or more.
 
     TVM multiplies by a single tap in place, and the last tile of a row computes some pixels again.
     """
     alone = spec.groups == spec.c == spec.k and spec.dtype == FLOAT32 and spec.r * spec.s > 1
-    return alone and min(spec.out_w, copied_columns(spec)) >= SQUARE
+    return alone and min(spec.out_w, _copied_columns(spec)) >= SQUARE
 
 
-def copied_columns(spec: ConvSpec) -> int:
+def _read(spec: ConvSpec) -> tuple[int, int]:
+    """Rows and columns of the padded input up to the last ones that taps read."""
+    (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
+    return (spec.out_h - 1) * st_h + (spec.r - 1) * dil_h + 1, (spec.out_w - 1) * st_w + (spec.s - 1) * dil_w + 1
+
+
+def _copied_columns(spec: ConvSpec) -> int:
     """Columns of the input, from the first one on, that taps read."""
-    last = (spec.out_w - 1) * spec.stride[1] + (spec.s - 1) * spec.dilation[1]
-    return min(spec.w, last + 1 - spec.padding[1])
+    return min(spec.w, _read(spec)[1] - spec.padding[1])

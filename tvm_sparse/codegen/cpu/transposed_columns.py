@@ -64,12 +64,8 @@ def _turn(loop: For, turn: int, column: Var | None) -> Stmt:
 
 def _loaded(node: TensorLoad, loop: For, bound: _Bound) -> list[Var]:
     """The columns that `node` loads in the turns of the loop."""
-    starts = _starts(node.indices[0], loop)
-    rows = [
-        [tirx.BufferLoad(node.source, [Ramp(start, 1, SQUARE)]) for start in starts[i::SQUARE]] for i in range(SQUARE)
-    ]
-    joined = [bound(_joined(row)) for row in rows]
-    return _squares(joined, bound)
+    rows = [tirx.BufferLoad(node.source, [Ramp(start, 1, SQUARE)]) for start in _starts(node.indices[0], loop)]
+    return _squares([bound(_joined(rows[i::SQUARE])) for i in range(SQUARE)], bound)
 
 
 def _stored(loop: For, columns: Sequence[Var], bound: _Bound) -> list[Stmt]:
