@@ -49,6 +49,8 @@ LEFT = {
 class Kernel:
     """A dense kernel, unscheduled, in the form of `scheduling.kernel.Kernel`."""
 
+    expands = False
+
     def __init__(self, layer):
         self.func = conv2d.conv2d(layer.spec)
         self.constants = (layer.weight,)

@@ -26,6 +26,7 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
+from tvm_sparse.compiler.joined_layers import joined_kernels
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
@@ -175,6 +176,7 @@ def _built(
     left: set[str] = set()
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, make)
+        kernels = joined_kernels(prepared.layers, decisions, kernels, target)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
         module = replace_convolutions(prepared.mod, kernels)
         products = DenseProducts.of(module, target, left, allow_tf32)
@@ -195,18 +197,18 @@ def _built(
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
-    rows = [_row(decision, kernels[decision.layer]) for decision in decisions]
+    rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(calls_cudnn(decision.schedule) for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     return CompiledModel(made, target, _signature(prepared.mod), rows, libraries=libraries, library=file)
 
 
-def _row(decision: Decision, kernel: Kernel) -> dict[str, Any]:
+def _row(decision: Decision, kernel: Kernel | None) -> dict[str, Any]:
     """The row of the decision table; with the names of its kernels where they are not made from the layer's."""
     if isinstance(kernel, BuiltKernel):
         names = kernel.names
     else:
-        names = launched(kernel.func) if KERNEL_LIBRARY in kernel.func.attrs else ()
+        names = launched(kernel.func) if kernel is not None and KERNEL_LIBRARY in kernel.func.attrs else ()
     return decision.to_json() | ({"kernels": list(names)} if names else {})
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.joined_layers import with_joined
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
 from tvm_sparse.compiler.pooled_layers import with_pools
@@ -49,9 +50,13 @@ _RESIDUAL = 2
 def decide_together(
     prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
 ) -> list[Decision]:
-    """As `decide`, for the layers of a model: their layouts suit each other, and they pool where that is faster."""
+    """As `decide`, for the layers of a model: their layouts suit each other.
+
+    One kernel computes a layer and its pool, or an expansion and the depthwise layer behind it, where that is faster.
+    """
     decisions = _in_layouts(prepared, target, log, allow_tf32, predict)
-    return with_pools(prepared.layers, decisions, target, log)
+    decisions = with_pools(prepared.layers, decisions, target, log)
+    return with_joined(prepared.layers, decisions, target) if predict else decisions
 
 
 def _in_layouts(

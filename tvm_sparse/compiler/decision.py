@@ -18,7 +18,7 @@ class Decision:
     `expected_us` is an estimate. `record` is the log's; `transferred` if its kernel was not verified with this weight:
     it was made with another, or imported, or is a library's by default. `dense_record` is the log's best dense kernel,
     which stands in for one that turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where
-    there is no record. Tensors are of type `dtype`.
+    there is no record. Tensors are of type `dtype`. `joins`: the layer whose kernel computes this one too.
     """
 
     layer: str
@@ -35,6 +35,7 @@ class Decision:
     predicted: Decisions | None = None
     expected_us: float | None = None
     dtype: str = FLOAT32
+    joins: str | None = None
 
     @property
     def precision(self) -> str:

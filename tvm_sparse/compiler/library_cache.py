@@ -43,7 +43,7 @@ class LibraryCache:
     def key(self, prepared: PreparedModel, decisions: Sequence[Decision]) -> str:
         """Of the library of `prepared`, whose layers are computed as `decisions` say."""
         layers = [
-            [each.layer, each.schedule, each.chosen, layer.pattern.value_digest]
+            [each.layer, each.schedule, each.chosen, each.joins, layer.pattern.value_digest]
             for each, layer in zip(decisions, prepared.layers, strict=True)
         ]
         return content_key({**self._common, "model": tvm_ffi.structural_hash(prepared.mod), "layers": layers})

@@ -23,10 +23,12 @@ def replace_convolutions(
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function. Its
-    name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the layer's max pool too.
+    name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the layer's max pool too, and one that
+    expands that of the layer before.
     """
     builder = relax.BlockBuilder(module)
     groups = find_groups(module, weight_of)
+    before = {group.layer.feeds: group for group in groups}
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
@@ -38,6 +40,7 @@ def replace_convolutions(
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
         whole = group if _written_shape(kernel) == group.layer.spec.output_shape else _with_pool(group)
+        whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole)
     return rebuild(builder.get(), edits)
@@ -65,7 +68,8 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
         bindings.append((view, _view(value, shape, spec.dtype)))
         return view
 
-    arguments = [shaped(group.data, spec.input_shape), *(relax.const(constant) for constant in kernel.constants)]
+    read = tuple(int(size) for size in kernel.func.params[0].ty.shape)
+    arguments = [shaped(group.data, read), *(relax.const(constant) for constant in kernel.constants)]
     if group.layer.bias is not None:
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
@@ -81,6 +85,10 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
 def _with_pool(group: Group) -> Group:
     assert group.pool is not None, "a kernel that pools is chosen where there is a pool"
     return replace(group, absorbed=(*group.absorbed, group.result), result=group.pool)
+
+
+def _with_expansion(group: Group, expansion: Group) -> Group:
+    return replace(group, data=expansion.data, absorbed=(*expansion.absorbed, expansion.result, *group.absorbed))
 
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:

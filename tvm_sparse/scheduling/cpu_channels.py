@@ -40,12 +40,19 @@ PACKING = 0.7
 class ChannelSpace(HandMadeSpace):
     """The space of blocks of so many `channels`, where it `serves` a convolution, by so many threads."""
 
+    _variant = "channels"
+
     def __init__(self, name: str, spec: ConvSpec, channels: int, threads: int = 1):
         self.spec, self._channels, self._threads = spec, channels, threads
         self._blocks = spec.c // channels
         self._rows, self._columns = _read(spec)
-        weight = {WEIGHT: ((self._blocks, spec.r, spec.s, channels), FLOAT32)}
-        super().__init__(name, f"channels{channels}", partial(written_function, spec, weight, self._write), fold=False)
+        self._copied_columns = _copied_columns(spec)
+        make_func = partial(written_function, spec, self._arguments(), self._write)
+        super().__init__(name, f"{self._variant}{channels}", make_func, fold=False)
+
+    def _arguments(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shapes and types of what stands for the weight."""
+        return {WEIGHT: ((self._blocks, self.spec.r, self.spec.s, self._channels), FLOAT32)}
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""
@@ -89,19 +96,21 @@ class ChannelSpace(HandMadeSpace):
         packed = new_buffer("packed", (spec.n, self._blocks, self._rows * self._columns * channels))
         sums = new_buffer("sums", (spec.n, self._blocks, spec.out_h * spec.out_w * channels))
         with T.grid(spec.n, self._blocks, self._rows) as loops, T.sblock("pack"):
-            self._write_pack(arguments["x"], packed, *T.axis.remap("SSS", loops))
+            self._write_pack(arguments, packed, *T.axis.remap("SSS", loops))
         with T.grid(spec.n, self._blocks, spec.out_h) as loops, T.sblock("conv"):
             self._write_conv(arguments, packed, sums, *T.axis.remap("SSS", loops))
         with T.grid(spec.n, self._blocks, spec.out_h) as loops, T.sblock("out"):
             self._write_out(arguments, sums, *T.axis.remap("SSS", loops))
 
-    def _write_pack(self, x: tirx.Var, packed: tirx.Var, n: tirx.Expr, block: tirx.Expr, row: tirx.Expr) -> None:
-        """Copy a row of a block of channels, with zeros around it."""
+    def _write_pack(
+        self, arguments: dict[str, tirx.Var], packed: tirx.Var, n: tirx.Expr, block: tirx.Expr, row: tirx.Expr
+    ) -> None:
+        """A row of a block of channels, with zeros around it."""
         spec, channels = self.spec, self._channels
         top, left = spec.padding[0], spec.padding[1]
-        copied = _copied_columns(spec)
+        right = left + self._copied_columns
         first, length = row * (self._columns * channels), self._columns * channels
-        T.reads(whole(x, n))
+        T.reads(*self._read_by_pack(arguments, n, block, row))
         T.writes(packed[n, block, first : first + length])
 
         def fill(begin: int, end: int) -> None:
@@ -109,20 +118,29 @@ class ChannelSpace(HandMadeSpace):
                 with T.serial(begin, end) as column, T.vectorized(channels) as lane:
                     T.buffer_store(packed, tirx.const(0.0, FLOAT32), [n, block, first + column * channels + lane])
 
-        def copy() -> None:
-            with T.serial(0, -(-copied // SQUARE)) as part:
-                start = tirx.min(part * SQUARE, copied - SQUARE)
-                with T.serial(0, SQUARE, annotations={TRANSPOSE: 1}) as column, T.vectorized(channels) as lane:
-                    value = x[n, block * channels + lane, row - top, start + column]
-                    T.buffer_store(packed, value, [n, block, first + (left + start + column) * channels + lane])
-
         fill(0, left)
-        fill(left + copied, self._columns)
+        fill(right, self._columns)
         with T.If(tirx.all(row >= top, row < top + spec.h)):
             with T.Then():
-                copy()
+                self._write_row(arguments, packed, (n, block, row), first + left * channels)
             with T.Else():
-                fill(left, left + copied)
+                fill(left, right)
+
+    def _read_by_pack(self, arguments: dict[str, tirx.Var], n: tirx.Expr, _block: tirx.Expr, _row: tirx.Expr) -> list:
+        """Regions that `_write_row` reads."""
+        return [whole(arguments["x"], n)]
+
+    def _write_row(
+        self, arguments: dict[str, tirx.Var], packed: tirx.Var, place: tuple[tirx.Expr, ...], first: tirx.Expr
+    ) -> None:
+        """Copy the row `place` = (image, block, row with padding) of the input to where in `packed` it begins."""
+        channels, copied, (n, block, row) = self._channels, self._copied_columns, place
+        y = row - self.spec.padding[0]
+        with T.serial(0, -(-copied // SQUARE)) as part:
+            start = tirx.min(part * SQUARE, copied - SQUARE)
+            with T.serial(0, SQUARE, annotations={TRANSPOSE: 1}) as column, T.vectorized(channels) as lane:
+                value = arguments["x"][n, block * channels + lane, y, start + column]
+                T.buffer_store(packed, value, [n, block, first + (start + column) * channels + lane])
 
     def _write_conv(
         self,

@@ -1,6 +1,6 @@
 """A space, decisions and a weight as a scheduled kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
@@ -43,11 +43,13 @@ class Kernel:
     """A scheduled function and the arrays made from its weight.
 
     `func` takes x (N, C, H, W), `constants`, [bias (K,)], [residual (N, K, OH, OW)] and writes y (N, K, OH, OW). A
-    folded kernel has no constants: its weight is an attribute that `lowering` folds into the code.
+    folded kernel has no constants: its weight is an attribute that `lowering` folds into the code. One that `expands`
+    takes the input of the layer before its own, which it computes too.
     """
 
     func: tirx.PrimFunc
     constants: tuple[np.ndarray, ...] = ()
+    expands: bool = field(default=False, kw_only=True)
 
 
 def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:

@@ -4,7 +4,7 @@ That is convolutions, and linear layers with a sparse weight, which are 1x1 conv
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,8 @@ class ConvLayer:
     """One convolution of a model: `weight` (K, C / groups, R, S), float32, and `bias` (K,) or None, of the spec's type.
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
-    (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side.
+    (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
+    name of the layer that is its one reader, if that is a layer.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ConvLayer:
     bias: np.ndarray | None
     is_linear: bool = False
     has_pool: bool = False
+    feeds: str | None = None
 
     @cached_property
     def pattern(self) -> SparsityPattern:
@@ -97,7 +99,17 @@ def find_groups(module: tvm.IRModule, weight_of: WeightOf = constant_weight) -> 
             group = _group(graph, var, weight, taken, len(groups))
             taken.update((*group.absorbed, group.result))
             groups.append(group)
-    return groups
+    first = {(*group.absorbed, group.result)[0]: group for group in groups}
+    return [_with_reader(graph, group, first) for group in groups]
+
+
+def _with_reader(graph: Graph, group: Group, first: Mapping[Var, Group]) -> Group:
+    """`group`, which knows the one layer that reads its result; `first` has all by the variables they begin with."""
+    user = graph.only_user(group.result)
+    reader = first.get(user[0]) if user is not None else None
+    if reader is None or not group.result.same_as(reader.data):
+        return group
+    return replace(group, layer=replace(group.layer, feeds=reader.layer.name))
 
 
 def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position: int) -> Group:

@@ -1,0 +1,84 @@
+"""Let one kernel compute an expansion and the depthwise convolution behind it on a CPU, where that is faster.
+
+What lies between them never leaves a core's cache then (`scheduling.cpu_expansion`). Nothing of it is timed: for dense
+layers every pair that was measured gained, or lost as little as a layer's time varies (docs/measurements.md).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.schedules import dense_cpu
+from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
+from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
+
+# A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, by one thread and by
+# several, which read what others wrote, a dense one that does not write it is faster.
+LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
+
+
+def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> list[Decision]:
+    """`decisions`, where expansions say which layer's kernel computes them too, and why."""
+    if target.kind.name != dense_cpu.TARGET:
+        return list(decisions)
+    chosen = {each.layer: each for each in decisions}
+    for expansion, layer in _pairs(layers):
+        if _is_worth_it(expansion, chosen[expansion.name], layer, chosen[layer.name], target):
+            chosen[expansion.name] = _joined(chosen[expansion.name], layer.name)
+            reason = f"{chosen[layer.name].reason}; its kernel computes {expansion.name} too"
+            chosen[layer.name] = replace(chosen[layer.name], reason=reason)
+    return [chosen[each.layer] for each in decisions]
+
+
+def joined_kernels(
+    layers: Sequence[ConvLayer], decisions: Sequence[Decision], kernels: Mapping[str, Kernel], target: Target
+) -> dict[str, Kernel]:
+    """`kernels`, with those of depthwise layers that compute an expansion too; the expansion itself has none then.
+
+    Not where the expansion has other readers, as in a model that shows what all layers compute.
+    """
+    found, chosen = dict(kernels), {each.layer: each for each in decisions}
+    for expansion, layer in _pairs(layers):
+        if chosen[expansion.name].joins == layer.name and schedule_of(chosen[layer.name].schedule) == dense_cpu.NAME:
+            found[layer.name] = _kernel(expansion, layer, target)
+            del found[expansion.name]
+    return found
+
+
+def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
+    """Layers with the one that alone reads their result."""
+    by_name = {each.name: each for each in layers}
+    return [(each, by_name[each.feeds]) for each in layers if each.feeds is not None]
+
+
+def _is_worth_it(
+    expansion: ConvLayer, expanding: Decision, layer: ConvLayer, decision: Decision, target: Target
+) -> bool:
+    if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
+        return False
+    if schedule_of(expanding.schedule) == dense_cpu.NAME:
+        return True
+    least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
+    return math.prod(expansion.spec.output_shape) * STORAGE[expansion.spec.dtype].size_bytes >= least
+
+
+def _joined(decision: Decision, name: str) -> Decision:
+    reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
+    dense = replace(decision, schedule=dense_cpu.NAME, time_us=None, reason=reason, record=None, predicted=None)
+    return replace(dense, expected_us=None, transferred=False, joins=name)
+
+
+def _kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> Kernel:
+    cpu = CpuInfo.of(target)
+    space = ExpandedSpace(dense_cpu.NAME, expansion.spec, layer.spec, cpu, thread_count(target))
+    kernel = kernel_of(space, space.scheduled(), layer.weight)
+    constants = (*space.expansion_constants(expansion.weight, expansion.bias), *kernel.constants)
+    return replace(kernel, constants=constants, expands=True)
