@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
+from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
 from tvm_sparse.codegen.cpu.strided_loads import strided_loads_pass
 from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns_pass
@@ -87,6 +88,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
+        prefetched_outputs_pass(),
         transposed_columns_pass(),
         strided_loads_pass(),
         prefetched_weights_pass(),

@@ -37,6 +37,9 @@ EVERY_OTHER = "tvm_sparse.every_other"
 # On a loop over tiles that multiply with the same block of weights: how many floats the block has. The next one, behind
 # it in memory, is fetched meanwhile (`prefetched_weights`).
 PREFETCH = "tvm_sparse.prefetch"
+# On such a loop: [filters, plane, pixels], how many filters' pixels are stored behind it, how many floats lie between
+# two filters, and how many of each are stored one after the other. They are fetched meanwhile (`prefetched_outputs`).
+STORED = "tvm_sparse.stored"
 
 # Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
 KERNEL_LIBRARY = "tvm_sparse.kernel_library"

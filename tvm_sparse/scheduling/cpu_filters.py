@@ -30,7 +30,7 @@ from tvm.s_tir.schedule import LoopRV
 from tvm_sparse.conv.conv2d_filters import Blocks, conv2d_filters, filter_blocks, needs_packing
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE, VECTORS
+from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, STORED, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
@@ -123,6 +123,7 @@ class FilterSpace(HandMadeSpace):
         init = sch.decompose_reduction(conv, c)
         sch.annotate(pixel, PREFETCH, math.prod(cut.weight_shape(spec)[2:]))
         if is_one_block:
+            sch.annotate(pixel, STORED, [cut.filters, spec.out_h * spec.out_w, cut.rows * spec.out_w])
             sch.unroll(sch.get_loops(init)[-2])
 
     def _blocks_of_task(self, choose: Choose) -> Any:

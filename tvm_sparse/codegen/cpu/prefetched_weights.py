@@ -13,9 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm.tirx import BufferStore, Evaluate, For, Ramp, Stmt, Var
+from tvm.tirx import BufferStore, For, Ramp, Stmt, Var
 
-from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, integer, sequence, substituted
+from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, prefetch, sequence, substituted
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import PREFETCH
 from tvm_sparse.target.cpu_info import LINE
@@ -36,7 +36,7 @@ def _prefetching(tiles: For, where: str) -> Stmt:
     weights, start = _first_weight(tiles, where)
     floats, turn = int(tiles.annotations[PREFETCH]), tiles.loop_var - tiles.min
     lines = min(MOST_LINES, -(-floats // (LINE * int(tiles.extent))))
-    asked = [_prefetch(weights, start + floats + (turn * lines + i) * LINE) for i in range(lines)]
+    asked = [prefetch(weights, start + floats + (turn * lines + i) * LINE, HINTS) for i in range(lines)]
     body = sequence([*asked, tiles.body])
     return For(tiles.loop_var, tiles.min, tiles.extent, tiles.kind, body, annotations=tiles.annotations)
 
@@ -54,9 +54,3 @@ def _first_weight(tiles: For, where: str) -> tuple[Var, tirx.Expr]:
     for loop in loops:
         start = substituted(start, loop.loop_var, loop.min)
     return found.source, start
-
-
-def _prefetch(weights: Var, index: tirx.Expr) -> Stmt:
-    """Ask for a line; behind the last weight, where there is none, that does nothing."""
-    address = tirx.address_of(tirx.BufferLoad(weights, [index]))
-    return Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *map(integer, HINTS)))

@@ -70,6 +70,12 @@ def nothing() -> Stmt:
     return Evaluate(integer(0))
 
 
+def prefetch(tensor: Var, index: tirx.Expr, hints: tuple[int, int, int]) -> Stmt:
+    """Ask for the line of an element, with `hints` for llvm.prefetch; behind the last element that does nothing."""
+    address = tirx.address_of(tirx.BufferLoad(tensor, [index]))
+    return Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *map(integer, hints)))
+
+
 def is_barrier(stmt: Stmt) -> bool:
     """Whether `stmt` is a barrier of a thread block."""
     return (
