@@ -17,7 +17,13 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_channels import ChannelSpace, serves
 from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, FilterSpace, FormerFilterSpace, fitting_vectors
+from tvm_sparse.scheduling.cpu_filters import (
+    HIDING_SUMS,
+    FilterSpace,
+    FormerFilterSpace,
+    fetches_outputs,
+    fitting_vectors,
+)
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
@@ -27,10 +33,12 @@ NAME = "dense_cpu"
 TARGET = "llvm"
 # Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
-# Vectors of filters in a register tile, the better first, for filters of one tap of more than so many channels and for
-# others; fewer where there are fewer filters. The sums of four and the pixels of a tile do not fit 16 registers. Where
-# two sum up all channels at once, outputs are fetched beforehand: 512x128x1x1 on 28x28, 829 us instead of 892.
-VECTORS_OF_TAP, MOST_AT_ONCE, VECTORS, VECTORS_OF_FEW = (4, 2), 128, (2, 4), (2,)
+# Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
+# fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
+VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW = (4, 2), (2, 4), (2,)
+# Channels that two vectors sum up at once, so that their outputs are fetched meanwhile (`cpu_filters`): in ResNet-50
+# layers of one tap on 56x56 and 28x28 take 0.90 to 0.96 of the time then, and four vectors gain less or nothing.
+MOST_AT_ONCE = 128
 # Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:
 # with 32 registers, and with 16.
 FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
@@ -76,8 +84,9 @@ def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSp
         return [*by_channels, *by_rows_or_tile] if _has_short_rows(spec, cpu) else [*by_rows_or_tile, *by_channels]
     # Pairs of vectors are the better tiles where a multiply-add broadcasts the weight.
     rows.sort(key=lambda space: space.layout.vectors % 2 if cpu.has_memory_broadcast else space.sums < HIDING_SUMS)
-    has_many_sums = spec.r * spec.s == 1 and spec.c > MOST_AT_ONCE
-    offered = (VECTORS_OF_TAP if has_many_sums else VECTORS) if has_many else VECTORS_OF_FEW
+    is_at_once = spec.c <= MOST_AT_ONCE and fetches_outputs(spec)
+    by_taps = VECTORS if spec.r * spec.s > 1 or is_at_once else VECTORS_OF_TAP
+    offered = by_taps if has_many else VECTORS_OF_FEW
     vectors = fitting_vectors(spec, cpu, offered, threads.count)
     filters = [FilterSpace(NAME, spec, cpu, each, threads.count) for each in vectors]
     rows_cost = _rows_cost(spec, rows[0], has_many) * by_rows[0].waste(spec)
