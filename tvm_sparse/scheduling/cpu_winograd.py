@@ -41,7 +41,7 @@ VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS = (2, 4), (4,
 READING, LEAST_TILE = 5, 0.5
 # What transforming takes: a vector of tiles of an input channel, in multiply-adds of a register, however few lanes it
 # has; and a tile of a filter, in single ones.
-INPUT, OUTPUT = 160, 160
+INPUT, OUTPUT = 60, 160
 # Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them.
 TILES_BYTES = 4 << 20
 # Tiles at most of a map with an odd number of rows, whose rows no groups divide.
