@@ -17,6 +17,7 @@ from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
@@ -31,36 +32,54 @@ def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], targ
         return list(decisions)
     chosen = {each.layer: each for each in decisions}
     for expansion, layer in _pairs(layers):
-        if _is_worth_it(expansion, chosen[expansion.name], layer, chosen[layer.name], target):
-            chosen[expansion.name] = _joined(chosen[expansion.name], layer.name)
-            reason = f"{chosen[layer.name].reason}; its kernel computes {expansion.name} too"
-            chosen[layer.name] = replace(chosen[layer.name], reason=reason)
+        of_both = chosen[expansion.name], chosen[layer.name]
+        if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, target):
+            chosen[expansion.name] = _joined(of_both[0], layer.name)
+            reason = f"{of_both[1].reason}; its kernel computes {expansion.name} too"
+            chosen[layer.name] = replace(of_both[1], reason=reason)
     return [chosen[each.layer] for each in decisions]
+
+
+def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> list[tuple[ConvLayer, ConvLayer]]:
+    """Expansions and the depthwise layers whose kernels compute them too.
+
+    None where an expansion has other readers, as in a model that shows what all layers compute.
+    """
+    chosen = {each.layer: each for each in decisions}
+    return [
+        (expansion, layer)
+        for expansion, layer in _pairs(layers)
+        if chosen[expansion.name].joins == layer.name and schedule_of(chosen[layer.name].schedule) == dense_cpu.NAME
+    ]
+
+
+def joined_kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> tuple[Space, Kernel]:
+    """The space and the kernel that compute both layers."""
+    space = ExpandedSpace(dense_cpu.NAME, expansion.spec, layer.spec, CpuInfo.of(target), thread_count(target))
+    kernel = kernel_of(space, space.scheduled(), layer.weight)
+    constants = (*space.expansion_constants(expansion.weight, expansion.bias), *kernel.constants)
+    return space, replace(kernel, constants=constants, expands=True)
 
 
 def joined_kernels(
     layers: Sequence[ConvLayer], decisions: Sequence[Decision], kernels: Mapping[str, Kernel], target: Target
 ) -> dict[str, Kernel]:
-    """`kernels`, with those of depthwise layers that compute an expansion too; the expansion itself has none then.
-
-    Not where the expansion has other readers, as in a model that shows what all layers compute.
-    """
-    found, chosen = dict(kernels), {each.layer: each for each in decisions}
-    for expansion, layer in _pairs(layers):
-        if chosen[expansion.name].joins == layer.name and schedule_of(chosen[layer.name].schedule) == dense_cpu.NAME:
-            found[layer.name] = _kernel(expansion, layer, target)
-            del found[expansion.name]
+    """`kernels`, with those of depthwise layers that compute an expansion too; the expansion itself has none then."""
+    found = dict(kernels)
+    for expansion, layer in joined_pairs(layers, decisions):
+        found[layer.name] = joined_kernel(expansion, layer, target)[1]
+        del found[expansion.name]
     return found
 
 
 def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
-    """Layers with the one that alone reads their result."""
+    """Layers with the one among `layers` that alone reads their result."""
     by_name = {each.name: each for each in layers}
-    return [(each, by_name[each.feeds]) for each in layers if each.feeds is not None]
+    return [(each, by_name[each.feeds]) for each in layers if each.feeds in by_name]
 
 
 def _is_worth_it(
-    expansion: ConvLayer, expanding: Decision, layer: ConvLayer, decision: Decision, target: Target
+    expansion: ConvLayer, layer: ConvLayer, expanding: Decision, decision: Decision, target: Target
 ) -> bool:
     if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False
@@ -74,11 +93,3 @@ def _joined(decision: Decision, name: str) -> Decision:
     reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
     dense = replace(decision, schedule=dense_cpu.NAME, time_us=None, reason=reason, record=None, predicted=None)
     return replace(dense, expected_us=None, transferred=False, joins=name)
-
-
-def _kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> Kernel:
-    cpu = CpuInfo.of(target)
-    space = ExpandedSpace(dense_cpu.NAME, expansion.spec, layer.spec, cpu, thread_count(target))
-    kernel = kernel_of(space, space.scheduled(), layer.weight)
-    constants = (*space.expansion_constants(expansion.weight, expansion.bias), *kernel.constants)
-    return replace(kernel, constants=constants, expands=True)

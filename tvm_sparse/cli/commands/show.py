@@ -12,6 +12,7 @@ from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs, with_joined
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -33,23 +34,38 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if arguments.layer not in layers:
         raise UsageError("--layer", "not in the model", arguments.layer, ", ".join(layers) or "none")
     layer = layers[arguments.layer]
-    decisions = decide([layer], target, common.log_to_read(arguments, console), arguments.allow_tf32, predict=True)
+    near = [each for each in layers.values() if layer.name in (each.name, each.feeds) or each.name == layer.feeds]
+    log = common.log_to_read(arguments, console)
+    decisions = with_joined(near, decide(near, target, log, arguments.allow_tf32, predict=True), target)
+    pairs = joined_pairs(near, decisions)
+    pair = next((each for each in pairs if layer.name in (each[0].name, each[1].name)), None)
+    decisions = [each for each in decisions if each.layer == layer.name]
     if arguments.schedule:
+        pair = None
         asked = {"schedule": arguments.schedule, "record": None, "reason": "--schedule asks for it"}
         decisions = [replace(decisions[0], **asked, transferred=False)]
-    return {"model": str(arguments.model), **_document(layer, decisions, target, stage)}
+    return {"model": str(arguments.model), **_document(layer, decisions, target, stage, pair)}
 
 
-def _document(layer: ConvLayer, decisions: list[Decision], target: Target, stage: str) -> dict[str, Any]:
-    # May replace the decision by a dense one.
-    kernel = kernels_of([layer], decisions, target)[layer.name]
+def _document(
+    layer: ConvLayer,
+    decisions: list[Decision],
+    target: Target,
+    stage: str,
+    pair: tuple[ConvLayer, ConvLayer] | None,
+) -> dict[str, Any]:
+    if pair is not None:
+        space, kernel = joined_kernel(*pair, target)
+    else:
+        # May replace the decision by a dense one.
+        kernel = kernels_of([layer], decisions, target)[layer.name]
+        space = find_space(decisions[0].schedule, layer.spec, layer.pattern, target)
     (decision,) = decisions
-    space = find_space(decision.schedule, layer.spec, layer.pattern, target)
     return {
         **described(layer),
         "target": target_json(target),
         "schedule": space.name,
-        "decisions": decision.record.decisions if decision.record is not None else None,
+        "decisions": decision.record.decisions if decision.record is not None and pair is None else None,
         "reason": decision.reason,
         "stage": stage,
         "text": stages(space, kernel, target)[stage](),

@@ -51,10 +51,12 @@ def _prefetching(tiles: For, store: BufferStore, loops: list[For]) -> Stmt:
         if not _encloses(loop, tiles):
             first = substituted(first, loop.loop_var, loop.min)
     first = first.base if isinstance(first, Ramp) else first
-    share = min(MOST_LINES, -(-filters * -(-pixels // LINE) // int(tiles.extent)))
+    lines = filters * -(-pixels // LINE)
+    share = min(MOST_LINES, -(-lines // int(tiles.extent)))
     asked = []
     for i in range(share):
-        number = (tiles.loop_var - tiles.min) * share + i
+        # Behind the last line is what other threads may write.
+        number = tirx.min((tiles.loop_var - tiles.min) * share + i, lines - 1)
         place = first + tirx.floormod(number, filters) * plane + tirx.floordiv(number, filters) * LINE
         asked.append(prefetch(store.buffer, place, TO_WRITE))
         asked += [prefetch(residual, place, TO_READ) for residual in _read_there(store)]
