@@ -13,6 +13,7 @@ from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cpu.prefetched_weights import MOST_LINES
 from tvm_sparse.codegen.lowering import folding_passes
 from tvm_sparse.codegen.tir.tir_builder import integer, substituted
+from tvm_sparse.conv.conv2d import WEIGHT
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import PREFETCH
@@ -33,7 +34,9 @@ def asked(spec: ConvSpec) -> tuple[FilterSpace, list[list[int]]]:
     (tiles,) = (each for each in loops if PREFETCH in each.annotations)
     calls: list[Call] = []
     tvm_ffi.structural_walk(tiles.body, (Call, calls.append))
-    places = [each.args[0].args[0].indices[0] for each in calls if each.op.same_as(Op.get("tirx.prefetch"))]
+    loads = [each.args[0].args[0] for each in calls if each.op.same_as(Op.get("tirx.prefetch"))]
+    # Outputs are asked for too.
+    places = [each.indices[0] for each in loads if each.source.name == WEIGHT]
     for loop in loops:
         if not loop.same_as(tiles):
             places = [substituted(each, loop.loop_var, loop.min) for each in places]
