@@ -14,11 +14,11 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.build_model import build, kernels_of
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import all_dense
-from tvm_sparse.compiler.joined_layers import joined_kernels, joined_pairs, with_joined
+from tvm_sparse.compiler.joined_layers import joined_pairs, with_joined
 from tvm_sparse.compiler.layer_check import Exposed
 from tvm_sparse.compiler.library_cache import LibraryCache
 from tvm_sparse.conv.reference import relative_difference
@@ -136,9 +136,10 @@ def test_a_model_that_shows_its_layers_has_a_kernel_for_each():
     source, target = prepared(Residual()), on(1)
     decisions = decide_together(source, target, None, predict=True)
     exposed = Exposed.of(source).prepared
-    kernels = dict.fromkeys([each.name for each in source.layers])
     assert joined_pairs(source.layers, decisions) and not joined_pairs(exposed.layers, decisions)
-    assert joined_kernels(exposed.layers, decisions, kernels, target) == kernels
+    names = {each.name for each in source.layers}
+    assert kernels_of(exposed.layers, decisions, target).keys() == names
+    assert kernels_of(source.layers, decisions, target).keys() == names - {"expand.0"}
 
 
 @pytest.fixture

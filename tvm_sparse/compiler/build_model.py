@@ -26,7 +26,7 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
-from tvm_sparse.compiler.joined_layers import joined_kernels
+from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
@@ -176,7 +176,6 @@ def _built(
     left: set[str] = set()
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, make)
-        kernels = joined_kernels(prepared.layers, decisions, kernels, target)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
         module = replace_convolutions(prepared.mod, kernels)
         products = DenseProducts.of(module, target, left, allow_tf32)
@@ -217,15 +216,18 @@ def kernels_of(
 ) -> dict[str, Kernel]:
     """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
 
+    Layers that another's kernel computes too have none.
+
     Raises
     ------
     TvmSparseError
         Not even the default dense kernel can be made.
     """
     make = make or partial(_scheduled, target=target)
-    kernels: dict[str, Kernel] = {}
-    while len(kernels) < len(layers):
-        missing = [(index, layer) for index, layer in enumerate(layers) if layer.name not in kernels]
+    pairs = joined_pairs(layers, decisions)
+    kernels = {layer.name: joined_kernel(expansion, layer, target)[1] for expansion, layer in pairs}
+    expansions = {expansion.name for expansion, _ in pairs}
+    while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
         made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
         for (index, layer), kernel in zip(missing, made, strict=True):
             if isinstance(kernel, Kernel):

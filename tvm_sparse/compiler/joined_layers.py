@@ -5,14 +5,12 @@ user's machine: of dense layers all nine pairs gained with two threads, eight wi
 (docs/measurements.md, "What does one kernel for two layers gain on a CPU?").
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm.target import Target
 
 from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
@@ -62,17 +60,6 @@ def joined_kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> tup
     return space, replace(kernel, constants=constants, expands=True)
 
 
-def joined_kernels(
-    layers: Sequence[ConvLayer], decisions: Sequence[Decision], kernels: Mapping[str, Kernel], target: Target
-) -> dict[str, Kernel]:
-    """`kernels`, with those of depthwise layers that compute an expansion too; the expansion itself has none then."""
-    found = dict(kernels)
-    for expansion, layer in joined_pairs(layers, decisions):
-        found[layer.name] = joined_kernel(expansion, layer, target)[1]
-        del found[expansion.name]
-    return found
-
-
 def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
     """Layers with the one among `layers` that alone reads their result."""
     by_name = {each.name: each for each in layers}
@@ -87,7 +74,7 @@ def _is_worth_it(
     if schedule_of(expanding.schedule) == dense_cpu.NAME:
         return True
     least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
-    return math.prod(expansion.spec.output_shape) * STORAGE[expansion.spec.dtype].size_bytes >= least
+    return expansion.spec.output_bytes >= least
 
 
 def _joined(decision: Decision, name: str) -> Decision:

@@ -43,7 +43,7 @@ def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
     That is where the output fits the level-2 cache, in which the pool finds it.
     """
     is_on_gpu = target.kind.name == pooled_cuda.TARGET
-    if not is_on_gpu or not layer.has_pool or _output_bytes(layer.spec) <= gpu_info(target).level_2_bytes:
+    if not is_on_gpu or not layer.has_pool or layer.spec.output_bytes <= gpu_info(target).level_2_bytes:
         return None
     try:
         return find_space(pooled_cuda.NAME, layer.spec, layer.pattern, target)
@@ -79,11 +79,7 @@ def _by_record(
     return replace(found, expected_us=None, transferred=is_other, reason=f"{reason}, {match.note}{place}")
 
 
-def _output_bytes(spec: ConvSpec) -> int:
-    return STORAGE[spec.dtype].size_bytes * math.prod(spec.output_shape)
-
-
 def _pool_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """What a max pool takes that reads the output and writes its own."""
     written = STORAGE[spec.dtype].size_bytes * math.prod(pooled_shape(spec))
-    return (_output_bytes(spec) + written) / gpu.dram_bytes_s * 1e6
+    return (spec.output_bytes + written) / gpu.dram_bytes_s * 1e6

@@ -68,8 +68,10 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
         bindings.append((view, _view(value, shape, spec.dtype)))
         return view
 
-    read = tuple(int(size) for size in kernel.func.params[0].ty.shape)
-    arguments = [shaped(group.data, read), *(relax.const(constant) for constant in kernel.constants)]
+    arguments = [
+        shaped(group.data, _shape(kernel.func.params[0])),
+        *(relax.const(constant) for constant in kernel.constants),
+    ]
     if group.layer.bias is not None:
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
@@ -93,7 +95,11 @@ def _with_expansion(group: Group, expansion: Group) -> Group:
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:
     """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
-    return tuple(int(size) for size in kernel.func.params[-1].ty.shape)
+    return _shape(kernel.func.params[-1])
+
+
+def _shape(parameter: Var) -> tuple[int, ...]:
+    return tuple(int(size) for size in parameter.ty.shape)
 
 
 def _view(value: Expr, shape: Any, dtype: str) -> Expr:

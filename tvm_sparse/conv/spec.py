@@ -148,6 +148,11 @@ class ConvSpec:
         return (self.n, self.k, self.out_h, self.out_w)
 
     @property
+    def output_bytes(self) -> int:
+        """Of the output, as it is stored."""
+        return STORAGE[self.dtype].size_bytes * math.prod(self.output_shape)
+
+    @property
     def pixels(self) -> int:
         """Pixels of all outputs, N * OH * OW: the rows of the matrix product that a convolution is (implicit GEMM)."""
         return self.n * self.out_h * self.out_w

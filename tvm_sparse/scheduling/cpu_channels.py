@@ -77,9 +77,12 @@ class ChannelSpace(HandMadeSpace):
 
     def _best(self, most: int, threads: int) -> int:
         """Output rows of a task, `most` at most, that fit a cache and let threads end at once."""
+        return min(self._fitting_rows(most), key=lambda rows: self._time(rows, threads))
+
+    def _fitting_rows(self, most: int) -> list[int]:
+        """Output rows that a task may have, `most` at most: one, and what fits a cache."""
         fitting = CACHE_BYTES // (self._columns * self._channels * 4)
-        offered = [each for each in divisors(self.spec.out_h, most) if each == 1 or self._rows_of(each) <= fitting]
-        return min(offered, key=lambda rows: self._time(rows, threads))
+        return [each for each in divisors(self.spec.out_h, most) if each == 1 or self._rows_of(each) <= fitting]
 
     def _time(self, rows: int, threads: int) -> tuple[float, int]:
         """Of the busiest thread, in output rows of a block; more rows are better where it is the same."""

@@ -25,7 +25,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, ChannelSpace, serves
+from tvm_sparse.scheduling.cpu_channels import ChannelSpace, serves
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.csr import new_buffer, whole
 from tvm_sparse.scheduling.space import Choose, divisors
@@ -33,6 +33,8 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 # Arguments beside those of the depthwise convolution.
 EXPANSION, OFFSETS = "expansion", "offsets"
+# Stages: the copied input, and the sums of a tile of pixels.
+READ, EXPANDED = "read", "expanded"
 # How long storing and transposing a pixel takes, and copying a vector of the input, in the time of a multiply-add.
 STORING, COPYING = 6, 4
 # Channels that an expansion reads at most: the lines that a tile reads of each fit a level-1 cache.
@@ -71,14 +73,13 @@ class ExpandedSpace(ChannelSpace):
         sch.reorder(n, y, group, block, row)
         outer = sch.fuse(n, y, group)
         sch.parallel(outer)
-        for stage, loop in (("conv", row), ("pack", block), ("read", outer)):
+        for stage, loop in (("conv", row), ("pack", block), (READ, outer)):
             sch.compute_at(sch.get_sblock(stage), loop, preserve_unit_loops=True)
 
     @cached_property
     def task(self) -> tuple[int, int]:
         """Output rows and blocks of channels of a task: rows that fit a cache; such that threads end at once."""
-        fitting = CACHE_BYTES // (self._columns * self._channels * 4)
-        rows = [each for each in divisors(self.spec.out_h) if each == 1 or self._rows_of(each) <= fitting]
+        rows = self._fitting_rows(self.spec.out_h)
         return min(((each, blocks) for each in rows for blocks in divisors(self._blocks)), key=self._busiest)
 
     def _busiest(self, task: tuple[int, int]) -> tuple[float, int]:
@@ -99,42 +100,46 @@ class ExpandedSpace(ChannelSpace):
 
     def _write(self, arguments: dict[str, tirx.Var]) -> None:
         spec = self.spec
-        self._read = new_buffer("read", (spec.n, self._rows * self.expansion.c * spec.w))
-        self._expanded = new_buffer("expanded", (spec.n, self._blocks, self._rows, self._pixels * self._channels))
-        with T.grid(spec.n, self._rows) as loops, T.sblock("read"):
-            self._write_read(arguments["x"], *T.axis.remap("SS", loops))
-        super()._write(arguments)
+        read = new_buffer(READ, (spec.n, self._rows * self.expansion.c * spec.w))
+        expanded = new_buffer(EXPANDED, (spec.n, self._blocks, self._rows, self._pixels * self._channels))
+        with T.grid(spec.n, self._rows) as loops, T.sblock(READ):
+            self._write_read(arguments["x"], read, *T.axis.remap("SS", loops))
+        super()._write({**arguments, READ: read, EXPANDED: expanded})
 
-    def _write_read(self, x: tirx.Var, n: tirx.Expr, row: tirx.Expr) -> None:
+    def _write_read(self, x: tirx.Var, read: tirx.Var, n: tirx.Expr, row: tirx.Expr) -> None:
         """Copy a row of all channels, which tiles of its pixels read one after the other."""
         spec, (st_h, st_w), c, top = self.spec, self.expansion.stride, self.expansion.c, self.spec.padding[0]
         vector = min(self._channels, spec.w)
         T.reads(whole(x, n))
-        T.writes(self._row(n, row))
+        T.writes(self._row(read, n, row))
 
         def copy(channel: tirx.Expr) -> None:
             with T.serial(0, -(-spec.w // vector)) as part, T.vectorized(vector) as lane:
                 column = tirx.min(part * vector, spec.w - vector) + lane
                 value = x[n, channel, (row - top) * st_h, column * st_w]
-                T.buffer_store(self._read, value, [n, (row * c + channel) * spec.w + column])
+                T.buffer_store(read, value, [n, (row * c + channel) * spec.w + column])
 
         with T.If(tirx.all(row >= top, row < top + spec.h)), T.Then(), T.serial(0, c) as channel:
             copy(channel)
 
-    def _row(self, n: tirx.Expr, row: tirx.Expr) -> object:
-        """The region of ``read`` that a row is copied to."""
+    def _row(self, read: tirx.Var, n: tirx.Expr, row: tirx.Expr) -> object:
+        """The region that a row is copied to."""
         length = self.expansion.c * self.spec.w
-        return self._read[n, row * length : row * length + length]
+        return read[n, row * length : row * length + length]
 
     def _read_by_pack(self, arguments: dict[str, tirx.Var], n: tirx.Expr, block: tirx.Expr, row: tirx.Expr) -> list:
-        return [self._row(n, row), whole(arguments[EXPANSION], block), whole(arguments[OFFSETS], block)]
+        return [
+            self._row(arguments[READ], n, row),
+            whole(arguments[EXPANSION], block),
+            whole(arguments[OFFSETS], block),
+        ]
 
     def _write_row(
         self, arguments: dict[str, tirx.Var], packed: tirx.Var, place: tuple[tirx.Expr, ...], first: tirx.Expr
     ) -> None:
         """Expand the row `place` = (image, block, row with padding) to where in `packed` it begins."""
         c, channels, copied, (n, block, row) = self.expansion.c, self._channels, self._copied_columns, place
-        weight, sums, after = arguments[EXPANSION], self._expanded, replace(self.expansion, bias=False)
+        weight, sums, after = arguments[EXPANSION], arguments[EXPANDED], replace(self.expansion, bias=False)
         tile = min(self._pixels, copied)
         with T.serial(0, -(-copied // tile)) as part:
             start = tirx.min(part * tile, copied - tile)
@@ -145,7 +150,7 @@ class ExpandedSpace(ChannelSpace):
                 for pixel in range(tile):
                     with T.vectorized(channels) as lane:
                         index = [n, block, row, pixel * channels + lane]
-                        value = self._read[n, (row * c + channel) * self.spec.w + start + pixel]
+                        value = arguments[READ][n, (row * c + channel) * self.spec.w + start + pixel]
                         T.buffer_store(sums, sums[tuple(index)] + value * weight[block, channel, lane], index)
             for pixel in range(tile):
                 with T.vectorized(channels) as lane:

@@ -53,13 +53,13 @@ def _prefetching(tiles: For, store: BufferStore, loops: list[For]) -> Stmt:
     first = first.base if isinstance(first, Ramp) else first
     lines = filters * -(-pixels // LINE)
     share = min(MOST_LINES, -(-lines // int(tiles.extent)))
-    asked = []
+    residuals, asked = _read_there(store), []
     for i in range(share):
         # Behind the last line is what other threads may write.
         number = tirx.min((tiles.loop_var - tiles.min) * share + i, lines - 1)
         place = first + tirx.floormod(number, filters) * plane + tirx.floordiv(number, filters) * LINE
         asked.append(prefetch(store.buffer, place, TO_WRITE))
-        asked += [prefetch(residual, place, TO_READ) for residual in _read_there(store)]
+        asked += [prefetch(residual, place, TO_READ) for residual in residuals]
     body = sequence([*asked, tiles.body])
     return For(tiles.loop_var, tiles.min, tiles.extent, tiles.kind, body, annotations=tiles.annotations)
 

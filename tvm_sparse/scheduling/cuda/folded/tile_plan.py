@@ -14,7 +14,6 @@ from tvm_sparse.conv.pooled import COLUMNS, why_not_pooled
 from tvm_sparse.conv.pooled import FILTERS as POOLED_FILTERS
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_floats, row_stride
 from tvm_sparse.scheduling.cuda.folded.occupancy import ACCUMULATORS, BLOCKS, blocks_default
 from tvm_sparse.scheduling.space import divisors, nearest
@@ -182,7 +181,7 @@ def side_by_side(tiles: SpatialTiles, gpu: GpuInfo) -> bool:
 
 
 def _is_large(spec: ConvSpec, gpu: GpuInfo) -> bool:
-    return STORAGE[spec.dtype].size_bytes * math.prod(spec.output_shape) > gpu.level_2_bytes
+    return spec.output_bytes > gpu.level_2_bytes
 
 
 def _heights(spec: ConvSpec, pixels: int) -> range:
