@@ -13,6 +13,7 @@ from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
+from tvm_sparse.frontend.passes.fold_clips import fold_clips
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
@@ -57,7 +58,7 @@ def prepare(
     weights = opened.weights()
     module = opened.relax_module(example_inputs, shapes, batch)
     # Constants, so that pruning masks are in the weights.
-    module = fold_constants(module)
+    module = fold_clips(fold_constants(module))
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
     check_constants(module)
