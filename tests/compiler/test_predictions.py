@@ -49,3 +49,15 @@ def test_what_was_measured_with_another_epilogue_is_a_prediction(layer, tmp_path
     expected = "predicted: folded_cpu:measured was 4.00x faster than dense_cpu with another epilogue; not measured here"
     assert (decision.schedule, decision.reason[: len(expected)]) == ("folded_cpu:measured", expected)
     assert decision.transferred
+
+
+@pytest.mark.parametrize(("density", "is_used"), [(0.08, True), (0.04, False)])
+def test_what_was_measured_with_far_fewer_non_zeros_is_none_of_this_layer(layer, tmp_path, density, is_used):
+    """Dense may win in the meantime, in proportion to them or not; without predictions it is what is known."""
+    fewer = layer.weight * (np.random.default_rng(1).random(layer.weight.shape) < 10 * density)
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(record(layer, fewer, schedule="folded_cpu:measured", time_us=2.0, dense_time_us=800.0))
+    (decision,) = decide([layer], TARGET, log, predict=True)
+    assert decision.reason.startswith("folded_cpu:measured is" if is_used else "predicted: ")
+    (decision,) = decide([layer], TARGET, log)
+    assert decision.schedule == "folded_cpu:measured"

@@ -6,6 +6,7 @@ near one, where they won there, or the default kernel that `predict` expects to 
 verified before they are used. Everything else runs dense, and the reason is kept as a sentence.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,8 +30,12 @@ from tvm_sparse.schedules import title_of, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_exact, schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 
-# How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one.
-NEAR_MARGIN = 1.25
+# How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
+# one of far fewer non-zeros, in proportion to them.
+NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
+# On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
+# 134 ms by those of 90%, and 71 without (docs/measurements.md, "What do records of other densities say?").
+FAR = 1.5
 # What to do about a prediction.
 MEASURE = "not measured here: run tvm-sparse optimize"
 
@@ -49,10 +54,11 @@ def decide(
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule_of(schedule))
 
     growth_of = Growths(target)
+    farthest = FAR if predict and target.kind.name == "llvm" else math.inf
     guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
-        found = _decide(layer, target, fingerprint, log, is_allowed, growth_of)
+        found = _decide(layer, target, fingerprint, log, is_allowed, growth_of, farthest)
         if not predict or not found.is_open:
             return found
         # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
@@ -74,6 +80,7 @@ def _decide(
     log: TuningLog | None,
     is_allowed: Callable[[str], bool],
     growth_of: Growths,
+    farthest: float,
 ) -> Decision:
     pattern = layer.pattern
     dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
@@ -104,6 +111,9 @@ def _decide(
             return replace(fallback, reason=why)
         ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
         return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
+    if pattern.nnz > farthest * max(match.record.pattern.nnz, 1):
+        known = f"only for density {match.record.pattern.density:.2g}"
+        return replace(fallback, reason=f"no record for so many non-zeros, {known}: run tvm-sparse tune")
     found = against_baseline(match.record, dense, is_allowed)
     if found is None:
         return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
@@ -137,7 +147,8 @@ def _from_near(
     if match is None or found is None or found.verdict != "faster":
         return None
     record, times = match.record, found.baseline.median / found.own.median
-    if times < NEAR_MARGIN * growth_of(record, layer.pattern):
+    growth = growth_of(record, layer.pattern)
+    if times < (NEAR_MARGIN if growth <= FAR else FAR_MARGIN) * growth:
         return None
     place = f"on {record.fingerprint['arch']}"
     if record.spec != layer.spec:
