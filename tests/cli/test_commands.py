@@ -219,8 +219,8 @@ def test_tf32_is_an_option_of_every_command_that_chooses_kernels(model, allow_tf
         seen.append(allow_tf32)
         raise BuildError("model", "enough is known")
 
-    monkeypatch.setattr("tvm_sparse.cli.commands.show.decide", decide)
-    for module in ("cli.commands.bench", "cli.commands.check", "cli.commands.inspect", "compiler.build_model"):
+    commands = ("bench", "check", "inspect", "show")
+    for module in (*(f"cli.commands.{each}" for each in commands), "compiler.build_model"):
         monkeypatch.setattr(f"tvm_sparse.{module}.decide_together", decide)
     words = ["--allow-tf32"] * allow_tf32
     commands = (["compile", model, "-o", "a"], ["check", model], ["inspect", model], ["show", model, "--layer", "conv"])

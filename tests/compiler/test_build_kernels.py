@@ -28,6 +28,7 @@ from tvm_sparse.compiler.build_kernels import BuildProgress
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -370,7 +371,7 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
             value[bad] += 1
         y.copyfrom(value)
 
-    kernel = SimpleNamespace(constants=())
+    kernel = SimpleNamespace(constants=(), layouts=NCHW)
     for bad in (None, 0, 17, 39):
         worst = case.worst_error(function, kernel, "folded_cuda", tvm.cpu(0))
         assert worst <= 1 if bad is None else worst > 1

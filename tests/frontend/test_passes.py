@@ -15,6 +15,7 @@ from tvm.relax.backend.cpu_generic import pipeline
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.conv import conv2d
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
@@ -49,7 +50,7 @@ LEFT = {
 class Kernel:
     """A dense kernel, unscheduled, in the form of `scheduling.kernel.Kernel`."""
 
-    expands = False
+    expands, layouts = False, NCHW
 
     def __init__(self, layer):
         self.func = conv2d.conv2d(layer.spec)

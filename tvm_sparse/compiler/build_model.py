@@ -19,6 +19,7 @@ from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
+from tvm_sparse.compiler.blocked_layers import blocked_kernel, with_blocks
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.choose_layouts import decide_together
@@ -140,6 +141,7 @@ def build(
 
     `allow_tf32` is for dense linear layers, about which nothing is decided.
     """
+    decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     cache = LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
     if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
@@ -196,6 +198,7 @@ def _built(
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
+        decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(calls_cudnn(decision.schedule) for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
@@ -226,6 +229,9 @@ def kernels_of(
     make = make or partial(_scheduled, target=target)
     pairs = joined_pairs(layers, decisions)
     kernels = {layer.name: joined_kernel(expansion, layer, target)[1] for expansion, layer in pairs}
+    for layer, decision in zip(layers, decisions, strict=True):
+        if decision.layouts.has_blocks:
+            kernels[layer.name] = blocked_kernel(layer, decision, target)[1]
     expansions = {expansion.name for expansion, _ in pairs}
     while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
         made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])

@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import with_joined
 from tvm_sparse.compiler.kernel_selection import decide
@@ -53,10 +54,21 @@ def decide_together(
     """As `decide`, for the layers of a model: their layouts suit each other.
 
     One kernel computes a layer and its pool, or an expansion and the depthwise layer behind it, where that is faster.
+    Tensors between dense layers lie in blocks of channels on a CPU.
     """
     decisions = _in_layouts(prepared, target, log, allow_tf32, predict)
     decisions = with_pools(prepared.layers, decisions, target, log)
-    return with_joined(prepared.layers, decisions, target) if predict else decisions
+    return on_cpu(prepared, decisions, target, predict)
+
+
+def on_cpu(
+    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, joins: bool = True
+) -> list[Decision]:
+    """`decisions` with what makes dense layers of a CPU faster together: kernels of two, if it `joins`, and blocks."""
+    decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
+    if not joins:
+        return decisions
+    return with_blocks(prepared.mod, prepared.layers, with_joined(prepared.layers, decisions, target), target)
 
 
 def _in_layouts(

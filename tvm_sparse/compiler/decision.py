@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.runtime.compiled_model import COLUMNS
 from tvm_sparse.scheduling.schedule_names import precision_of
@@ -18,7 +19,8 @@ class Decision:
     `expected_us` is an estimate. `record` is the log's; `transferred` if its kernel was not verified with this weight:
     it was made with another, or imported, or is a library's by default. `dense_record` is the log's best dense kernel,
     which stands in for one that turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where
-    there is no record. Tensors are of type `dtype`. `joins`: the layer whose kernel computes this one too.
+    there is no record. Tensors are of type `dtype`. `joins`: the layer whose kernel computes this one too. `layouts`:
+    which tensors lie in blocks of channels.
     """
 
     layer: str
@@ -36,6 +38,7 @@ class Decision:
     expected_us: float | None = None
     dtype: str = FLOAT32
     joins: str | None = None
+    layouts: Layouts = NCHW
 
     @property
     def precision(self) -> str:
@@ -49,4 +52,7 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""
-        return {column: getattr(self, column) for column in COLUMNS}
+        row = {column: getattr(self, column) for column in COLUMNS}
+        if self.layouts.has_blocks:
+            row["reason"] += f"; {self.layouts}"
+        return row

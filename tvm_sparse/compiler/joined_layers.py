@@ -23,10 +23,16 @@ from tvm_sparse.target.resolve import thread_count
 # A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, by one thread and by
 # several, which read what others wrote, a dense one that does not write it is faster.
 LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
+# Of more channels a dense expansion is faster by a kernel of its own whose tensors lie in blocks (`blocked_layers`): it
+# computes two vectors of filters of a pixel, where the kernel of both has one, so that it loads twice as often.
+MOST_CHANNELS_BESIDE_BLOCKS = 24
 
 
 def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> list[Decision]:
-    """`decisions`, where expansions say which layer's kernel computes them too, and why."""
+    """`decisions`, where expansions say which layer's kernel computes them too, and why.
+
+    They know already what would lie in blocks of channels if nothing were joined.
+    """
     if target.kind.name != dense_cpu.TARGET:
         return list(decisions)
     chosen = {each.layer: each for each in decisions}
@@ -72,7 +78,7 @@ def _is_worth_it(
     if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False
     if schedule_of(expanding.schedule) == dense_cpu.NAME:
-        return True
+        return expansion.spec.c <= MOST_CHANNELS_BESIDE_BLOCKS or not decision.layouts.x
     least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
     return expansion.spec.output_bytes >= least
 

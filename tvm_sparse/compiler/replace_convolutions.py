@@ -10,7 +10,15 @@ from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
-from tvm_sparse.frontend.passes.relax_graph import constant_weight, new_var, rebuild, static_shape
+from tvm_sparse.frontend.passes.relax_graph import (
+    Graph,
+    constant_weight,
+    is_call,
+    is_float32,
+    new_var,
+    rebuild,
+    static_shape,
+)
 from tvm_sparse.scheduling.kernel import Kernel
 
 # How names of functions that compute layers begin.
@@ -31,7 +39,8 @@ def replace_convolutions(
     before = {group.layer.feeds: group for group in groups}
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
-    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    twins = _twins(module, groups, kernels)
+    edits = _pools(module, twins)
     for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
@@ -39,10 +48,11 @@ def replace_convolutions(
         name = names[group.layer.name]
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
-        whole = group if _written_shape(kernel) == group.layer.spec.output_shape else _with_pool(group)
+        is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
+        whole = group if is_whole else _with_pool(group)
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
-        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole)
+        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
     return rebuild(builder.get(), edits)
 
 
@@ -57,11 +67,51 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], p
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 
 
-def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group) -> list[tuple[Var, Expr]]:
+def pools_in_blocks(value: Expr) -> bool:
+    """Whether `value` is a max pool that may read and write blocks of channels."""
+    return is_call(value, "relax.nn.max_pool2d") and value.attrs.layout == "NCHW" and is_float32(value)
+
+
+def _twins(module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel]) -> dict[Expr, Var]:
+    """Results that lie in blocks of channels, as whatever reads them reads blocks, by what they stand for.
+
+    A pool of one is one too.
+    """
+    results = {group.result: kernels[group.layer.name] for group in groups if group.layer.name in kernels}
+    twins: dict[Expr, Var] = {}
+    for var, value in Graph.of(module).definitions.items():
+        if var in results and results[var].layouts.y:
+            shape = _written_shape(results[var])
+        elif pools_in_blocks(value) and value.args[0] in twins:
+            n, blocks, *_, channels = static_shape(twins[value.args[0]]) or ()
+            shape = (n, blocks, *(static_shape(var) or ())[2:], channels)
+        else:
+            continue
+        twins[var] = new_var(module, var, f"{var.name}_blocks", shape)
+    return twins
+
+
+def _pools(module: tvm.IRModule, twins: Mapping[Expr, Var]) -> dict[Var, list[tuple[Var, Expr]]]:
+    """The pools of tensors in blocks."""
+    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    for var, value in Graph.of(module).definitions.items():
+        if var in twins and pools_in_blocks(value):
+            source, attrs = twins[value.args[0]], value.attrs
+            layout = f"NCHW{int(source.ty.shape[-1])}c"
+            window = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode)
+            pool = relax.op.nn.max_pool2d(source, *window, attrs.count_include_pad, layout, layout)
+            edits[var] = [(twins[var], pool)]
+    return edits
+
+
+def _bindings(
+    module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
+) -> list[tuple[Var, Expr]]:
     """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
     spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
 
     def shaped(value: Expr, shape: tuple[int, ...]) -> Expr:
+        value = twins.get(value, value)
         if static_shape(value) == shape:
             return value
         view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
@@ -75,11 +125,11 @@ def _bindings(module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: 
     if group.layer.bias is not None:
         arguments.append(relax.const(group.layer.bias))
     if group.residual is not None:
-        arguments.append(shaped(group.residual, spec.output_shape))
+        arguments.append(shaped(group.residual, _shape(kernel.func.params[len(arguments)])))
     written = _written_shape(kernel)
     call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
-    if static_shape(result) == written:
-        return [*bindings, (result, call)]
+    if result in twins or static_shape(result) == written:
+        return [*bindings, (twins.get(result, result), call)]
     output = new_var(module, result, f"{result.name}_out", written, spec.dtype)
     return [*bindings, (output, call), (result, _view(output, result.ty.shape, spec.dtype))]
 

@@ -5,10 +5,11 @@ where the 3x3 convolution behind it takes 0.25. Loops inside are left to LLVM, w
 """
 
 import math
+from collections.abc import Sequence
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.compiler.unscheduled import extents, is_padding, schedule_each
 
@@ -16,6 +17,8 @@ from tvm_sparse.compiler.unscheduled import extents, is_padding, schedule_each
 LEAST_WORK = 1 << 15
 # Turns of the parallel loop that keep threads equally busy.
 ENOUGH = 16
+# Axes of a tensor in blocks of so many channels (`conv.nchwc`), which pools may read and write.
+AXES, CHANNELS = 5, 16
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
@@ -56,7 +59,20 @@ def _run_in_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     for each in padding:
         sch.compute_at(each, fused, preserve_unit_loops=True)
     sch.parallel(fused)
+    if not is_map and outer < spatial == AXES and sizes[spatial - 1] == CHANNELS:
+        _vectorize_channels(sch, block, loops[outer:spatial], loops[spatial:])
     return True
+
+
+def _vectorize_channels(
+    sch: s_tir.Schedule, block: SBlockRV, spatial: Sequence[LoopRV], reduced: Sequence[LoopRV]
+) -> None:
+    """Compute the channels of a block, the last of the axes, at once: LLVM vectorises along a sum otherwise."""
+    *_, lanes = spatial
+    sch.reorder(*reduced, lanes)
+    init = sch.decompose_reduction(block, reduced[0])
+    for each in (lanes, sch.get_loops(init)[-1]):
+        sch.vectorize(each)
 
 
 def _is_plain(sch: s_tir.Schedule, block: SBlockRV) -> bool:

@@ -113,13 +113,17 @@ class _Case:
 
     def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any) -> float:
         """Largest error of a kernel as a fraction of its bound."""
-        x, *epilogue = (array if name == "bias" else array[self.images] for name, array in self.arguments.items())
+        layouts = kernel.layouts
+        images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
+        x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
         expected = self.expected.pooled() if is_pooled(schedule) else self.expected
         shape = (len(self.images), *expected.value.shape[1:])
-        y = tvm.runtime.tensor(np.full(shape, np.nan, self.layer.spec.dtype), device)
+        y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []
         scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
         function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
         device.sync()
-        return expected.within(arithmetic_of(schedule), self.layer.weight).worst(y.numpy(), self.images)
+        return expected.within(arithmetic_of(schedule), self.layer.weight).worst(
+            layouts.as_nchw("y", y.numpy(), shape), self.images
+        )

@@ -78,7 +78,7 @@ def conv2d_winograd(spec: ConvSpec, cut: TileBlocks) -> tirx.PrimFunc:
         n: tirx.Expr, group: tirx.Expr, c: tirx.Expr, i: tirx.Expr, j: tirx.Expr, row: tirx.Expr, tile: tirx.Expr
     ) -> tirx.Expr:
         y, x = (group * rows + row) * TILE, tile * TILE
-        return _of_input(i, lambda a: _of_input(j, lambda b: pack[n, c, y + a, x + b]))
+        return of_input(i, lambda a: of_input(j, lambda b: pack[n, c, y + a, x + b]))
 
     tiles = te.compute((spec.n, groups, spec.c, READ, READ, rows, columns), tile_at, name="tiles")
     c = te.reduce_axis((0, spec.c), "c")
@@ -97,7 +97,7 @@ def conv2d_winograd(spec: ConvSpec, cut: TileBlocks) -> tirx.PrimFunc:
     ) -> tirx.Expr:
         (row, i), (column, j) = ((tirx.floordiv(each, TILE), tirx.floormod(each, TILE)) for each in (y, x))
         tile = row * columns + column
-        return _of_output(i, lambda a: _of_output(j, lambda b: conv[n, group, block, a, b, tile, lane]))
+        return of_output(i, lambda a: of_output(j, lambda b: conv[n, group, block, a, b, tile, lane]))
 
     sums = te.compute((spec.n, groups, blocks, TILE * rows, TILE * columns, cut.filters), sum_at, name="sums")
 
@@ -115,12 +115,12 @@ def conv2d_winograd(spec: ConvSpec, cut: TileBlocks) -> tirx.PrimFunc:
     return func
 
 
-def _of_input(turn: tirx.Expr, at: Callable[[int], tirx.Expr]) -> tirx.Expr:
+def of_input(turn: tirx.Expr, at: Callable[[int], tirx.Expr]) -> tirx.Expr:
     """Element `turn` of Bt d, of the four elements `at` 0 to 3."""
     return _one_of(turn, (at(0) - at(2), at(1) + at(2), at(2) - at(1), at(1) - at(3)))
 
 
-def _of_output(turn: tirx.Expr, at: Callable[[int], tirx.Expr]) -> tirx.Expr:
+def of_output(turn: tirx.Expr, at: Callable[[int], tirx.Expr]) -> tirx.Expr:
     """Element `turn` of At m, of the four elements `at` 0 to 3."""
     return _one_of(turn, (at(0) + at(1) + at(2), at(1) - at(2) - at(3)))
 

@@ -11,9 +11,8 @@ from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.choose_layouts import decide_together, on_cpu
 from tvm_sparse.compiler.dense_fallback import all_dense
-from tvm_sparse.compiler.joined_layers import with_joined
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
@@ -50,7 +49,7 @@ def _contenders(
     with build_progress.shown(console) as on_progress:
         ours = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
     with build_progress.shown(console) as on_progress:
-        baseline_decisions = with_joined(prepared.layers, all_dense(decisions, target, "this is the baseline"), target)
+        baseline_decisions = on_cpu(prepared, all_dense(decisions, target, "this is the baseline"), target)
         dense = build(prepared, baseline_decisions, target, on_progress)
     inputs = common.random_inputs(ours, arguments.seed)
     expected = common.outputs_of(dense, inputs)

@@ -10,10 +10,12 @@ from tvm.target import Target
 from tvm_sparse.cli import common
 from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
+from tvm_sparse.compiler.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.build_model import kernels_of
+from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs, with_joined
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import find_space
@@ -30,20 +32,21 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     stage = arguments.stage or source
     if stage not in names:
         raise UsageError("--stage", f"target {target.kind.name} has no such stage", stage, ", ".join(names))
-    layers = {layer.name: layer for layer in common.prepared(arguments).layers}
+    prepared = common.prepared(arguments)
+    layers = {layer.name: layer for layer in prepared.layers}
     if arguments.layer not in layers:
         raise UsageError("--layer", "not in the model", arguments.layer, ", ".join(layers) or "none")
     layer = layers[arguments.layer]
-    near = [each for each in layers.values() if layer.name in (each.name, each.feeds) or each.name == layer.feeds]
     log = common.log_to_read(arguments, console)
-    decisions = with_joined(near, decide(near, target, log, arguments.allow_tf32, predict=True), target)
-    pairs = joined_pairs(near, decisions)
+    # Of all layers: how the tensors of one lie in memory depends on its neighbours.
+    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
+    pairs = joined_pairs(prepared.layers, decisions)
     pair = next((each for each in pairs if layer.name in (each[0].name, each[1].name)), None)
     decisions = [each for each in decisions if each.layer == layer.name]
     if arguments.schedule:
         pair = None
         asked = {"schedule": arguments.schedule, "record": None, "reason": "--schedule asks for it"}
-        decisions = [replace(decisions[0], **asked, transferred=False)]
+        decisions = [replace(decisions[0], **asked, transferred=False, layouts=NCHW)]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage, pair)}
 
 
@@ -56,17 +59,20 @@ def _document(
 ) -> dict[str, Any]:
     if pair is not None:
         space, kernel = joined_kernel(*pair, target)
+    elif decisions[0].layouts.has_blocks:
+        space, kernel = blocked_kernel(layer, decisions[0], target)
     else:
         # May replace the decision by a dense one.
         kernel = kernels_of([layer], decisions, target)[layer.name]
         space = find_space(decisions[0].schedule, layer.spec, layer.pattern, target)
     (decision,) = decisions
+    record = decision.record if pair is None and not decision.layouts.has_blocks else None
     return {
         **described(layer),
         "target": target_json(target),
         "schedule": space.name,
-        "decisions": decision.record.decisions if decision.record is not None and pair is None else None,
-        "reason": decision.reason,
+        "decisions": record.decisions if record is not None else None,
+        "reason": decision.to_json()["reason"],
         "stage": stage,
         "text": stages(space, kernel, target)[stage](),
     }

@@ -1,0 +1,185 @@
+"""Kernels whose tensors lie in blocks of channels: right in all layouts, and evenly shared."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from random_convolutions import random_spec
+
+from tvm_sparse.codegen.lowering import build
+from tvm_sparse.conv import error_bounds, reference
+from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
+from tvm_sparse.scheduling.cpu_nchwc import BLOCK_BYTES, FETCHED_LINES, NCHWcSpace, tile_of
+from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.kernel import kernel_of
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
+from tvm_sparse.target.resolve import resolve_target
+
+AVX512 = CpuInfo(16, "", True)
+ALL = Layouts(16, True, True, True)
+FULL = {"bias": True, "residual": True, "relu": True}
+
+
+def conv(c: int, k: int, size: int, taps: int = 1, **options) -> ConvSpec:
+    return ConvSpec(1, c, size, size, k, taps, taps, **{"padding": (taps // 2,) * 4, **options})
+
+
+def worst_error(
+    make: type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace],
+    spec: ConvSpec,
+    layouts: Layouts,
+    threads: int = 1,
+    integers: bool = False,
+    seed: int = 1,
+) -> float:
+    """Largest error of the kernel as a fraction of its bound; outputs are NaN before."""
+    weight = normal_weight(spec, 1.0, seed)
+    weight = np.round(2 * weight) if integers else weight
+    arguments = reference.random_arguments(spec, seed, integers=integers)
+    expected = reference.reference(spec, weight=weight, **arguments)
+    space = make("dense_cpu", spec, AVX512, layouts, threads)
+    kernel = kernel_of(space, space.scheduled(), weight)
+    arguments["y"] = np.full(spec.output_shape, np.nan, np.float32)
+    x, *rest = (layouts.laid_out(name, array) for name, array in arguments.items())
+    tensors = [tvm.runtime.tensor(each) for each in (x, *kernel.constants, *rest)]
+    build(kernel.func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
+    found = layouts.as_nchw("y", tensors[-1].numpy(), spec.output_shape)
+    if make is WinogradNCHWcSpace:
+        return expected.within(error_bounds.WINOGRAD, weight).worst(found)
+    assert not integers or np.array_equal(found, expected.value)
+    return expected.worst(found)
+
+
+SPECS = (
+    conv(16, 32, 7, **FULL),
+    # Several blocks of filters, and of input channels; a residual without ReLU.
+    conv(192, 64, 14, bias=True, residual=True),
+    conv(512, 32, 6, relu=True),
+    conv(32, 64, 8, 3, **FULL),
+    conv(48, 32, 15, 3, stride=(2, 2), bias=True, relu=True, relu_max=6.0),
+    # A first layer, whose input cannot lie in blocks.
+    conv(3, 32, 28, 7, stride=(2, 2), bias=True, relu=True),
+    # One tap that skips pixels, images one after the other, and taps that lie apart with padding on one side.
+    ConvSpec(3, 32, 9, 11, 32, 1, 1, stride=(2, 2), bias=True),
+    ConvSpec(2, 16, 9, 12, 32, 2, 3, dilation=(2, 2), padding=(0, 0, 3, 2), **FULL),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
+def test_all_layouts_match_the_reference(spec):
+    """Exactly, where sums are; of the three tensors each lies in blocks or not."""
+    assert NCHWcSpace.serves(spec, AVX512)
+    for x, residual, y in itertools.product((True, False), repeat=3):
+        is_made = residual in (y, spec.residual and not y) or not spec.residual
+        if is_made and (NCHWcSpace.reads(spec, AVX512) or not x):
+            assert worst_error(NCHWcSpace, spec, Layouts(16, x, residual, y), integers=True) <= 1
+    assert worst_error(NCHWcSpace, spec, Layouts(16, NCHWcSpace.reads(spec, AVX512), True, True)) <= 1
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_any_number_of_threads_is_right(threads):
+    for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True)):
+        assert worst_error(NCHWcSpace, spec, ALL, threads, integers=True) <= 1
+        assert worst_error(NCHWcSpace, spec, Layouts(16), threads, integers=True) <= 1
+    assert worst_error(WinogradNCHWcSpace, conv(32, 96, 28, 3, **FULL), ALL, threads) <= 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        conv(16, 32, 8, 3, **FULL),
+        conv(128, 64, 14, 3, bias=True),
+        # Odd sizes, whose last tiles are cut; padding on one side; several images.
+        conv(64, 32, 7, 3, **FULL),
+        ConvSpec(2, 32, 11, 16, 32, 3, 3, padding=(0, 2, 3, 0), residual=True, relu=True),
+    ],
+    ids=lambda spec: spec.key,
+)
+def test_winograd_matches_the_reference(spec):
+    assert WinogradNCHWcSpace.serves(spec, AVX512)
+    for seed in (1, 2):
+        assert worst_error(WinogradNCHWcSpace, spec, ALL, seed=seed) <= 1
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_convolutions_match_the_reference(seed):
+    """With any padding, strides, dilation and epilogues."""
+    choose = random.Random(seed).choice
+    channels, filters = 16 * choose((1, 2, 5, 12)), 32 * choose((1, 2, 3))
+    drawn = (random_spec(choose) for _ in range(10_000))
+    changed = (replace(each, c=channels, k=filters, groups=1) for each in drawn)
+    make = choose((NCHWcSpace, NCHWcSpace, WinogradNCHWcSpace))
+    spec = next(each for each in changed if make.serves(each, AVX512))
+    assert worst_error(make, spec, ALL, choose((1, 2, 4)), seed=seed) <= 1
+
+
+def test_arrays_keep_their_elements():
+    array = np.arange(2 * 32 * 3 * 5, dtype=np.float32).reshape(2, 32, 3, 5)
+    found = ALL.laid_out("x", array)
+    assert found.shape == ALL.shape("x", array.shape) == (2, 2, 3, 5, 16) and found[1, 1, 2, 3, 4] == array[1, 20, 2, 3]
+    assert np.array_equal(ALL.as_nchw("x", found, array.shape), array)
+    for layouts, name in ((NCHW, "x"), (ALL, "bias"), (Layouts(16, y=True), "x")):
+        assert layouts.laid_out(name, array) is array and layouts.as_nchw(name, array, array.shape) is array
+
+
+DEPTHWISE = (
+    conv(32, 32, 14, 3, groups=32, **FULL),
+    conv(48, 48, 15, 5, groups=48, stride=(2, 2), bias=True, relu=True, relu_max=6.0),
+    ConvSpec(2, 16, 12, 10, 16, 2, 3, groups=16, dilation=(2, 2), padding=(0, 3, 2, 1), residual=True),
+)
+
+
+@pytest.mark.parametrize("spec", DEPTHWISE, ids=lambda spec: spec.key)
+def test_depthwise_convolutions_match_the_reference(spec):
+    assert DepthwiseNCHWcSpace.serves(spec, AVX512) and not DepthwiseNCHWcSpace.serves(spec, CpuInfo(8, "ymm"))
+    for threads, integers in ((1, True), (1, False), (3, True)):
+        assert worst_error(DepthwiseNCHWcSpace, spec, ALL, threads, integers) <= 1
+
+
+def test_other_depthwise_convolutions_are_not_served():
+    for changes in ({"c": 24, "k": 24, "groups": 24}, {"dtype": "float16"}, {"h": 17, "w": 17}, {"k": 64}):
+        assert not DepthwiseNCHWcSpace.serves(replace(DEPTHWISE[0], **changes), AVX512)
+
+
+@pytest.mark.parametrize("make", [NCHWcSpace, WinogradNCHWcSpace])
+def test_others_are_not_served(make):
+    def serves(cpu: CpuInfo = AVX512, **changes) -> bool:
+        return make.serves(replace(conv(32, 32, 14, 3), **changes), cpu)
+
+    assert serves()
+    # Channels that vectors do not divide, groups, half precision, and vectors of eight.
+    assert not serves(k=48) and not serves(groups=2) and not serves(dtype="float16")
+    assert not (serves(c=24) and make is WinogradNCHWcSpace) and not NCHWcSpace.reads(conv(24, 32, 14), AVX512)
+    assert not serves(CpuInfo(8, "ymm"))
+    # No register tile divides a row of 17 pixels, or 17 rows of 17 of Winograd's tiles.
+    size = 17 if make is NCHWcSpace else 33
+    assert not serves(h=size, w=size)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 16])
+def test_threads_have_equal_shares(threads):
+    """Of ResNet-50's layers: the busiest has at most 1.35 times its share."""
+    for spec in (conv(64, 256, 56), conv(128, 512, 28), conv(1024, 256, 14), conv(512, 2048, 7), conv(2048, 512, 7)):
+        space = NCHWcSpace("dense_cpu", spec, AVX512, ALL, threads)
+        blocks, rows = space.task
+        tasks = spec.out_h // rows * (spec.k // 32 // blocks)
+        assert -(-tasks // threads) * threads <= 1.35 * tasks
+
+
+def test_blocks_of_weights_fit_a_level_1_cache():
+    """And tiles fetch few lines of the next one."""
+    for c, size, taps in ((2048, 7, 1), (1024, 14, 1), (512, 28, 1), (128, 56, 3)):
+        spec = conv(c, 512, size, taps)
+        space = NCHWcSpace("dense_cpu", spec, AVX512, ALL)
+        (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
+        floats, (_, rows) = int(np.prod(weight.shape[2:])), space.task
+        assert 4 * floats <= BLOCK_BYTES and weight.size == c * 512 * taps * taps
+        assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512)

@@ -1,0 +1,143 @@
+"""Choose which tensors between dense layers lie in blocks of channels on a CPU, as their kernels are fastest so.
+
+A tensor in blocks (`conv.nchwc`) is written by a layer or a max pool, and read by these alone, all of which can.
+Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long (docs/measurements.md, "What do
+blocks of channels gain on a CPU?").
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm.ir import Expr, Var
+from tvm.target import Target
+
+from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.joined_layers import joined_pairs
+from tvm_sparse.compiler.replace_convolutions import pools_in_blocks
+from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph
+from tvm_sparse.schedules import dense_cpu, winograd_cpu
+from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
+from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
+from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
+
+_SpaceOf = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace]
+# Spaces for tensors in blocks, of schedules that have some.
+_SPACES: dict[str, tuple[_SpaceOf, ...]] = {
+    dense_cpu.NAME: (NCHWcSpace, DepthwiseNCHWcSpace),
+    winograd_cpu.NAME: (WinogradNCHWcSpace,),
+}
+
+
+def with_blocks(
+    module: tvm.IRModule, layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target
+) -> list[Decision]:
+    """`decisions`, with the layouts of the tensors of each layer, where some of these lie in blocks.
+
+    `module` is the prepared model, and `layers` those of it.
+    """
+    spaces = _spaces(layers, decisions, target)
+    steps = _steps(module, spaces, CpuInfo.of(target)) if len(spaces) > 1 else []
+    blocked = _blocked(steps, Graph.of(module)) if steps else frozenset[Var]()
+    layouts = {each.layer: _layouts(each, blocked, target) for each in steps}
+    return [replace(each, layouts=layouts.get(each.layer, NCHW)) for each in decisions]
+
+
+def blocked_kernel(layer: ConvLayer, decision: Decision, target: Target) -> tuple[Space, Kernel]:
+    """The space and the kernel that compute `layer` in the decision's layouts."""
+    schedule, cpu = schedule_of(decision.schedule), CpuInfo.of(target)
+    make = next(each for each in _SPACES[schedule] if each.serves(layer.spec, cpu))
+    space = make(schedule, layer.spec, cpu, decision.layouts, thread_count(target))
+    return space, replace(kernel_of(space, space.scheduled(), layer.weight), layouts=decision.layouts)
+
+
+def _spaces(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> dict[str, _SpaceOf]:
+    """The spaces of the layers that can be computed in blocks."""
+    if target.kind.name != dense_cpu.TARGET:
+        return {}
+    cpu = CpuInfo.of(target)
+    joined = {each.name for pair in joined_pairs(layers, decisions) for each in pair}
+    found = {}
+    for layer, decision in zip(layers, decisions, strict=True):
+        if layer.name in joined or layer.is_linear:
+            continue
+        serving = (each for each in _SPACES.get(schedule_of(decision.schedule), ()) if each.serves(layer.spec, cpu))
+        if (space := next(serving, None)) is not None:
+            found[layer.name] = space
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A layer, or a max pool, whose `layer` is "", by the tensors that it reads and its result.
+
+    `can_read` and `can_write`: blocks; `is_uniform`: of all its tensors or none.
+    """
+
+    layer: str
+    data: Expr
+    residual: Expr | None
+    result: Var
+    can_read: bool
+    can_write: bool
+    is_uniform: bool
+
+    def unfit(self, blocked: Collection[Expr]) -> Collection[Expr]:
+        """The tensors that cannot be in blocks as others are not."""
+        tensors = {self.result, self.data, *([] if self.residual is None else [self.residual])}
+        in_blocks = {each for each in tensors if each in blocked}
+        if self.is_uniform and len(in_blocks) < len(tensors):
+            return in_blocks
+        # A residual is added as the output lies.
+        has_other = self.residual is not None and self.residual not in blocked
+        return in_blocks & {self.result} if has_other else set()
+
+
+def _steps(module: tvm.IRModule, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
+    found = []
+    for group in find_groups(module):
+        space, spec = spaces.get(group.layer.name), group.layer.spec
+        is_uniform = space is not None and space is not NCHWcSpace
+        can_read = is_uniform or (space is NCHWcSpace and NCHWcSpace.reads(spec, cpu))
+        of = (group.data, group.residual, group.result, can_read, space is not None, is_uniform)
+        found.append(_Step(group.layer.name, *of))
+    for var, value in Graph.of(module).definitions.items():
+        if pools_in_blocks(value):
+            found.append(_Step("", value.args[0], None, var, True, True, True))
+    return found
+
+
+def _blocked(steps: Sequence[_Step], graph: Graph) -> Collection[Expr]:
+    """The results that lie in blocks: as many as there can be.
+
+    All that can are, until none of them makes another tensor of its layer impossible: taking one out never makes room
+    for another.
+    """
+    readers: defaultdict[Expr, list[_Step]] = defaultdict(list)
+    for step in steps:
+        for tensor in (step.data, step.residual):
+            if isinstance(tensor, Var):
+                readers[tensor].append(step)
+
+    def can_be(step: _Step) -> bool:
+        of, is_returned = readers[step.result], step.result in graph.returned
+        is_known = 0 < len(of) == len(graph.users[step.result]) and not is_returned
+        return step.can_write and is_known and all(each.can_read for each in of)
+
+    blocked: set[Expr] = {step.result for step in steps if can_be(step)}
+    while wrong := {tensor for step in steps for tensor in step.unfit(blocked)}:
+        blocked -= wrong
+    return blocked
+
+
+def _layouts(step: _Step, blocked: Collection[Expr], target: Target) -> Layouts:
+    of = (step.data in blocked, step.residual in blocked, step.result in blocked)
+    return Layouts(CpuInfo.of(target).lanes, *of) if any(of) else NCHW

@@ -1,0 +1,50 @@
+"""TE compute with vectors of filters of convolutions that read or write blocks of channels (`nchwc`)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_sparse.conv.conv2d import WEIGHT, padded, prim_func, reading_all_of, reduce_axes
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import Blocked, Layouts, blocked_arguments, output, padded_blocks, views
+from tvm_sparse.conv.spec import ConvSpec
+
+
+def conv2d_nchwc(spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool) -> tirx.PrimFunc:
+    """The form of a convolution of one group whose weight is as `blocked_weight` makes it; tensors in `layouts`.
+
+    Arguments are as `conv2d` has them, but for the weight, which is as `blocked_weight` makes it. ``conv`` has axes
+    (n, block of filters, y, x, filter). With `packs` what is read is copied first.
+    """
+    arguments = blocked_arguments(spec, layouts)
+    weight = arguments[WEIGHT] = te.placeholder(weight_shape, FLOAT32, name=WEIGHT)
+    (*_, channels, filters), (st_h, st_w), (dil_h, dil_w) = weight_shape, spec.stride, spec.dilation
+    read = _packed(spec, layouts, views(layouts, arguments)["x"]) if packs else views(layouts, arguments)["x"]
+    c, r, s = reduce_axes(spec)
+
+    def conv_at(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+        value = read[n, c, y * st_h + r * dil_h, x * st_w + s * dil_w]
+        outer, inner = tirx.floordiv(c, channels), tirx.floormod(c, channels)
+        return te.sum(value * weight[block, outer, r, s, inner, lane], axis=[c, r, s])
+
+    conv = te.compute((spec.n, spec.k // filters, spec.out_h, spec.out_w, filters), conv_at, name="conv")
+
+    def sum_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        return conv[n, tirx.floordiv(k, filters), y, x, tirx.floormod(k, filters)]
+
+    # Vectors of filters are whole.
+    return reading_all_of(prim_func(arguments, output(spec, layouts, arguments, sum_at)), "out", "conv", axes=1)
+
+
+def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked) -> te.Tensor | Blocked:
+    if layouts.x:
+        return Blocked(padded_blocks(spec, x, layouts.channels, *spec.padded_shape[2:]))
+    return te.compute(spec.padded_shape, lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
+
+
+def blocked_weight(weight: np.ndarray, channels: int, filters: int) -> np.ndarray:
+    """A weight (K, C, R, S) as (K / filters, C / channels, R, S, channels, filters), the order of its use."""
+    k, c, *taps = weight.shape
+    split = weight.reshape(k // filters, filters, c // channels, channels, *taps)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))

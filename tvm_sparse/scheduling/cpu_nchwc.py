@@ -1,0 +1,183 @@
+"""Dense convolutions on CPUs whose tensors lie in blocks of channels: a register tile of pixels by vectors of filters.
+
+Outermost first::
+
+    parallel over images, groups of blocks of filters, groups of output rows
+      copy what these rows read, with padding, if there is any
+      for each block of filters, each block of input channels, each tile of pixels of a row
+        load the tile's sums
+        for each tap, each channel of the block
+          load the vectors of weights, broadcast the pixels, multiply-add
+        store the sums
+
+The last step writes the output, with bias, residual and ReLU, where all channels are one block, so that sums never
+leave the registers. Otherwise a block's weights stay in the level-1 cache for all pixels, and the next block is fetched
+meanwhile, as in `cpu_filters`, whose kernels spend 0.05 to 0.3 of their time on copying their input and transposing
+their output.
+"""
+
+from functools import cached_property
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from tvm_sparse.conv.conv2d_filters import needs_packing
+from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import PREFETCH
+from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, UNROLLED, store_filters
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
+
+# Vectors of filters of a register tile.
+VECTORS = 2
+# Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
+# beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
+# products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
+WHOLE_BYTES, BLOCK_BYTES, FETCHED_LINES = 32 * 1024, 24 * 1024, 32
+# Pixels of a task at most.
+PIXELS = 784
+# How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
+# multiply-adds of a block. What so many bytes of input hold doubles the time of products: a level-2 cache has less.
+READING, COPYING, INPUT_BYTES = 8, 2, 4 << 20
+
+
+class NCHWcSpace(HandMadeSpace):
+    """The space of a convolution that it `serves`, of tensors in `layouts`, by so many threads. Nothing is decided."""
+
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        self.spec, self.layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
+        self._filters, self._tile = cpu.lanes * VECTORS, tile_of(spec.out_w, cpu)
+        # Threads read what others have just written: in order it comes faster.
+        self._packs = any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+        super().__init__(name, "nchwc", self._unscheduled, fold=False)
+
+    @staticmethod
+    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether it can be computed so: filters and channels fill vectors, and a row of pixels is cut into tiles.
+
+        Only with AVX-512, where it was measured; with 16 registers tiles are too small for two vectors of weights.
+        """
+        is_dense = cpu.has_memory_broadcast and spec.groups == 1 and spec.dtype == FLOAT32
+        return is_dense and not spec.k % (VECTORS * cpu.lanes) and tile_of(spec.out_w, cpu) > 0
+
+    @staticmethod
+    def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether the input of a convolution that it serves can lie in blocks."""
+        return not spec.c % cpu.lanes
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The weight in blocks, in the order of their use."""
+        return (blocked_weight(weight, self._channels, self._filters),)
+
+    @cached_property
+    def _channels(self) -> int:
+        """Input channels of a block."""
+        spec, tiles = self.spec, self.task[1] * self.spec.out_w // self._tile
+        floats = spec.r * spec.s * self._filters
+        return spec.c if 4 * floats * spec.c <= WHOLE_BYTES else channels_of(spec.c, self._lanes, floats, tiles)
+
+    @property
+    def _is_one_step(self) -> bool:
+        """Whether a tile's sums go from registers to the output."""
+        return self._channels == self.spec.c and self.layouts.y
+
+    def _unscheduled(self) -> tirx.PrimFunc:
+        spec, channels, filters = self.spec, self._channels, self._filters
+        shape = (spec.k // filters, spec.c // channels, spec.r, spec.s, channels, filters)
+        return conv2d_nchwc(spec, self.layouts, shape, self._packs)
+
+    @cached_property
+    def task(self) -> tuple[int, int]:
+        """Blocks of filters and output rows of a task, such that threads end together."""
+        spec = self.spec
+        rows = divisors(spec.out_h, nearest(divisors(spec.out_h), PIXELS / spec.out_w))
+        offered = [(group, each) for group in divisors(spec.k // self._filters) for each in rows]
+        return min(offered, key=lambda task: (self._time(*task), -task[0], -task[1]))
+
+    def _time(self, group: int, rows: int) -> float:
+        """Of the busiest thread, in multiply-adds of a block of filters."""
+        spec = self.spec
+        taps, tasks = spec.r * spec.s, spec.n * (spec.out_h // rows) * (spec.k // self._filters // group)
+        skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
+        read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
+        products = group * taps * spec.c * (rows * spec.out_w + READING) * (1 + 4 * read / INPUT_BYTES)
+        return rounds(tasks, self._threads) * (products + (COPYING * read / self._lanes if self._packs else 0))
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        conv = sch.get_sblock("conv")
+        outer, block, tile = self._schedule_out(sch)
+        sch.parallel(outer)
+        sch.compute_at(conv, tile if self._is_one_step else block, preserve_unit_loops=True)
+        y, x, lane, c, r, s = sch.get_loops(conv)[-6:]
+        x, pixel = sch.split(x, [None, self._tile])
+        vector, lane = sch.split(lane, [None, self._lanes])
+        # Of channels in blocks those of one are read together.
+        together = self._lanes if self.layouts.x else self._channels
+        unrolled = divisors(together, UNROLLED)[-1]
+        parts = [None, self._channels // together, together // unrolled, unrolled]
+        c, part, channel, unrolled = sch.split(c, parts)
+        sch.reorder(c, y, x, r, s, part, channel, unrolled, pixel, vector, lane)
+        tile = sch.fuse(y, x)
+        sch.vectorize(lane)
+        for loop in (unrolled, pixel, vector):
+            sch.unroll(loop)
+        if self._packs:
+            self._schedule_pack(sch, outer)
+        init = sch.decompose_reduction(conv, c)
+        if not self._is_one_step:
+            sch.annotate(tile, PREFETCH, self._channels * self.spec.r * self.spec.s * self._filters)
+        for loop in sch.get_loops(init)[-3:-1]:
+            sch.unroll(loop)
+
+    def _schedule_out(self, sch: Schedule) -> tuple[LoopRV, LoopRV, LoopRV]:
+        """Order the stores; returns the loops over tasks, blocks of filters, and tiles of pixels."""
+        group, rows = self.task
+        n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
+        y, row = sch.split(y, [None, rows])
+        if not self.layouts.y:
+            k, block, filter_ = sch.split(k, [None, group, self._filters])
+            sch.reorder(n, k, y, block, row, x, filter_)
+            outer = sch.fuse(n, k, y)
+            store_filters(sch, self.spec, row, x, filter_, self._lanes)
+            return outer, block, block
+        k, block, vector = sch.split(k, [None, group, VECTORS])
+        tile, pixel = sch.split(x, [None, self._tile])
+        sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
+        sch.vectorize(*lane)
+        for loop in (vector, pixel):
+            sch.unroll(loop)
+        return sch.fuse(n, k, y), block, tile
+
+    def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
+        pack = sch.get_sblock("pack")
+        sch.compute_at(pack, outer, preserve_unit_loops=True)
+        if self.layouts.x:
+            sch.vectorize(sch.get_loops(pack)[-1])
+        else:
+            # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
+            sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
+
+
+def tile_of(pixels: int, cpu: CpuInfo) -> int:
+    """How many of so many `pixels` are computed at once, with no rest, or 0 where they are too few.
+
+    Their sums fit the registers beside the weights, and hide a multiply-add's latency.
+    """
+    tile = divisors(pixels, (cpu.registers - VECTORS) // VECTORS)[-1]
+    return tile if tile * VECTORS >= HIDING_SUMS else 0
+
+
+def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:
+    """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
+
+    def fits(each: int) -> bool:
+        return 4 * floats * each <= BLOCK_BYTES and floats * each <= FETCHED_LINES * LINE * tiles
+
+    offered = [each for each in divisors(channels) if each % lanes == 0] or divisors(channels)
+    return max(filter(fits, offered), default=offered[0])
