@@ -153,6 +153,32 @@ def test_max_pools_read_and_write_blocks(threads):
     assert relative_difference(np.asarray(compiled(model, x, on(threads))(x)), model(x).detach().numpy()) < 1e-5
 
 
+class Inception(nn.Module):
+    """Branches side by side, of which one is a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.one, self.two = conv(16, 32), conv(32, 48), nn.Sequential(conv(32, 16), conv(16, 32, 3))
+        self.pool, self.after, self.beside = nn.MaxPool2d(3, 1, 1), conv(112, 32), nn.Conv2d(80, 32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        y = self.after(torch.cat([self.one(x), self.two(x), self.pool(x)], 1))
+        # Of another one, what is joined is read by something else too.
+        z = torch.cat([self.one(x), self.two(x)], 1)
+        return y + self.beside(z) * z.mean()
+
+
+def test_concatenated_tensors_lie_in_blocks():
+    """Where all of them can, and nothing else reads them."""
+    model, x = Inception().eval(), torch.randn(2, 16, 12, 14)
+    found = list(layouts_of(model, 12).values())
+    assert found[:5] == ["y", "xy", "xy", "xy", "x"] and found[5:] == ["x", "xy", "x", ""]
+    for threads in (1, 3):
+        assert relative_difference(np.asarray(compiled(model, x, on(threads))(x)), model(x).detach().numpy()) < 1e-5
+
+
 class Inverted(nn.Module):
     """Expansions of few and many channels, each before a depthwise layer and a projection."""
 
@@ -206,7 +232,7 @@ class Added(nn.Module):
 
 
 def test_what_others_read_is_left_alone():
-    """What is no layer or max pool, is returned, or has channels that vectors do not divide."""
+    """What keeps no blocks, is returned, or has channels that vectors do not divide."""
     assert set(layouts_of(Twice()).values()) == {""}
     assert set(layouts_of(nn.Sequential(conv(32, 24), conv(24, 32))).values()) == {""}
     assert set(layouts_of(nn.Sequential(conv(32, 32), nn.AvgPool2d(2), conv(32, 32))).values()) == {""}

@@ -1,6 +1,7 @@
 """Choose which tensors between dense layers lie in blocks of channels on a CPU, as their kernels are fastest so.
 
-A tensor in blocks (`conv.nchwc`) is written by a layer or a max pool, and read by these alone, all of which can.
+A tensor in blocks (`conv.nchwc`) is written by a layer, a max pool or a concatenation of channels, and read by these
+alone, all of which can.
 Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long (docs/measurements.md, "What do
 blocks of channels gain on a CPU?").
 """
@@ -15,7 +16,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_pairs
-from tvm_sparse.compiler.replace_convolutions import pools_in_blocks
+from tvm_sparse.compiler.replace_convolutions import kept_in_blocks
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph
@@ -77,13 +78,13 @@ def _spaces(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: 
 
 @dataclass(frozen=True)
 class _Step:
-    """A layer, or a max pool, whose `layer` is "", by the tensors that it reads and its result.
+    """A layer, or what keeps blocks, whose `layer` is "", by the tensors that it reads and its result.
 
     `can_read` and `can_write`: blocks; `is_uniform`: of all its tensors or none.
     """
 
     layer: str
-    data: Expr
+    data: tuple[Expr, ...]
     residual: Expr | None
     result: Var
     can_read: bool
@@ -92,7 +93,7 @@ class _Step:
 
     def unfit(self, blocked: Collection[Expr]) -> Collection[Expr]:
         """The tensors that cannot be in blocks as others are not."""
-        tensors = {self.result, self.data, *([] if self.residual is None else [self.residual])}
+        tensors = {self.result, *self.data, *([] if self.residual is None else [self.residual])}
         in_blocks = {each for each in tensors if each in blocked}
         if self.is_uniform and len(in_blocks) < len(tensors):
             return in_blocks
@@ -107,11 +108,11 @@ def _steps(module: tvm.IRModule, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -
         space, spec = spaces.get(group.layer.name), group.layer.spec
         is_uniform = space is not None and space is not NCHWcSpace
         can_read = is_uniform or (space is NCHWcSpace and NCHWcSpace.reads(spec, cpu))
-        of = (group.data, group.residual, group.result, can_read, space is not None, is_uniform)
+        of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
         found.append(_Step(group.layer.name, *of))
     for var, value in Graph.of(module).definitions.items():
-        if pools_in_blocks(value):
-            found.append(_Step("", value.args[0], None, var, True, True, True))
+        if (read := kept_in_blocks(value)) is not None:
+            found.append(_Step("", tuple(read), None, var, True, True, True))
     return found
 
 
@@ -123,7 +124,7 @@ def _blocked(steps: Sequence[_Step], graph: Graph) -> Collection[Expr]:
     """
     readers: defaultdict[Expr, list[_Step]] = defaultdict(list)
     for step in steps:
-        for tensor in (step.data, step.residual):
+        for tensor in (*step.data, step.residual):
             if isinstance(tensor, Var):
                 readers[tensor].append(step)
 
@@ -139,5 +140,5 @@ def _blocked(steps: Sequence[_Step], graph: Graph) -> Collection[Expr]:
 
 
 def _layouts(step: _Step, blocked: Collection[Expr], target: Target) -> Layouts:
-    of = (step.data in blocked, step.residual in blocked, step.result in blocked)
+    of = (step.data[0] in blocked, step.residual in blocked, step.result in blocked)
     return Layouts(CpuInfo.of(target).lanes, *of) if any(of) else NCHW

@@ -40,7 +40,7 @@ def replace_convolutions(
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
     twins = _twins(module, groups, kernels)
-    edits = _pools(module, twins)
+    edits = _keeping(module, twins)
     for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
@@ -67,40 +67,52 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], p
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 
 
-def pools_in_blocks(value: Expr) -> bool:
-    """Whether `value` is a max pool that may read and write blocks of channels."""
-    return is_call(value, "relax.nn.max_pool2d") and value.attrs.layout == "NCHW" and is_float32(value)
+def kept_in_blocks(value: Expr) -> Sequence[Expr] | None:
+    """The tensors that a max pool or a concatenation of channels reads, which keep their blocks there; else None."""
+    if not isinstance(value, relax.Call) or not is_float32(value) or len(static_shape(value) or ()) != len("NCHW"):
+        return None
+    if is_call(value, "relax.nn.max_pool2d") and value.attrs.layout == "NCHW":
+        return [value.args[0]]
+    is_joined = is_call(value, "relax.concat") and int(value.attrs.axis) == 1 and isinstance(value.args[0], relax.Tuple)
+    return list(value.args[0].fields) if is_joined else None
 
 
 def _twins(module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel]) -> dict[Expr, Var]:
     """Results that lie in blocks of channels, as whatever reads them reads blocks, by what they stand for.
 
-    A pool of one is one too.
+    What keeps the blocks of one has some too.
     """
     results = {group.result: kernels[group.layer.name] for group in groups if group.layer.name in kernels}
     twins: dict[Expr, Var] = {}
     for var, value in Graph.of(module).definitions.items():
+        kept = [twins[each] for each in kept_in_blocks(value) or () if each in twins]
         if var in results and results[var].layouts.y:
             shape = _written_shape(results[var])
-        elif pools_in_blocks(value) and value.args[0] in twins:
-            n, blocks, *_, channels = static_shape(twins[value.args[0]]) or ()
-            shape = (n, blocks, *(static_shape(var) or ())[2:], channels)
+        elif kept:
+            channels = int(kept[0].ty.shape[-1])
+            n, k, *size = static_shape(var) or ()
+            shape = (n, k // channels, *size, channels)
         else:
             continue
         twins[var] = new_var(module, var, f"{var.name}_blocks", shape)
     return twins
 
 
-def _pools(module: tvm.IRModule, twins: Mapping[Expr, Var]) -> dict[Var, list[tuple[Var, Expr]]]:
-    """The pools of tensors in blocks."""
+def _keeping(module: tvm.IRModule, twins: Mapping[Expr, Var]) -> dict[Var, list[tuple[Var, Expr]]]:
+    """The max pools and concatenations of tensors in blocks."""
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
-        if var in twins and pools_in_blocks(value):
-            source, attrs = twins[value.args[0]], value.attrs
-            layout = f"NCHW{int(source.ty.shape[-1])}c"
+        read = kept_in_blocks(value)
+        if var not in twins or read is None:
+            continue
+        sources, attrs = [twins[each] for each in read], value.attrs
+        if is_call(value, "relax.concat"):
+            kept = relax.op.concat(sources, axis=1)
+        else:
+            layout = f"NCHW{int(sources[0].ty.shape[-1])}c"
             window = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode)
-            pool = relax.op.nn.max_pool2d(source, *window, attrs.count_include_pad, layout, layout)
-            edits[var] = [(twins[var], pool)]
+            kept = relax.op.nn.max_pool2d(*sources, *window, attrs.count_include_pad, layout, layout)
+        edits[var] = [(twins[var], kept)]
     return edits
 
 

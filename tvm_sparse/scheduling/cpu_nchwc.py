@@ -34,7 +34,7 @@ from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, UNROLLED, store_filte
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
-# Vectors of filters of a register tile.
+# Vectors of filters of a register tile; where they are no multiple of these, one.
 VECTORS = 2
 # Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
 # beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
@@ -52,7 +52,8 @@ class NCHWcSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         self.spec, self.layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
-        self._filters, self._tile = cpu.lanes * VECTORS, tile_of(spec.out_w, cpu)
+        self._vectors = vectors_of(spec, cpu)
+        self._filters, self._tile = cpu.lanes * self._vectors, tile_of(spec.out_w, cpu, self._vectors)
         # Threads read what others have just written: in order it comes faster.
         self._packs = any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
         super().__init__(name, "nchwc", self._unscheduled, fold=False)
@@ -64,7 +65,7 @@ class NCHWcSpace(HandMadeSpace):
         Only with AVX-512, where it was measured; with 16 registers tiles are too small for two vectors of weights.
         """
         is_dense = cpu.has_memory_broadcast and spec.groups == 1 and spec.dtype == FLOAT32
-        return is_dense and not spec.k % (VECTORS * cpu.lanes) and tile_of(spec.out_w, cpu) > 0
+        return is_dense and not spec.k % cpu.lanes and tile_of(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
 
     @staticmethod
     def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
@@ -146,7 +147,7 @@ class NCHWcSpace(HandMadeSpace):
             outer = sch.fuse(n, k, y)
             store_filters(sch, self.spec, row, x, filter_, self._lanes)
             return outer, block, block
-        k, block, vector = sch.split(k, [None, group, VECTORS])
+        k, block, vector = sch.split(k, [None, group, self._vectors])
         tile, pixel = sch.split(x, [None, self._tile])
         sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
         sch.vectorize(*lane)
@@ -164,13 +165,18 @@ class NCHWcSpace(HandMadeSpace):
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
 
 
-def tile_of(pixels: int, cpu: CpuInfo) -> int:
+def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
+    """Vectors of filters of a register tile."""
+    return 1 if spec.k % (VECTORS * cpu.lanes) else VECTORS
+
+
+def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
     """How many of so many `pixels` are computed at once, with no rest, or 0 where they are too few.
 
     Their sums fit the registers beside the weights, and hide a multiply-add's latency.
     """
-    tile = divisors(pixels, (cpu.registers - VECTORS) // VECTORS)[-1]
-    return tile if tile * VECTORS >= HIDING_SUMS else 0
+    tile = divisors(pixels, (cpu.registers - vectors) // vectors)[-1]
+    return tile if tile * vectors >= HIDING_SUMS else 0
 
 
 def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:
