@@ -41,6 +41,7 @@ from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.schedule_mean import schedule_mean
 from tvm_sparse.compiler.schedule_pool import schedule_pool
 from tvm_sparse.compiler.schedule_rest import schedule_rest
+from tvm_sparse.compiler.vector_exponentials import vector_exponentials
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
@@ -285,7 +286,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     backend = cpu_generic if is_cpu else cuda
     legalize = backend.legalize_passes(target)
     if is_cpu:
-        legalize += [schedule_matmul(thread_count(target)), schedule_loops]
+        legalize += [vector_exponentials, schedule_matmul(thread_count(target)), schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
         legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]
