@@ -1,9 +1,8 @@
 """Choose which tensors between dense layers lie in blocks of channels on a CPU, as their kernels are fastest so.
 
 A tensor in blocks (`conv.nchwc`) is written by a layer, a max pool or a concatenation of channels, and read by these
-alone, all of which can.
-Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long (docs/measurements.md, "What do
-blocks of channels gain on a CPU?").
+alone, all of which can. Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long
+(docs/measurements.md, "What do blocks of channels gain on a CPU?").
 """
 
 from collections import defaultdict
@@ -46,17 +45,20 @@ def with_blocks(
     `module` is the prepared model, and `layers` those of it.
     """
     spaces = _spaces(layers, decisions, target)
-    steps = _steps(module, spaces, CpuInfo.of(target)) if len(spaces) > 1 else []
-    blocked = _blocked(steps, Graph.of(module)) if steps else frozenset[Var]()
+    if len(spaces) < 2:
+        return [replace(each, layouts=NCHW) for each in decisions]
+    graph = Graph.of(module)
+    steps = _steps(module, graph, spaces, CpuInfo.of(target))
+    blocked = _blocked(steps, graph)
     layouts = {each.layer: _layouts(each, blocked, target) for each in steps}
     return [replace(each, layouts=layouts.get(each.layer, NCHW)) for each in decisions]
 
 
 def blocked_kernel(layer: ConvLayer, decision: Decision, target: Target) -> tuple[Space, Kernel]:
     """The space and the kernel that compute `layer` in the decision's layouts."""
-    schedule, cpu = schedule_of(decision.schedule), CpuInfo.of(target)
-    make = next(each for each in _SPACES[schedule] if each.serves(layer.spec, cpu))
-    space = make(schedule, layer.spec, cpu, decision.layouts, thread_count(target))
+    cpu, make = CpuInfo.of(target), _space_of(layer, decision, CpuInfo.of(target))
+    assert make is not None, "only layers that can be computed in blocks have such layouts"
+    space = make(schedule_of(decision.schedule), layer.spec, cpu, decision.layouts, thread_count(target))
     return space, replace(kernel_of(space, space.scheduled(), layer.weight), layouts=decision.layouts)
 
 
@@ -68,12 +70,16 @@ def _spaces(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: 
     joined = {each.name for pair in joined_pairs(layers, decisions) for each in pair}
     found = {}
     for layer, decision in zip(layers, decisions, strict=True):
-        if layer.name in joined or layer.is_linear:
-            continue
-        serving = (each for each in _SPACES.get(schedule_of(decision.schedule), ()) if each.serves(layer.spec, cpu))
-        if (space := next(serving, None)) is not None:
+        space = _space_of(layer, decision, cpu)
+        if space is not None and layer.name not in joined and not layer.is_linear:
             found[layer.name] = space
     return found
+
+
+def _space_of(layer: ConvLayer, decision: Decision, cpu: CpuInfo) -> _SpaceOf | None:
+    return next(
+        (each for each in _SPACES.get(schedule_of(decision.schedule), ()) if each.serves(layer.spec, cpu)), None
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class _Step:
         return in_blocks & {self.result} if has_other else set()
 
 
-def _steps(module: tvm.IRModule, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
+def _steps(module: tvm.IRModule, graph: Graph, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
     found = []
     for group in find_groups(module):
         space, spec = spaces.get(group.layer.name), group.layer.spec
@@ -110,7 +116,7 @@ def _steps(module: tvm.IRModule, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -
         can_read = is_uniform or (space is NCHWcSpace and NCHWcSpace.reads(spec, cpu))
         of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
         found.append(_Step(group.layer.name, *of))
-    for var, value in Graph.of(module).definitions.items():
+    for var, value in graph.definitions.items():
         if (read := kept_in_blocks(value)) is not None:
             found.append(_Step("", tuple(read), None, var, True, True, True))
     return found

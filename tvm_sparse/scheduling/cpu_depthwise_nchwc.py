@@ -19,6 +19,7 @@ from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, is_depthwise
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu_nchwc import in_registers
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -76,14 +77,11 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
         x, pixel = sch.split(x, [None, divisors(self.spec.out_w, MOST_PIXELS)[-1]])
         outer = sch.fuse(n, block, y)
         sch.parallel(outer)
-        sch.unroll(pixel)
-        sch.vectorize(lane)
+        in_registers(sch, pixel, lane)
         sch.compute_at(conv, x, preserve_unit_loops=True)
         pixel, lane, r, s = sch.get_loops(conv)[-4:]
         sch.reorder(r, s, pixel, lane)
-        sch.vectorize(lane)
-        for loop in (r, s, pixel):
-            sch.unroll(loop)
+        in_registers(sch, r, s, pixel, lane)
         sch.compute_at(pack, outer, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(pack)[-1])
         init = sch.decompose_reduction(conv, r)

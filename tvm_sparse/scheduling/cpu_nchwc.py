@@ -125,9 +125,7 @@ class NCHWcSpace(HandMadeSpace):
         c, part, channel, unrolled = sch.split(c, parts)
         sch.reorder(c, y, x, r, s, part, channel, unrolled, pixel, vector, lane)
         tile = sch.fuse(y, x)
-        sch.vectorize(lane)
-        for loop in (unrolled, pixel, vector):
-            sch.unroll(loop)
+        in_registers(sch, unrolled, pixel, vector, lane)
         if self._packs:
             self._schedule_pack(sch, outer)
         init = sch.decompose_reduction(conv, c)
@@ -150,9 +148,7 @@ class NCHWcSpace(HandMadeSpace):
         k, block, vector = sch.split(k, [None, group, self._vectors])
         tile, pixel = sch.split(x, [None, self._tile])
         sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
-        sch.vectorize(*lane)
-        for loop in (vector, pixel):
-            sch.unroll(loop)
+        in_registers(sch, pixel, vector, *lane)
         return sch.fuse(n, k, y), block, tile
 
     def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
@@ -163,6 +159,13 @@ class NCHWcSpace(HandMadeSpace):
         else:
             # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
+
+
+def in_registers(sch: Schedule, *loops: LoopRV) -> None:
+    """Unroll all loops but the last, which is one over the lanes of a vector."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])
 
 
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:

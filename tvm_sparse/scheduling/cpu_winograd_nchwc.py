@@ -27,7 +27,7 @@ from tvm_sparse.conv.winograd_filter import READ, TILE
 from tvm_sparse.scheduling.annotations import PREFETCH
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
-from tvm_sparse.scheduling.cpu_nchwc import VECTORS, channels_of, tile_of
+from tvm_sparse.scheduling.cpu_nchwc import VECTORS, channels_of, in_registers, tile_of
 from tvm_sparse.scheduling.cpu_winograd import TILES_BYTES
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -76,13 +76,13 @@ class WinogradNCHWcSpace(HandMadeSpace):
         i, j, lane = sch.get_loops(sums)[-3:]
         vector, lane = sch.split(lane, [None, self._lanes])
         sch.reorder(vector, i, j, lane)
-        self._in_registers(sch, vector, i, j, lane)
+        in_registers(sch, vector, i, j, lane)
         sch.compute_at(conv, block, preserve_unit_loops=True)
         self._schedule_conv(sch)
         sch.compute_at(tiles, outer, preserve_unit_loops=True)
         i, j, channels, tile, lane = sch.get_loops(tiles)[-5:]
         sch.reorder(channels, tile, i, j, lane)
-        self._in_registers(sch, i, j, lane)
+        in_registers(sch, i, j, lane)
         pack = sch.get_sblock("pack")
         sch.compute_at(pack, channels, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(pack)[-1])
@@ -94,7 +94,7 @@ class WinogradNCHWcSpace(HandMadeSpace):
         y, row, i = sch.split(y, [None, self.cut.rows, TILE])
         x, j = sch.split(x, [None, TILE])
         sch.reorder(n, k, y, block, row, x, i, j, vector, lane)
-        self._in_registers(sch, i, j, vector, lane)
+        in_registers(sch, i, j, vector, lane)
         return sch.fuse(n, k, y), block, x
 
     def _schedule_conv(self, sch: Schedule) -> None:
@@ -107,18 +107,11 @@ class WinogradNCHWcSpace(HandMadeSpace):
             c, [None, cut.channels // self._lanes, self._lanes // UNROLLED, UNROLLED]
         )
         sch.reorder(i, j, c, tile, part, channel, unrolled, inner, vector, lane)
-        self._in_registers(sch, unrolled, inner, vector, lane)
+        in_registers(sch, unrolled, inner, vector, lane)
         init = sch.decompose_reduction(conv, c)
         sch.annotate(tile, PREFETCH, cut.channels * cut.filters)
         for loop in sch.get_loops(init)[-3:-1]:
             sch.unroll(loop)
-
-    @staticmethod
-    def _in_registers(sch: Schedule, *loops: LoopRV) -> None:
-        """Unroll all loops but the last, which is one over the lanes of a vector."""
-        for loop in loops[:-1]:
-            sch.unroll(loop)
-        sch.vectorize(loops[-1])
 
 
 def _cuts(spec: ConvSpec, cpu: CpuInfo) -> list[TileBlocks]:
