@@ -1,6 +1,6 @@
 """Choose which tensors between dense layers lie in blocks of channels on a CPU, as their kernels are fastest so.
 
-A tensor in blocks (`conv.nchwc`) is written by a layer, a max pool or a concatenation of channels, and read by these
+A tensor in blocks (`conv.nchwc`) is written by a layer or by what keeps blocks (`keep_blocks`), and read by these
 alone, all of which can. Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long
 (docs/measurements.md, "What do blocks of channels gain on a CPU?").
 """
@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_pairs
-from tvm_sparse.compiler.replace_convolutions import kept_in_blocks
+from tvm_sparse.compiler.keep_blocks import kept_in_blocks
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph
@@ -86,7 +86,8 @@ def _space_of(layer: ConvLayer, decision: Decision, cpu: CpuInfo) -> _SpaceOf | 
 class _Step:
     """A layer, or what keeps blocks, whose `layer` is "", by the tensors that it reads and its result.
 
-    `can_read` and `can_write`: blocks; `is_uniform`: of all its tensors or none.
+    `can_read` and `can_write`: blocks; `is_uniform`: of all its tensors or none; `fills_last`: it reads blocks only
+    where its result, whose channels are no multiple of a block's, lies in blocks.
     """
 
     layer: str
@@ -96,6 +97,7 @@ class _Step:
     can_read: bool
     can_write: bool
     is_uniform: bool
+    fills_last: bool = False
 
     def unfit(self, blocked: Collection[Expr]) -> Collection[Expr]:
         """The tensors that cannot be in blocks as others are not."""
@@ -103,22 +105,24 @@ class _Step:
         in_blocks = {each for each in tensors if each in blocked}
         if self.is_uniform and len(in_blocks) < len(tensors):
             return in_blocks
+        if self.fills_last and self.result not in blocked:
+            return in_blocks
         # A residual is added as the output lies.
         has_other = self.residual is not None and self.residual not in blocked
         return in_blocks & {self.result} if has_other else set()
 
 
 def _steps(module: tvm.IRModule, graph: Graph, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
-    found = []
-    for group in find_groups(module):
+    found, groups = [], find_groups(module)
+    for group in groups:
         space, spec = spaces.get(group.layer.name), group.layer.spec
         is_uniform = space is not None and space is not NCHWcSpace
         can_read = is_uniform or (space is NCHWcSpace and NCHWcSpace.reads(spec, cpu))
         of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
-        found.append(_Step(group.layer.name, *of))
-    for var, value in graph.definitions.items():
-        if (read := kept_in_blocks(value)) is not None:
-            found.append(_Step("", tuple(read), None, var, True, True, True))
+        found.append(_Step(group.layer.name, *of, fills_last=spec.k % cpu.lanes > 0))
+    for var, kept in kept_in_blocks(module, groups).items():
+        can_write = kept.writes and kept.fits(cpu.lanes)
+        found.append(_Step("", tuple(dict.fromkeys(kept.reads)), None, var, True, can_write, kept.writes))
     return found
 
 

@@ -9,8 +9,8 @@ from tvm.ir import Call, Expr, GenericConst, Op, Var
 
 from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
 
-_POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
-_ELEMENTWISE = {
+POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
+ELEMENTWISE = {
     f"relax.{name}"
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "astype")
     + ("nn.relu", "nn.leakyrelu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "negative", "abs")
@@ -21,11 +21,11 @@ def tensors_of(value: Expr) -> list[Expr]:
     """The tensors (N, C, H, W), but constants, that such an operator reads; none of any other operator."""
     if not isinstance(value, Call) or not isinstance(value.op, Op):
         return []
-    if value.op.name in _POOLS:
+    if value.op.name in POOLS:
         tensors, fits = [value.args[0]], (value.attrs.layout, value.attrs.out_layout) == ("NCHW", "NCHW")
     elif is_call(value, "relax.concat"):
         tensors, fits = list(value.args[0].fields), value.attrs.axis is not None and int(value.attrs.axis) == 1
-    elif value.op.name in _ELEMENTWISE:
+    elif value.op.name in ELEMENTWISE:
         tensors = [each for each in value.args if isinstance(each, Var)]
         # What is stretched along some axis but is no constant would have to be turned as well.
         fits = all(static_shape(each) == static_shape(value) for each in tensors)
@@ -38,10 +38,10 @@ def tensors_of(value: Expr) -> list[Expr]:
 
 def turned(value: Call, twins: Mapping[Expr, Var]) -> Call:
     """The operator on the same tensors in NHWC, as `twins` has them."""
-    if value.op.name in _POOLS:
+    if value.op.name in POOLS:
         attrs = value.attrs
         sizes = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode)
-        pool = _POOLS[value.op.name]
+        pool = POOLS[value.op.name]
         return pool(twins[value.args[0]], *map(_plain, sizes), bool(attrs.count_include_pad), "NHWC", "NHWC")
     if is_call(value, "relax.concat"):
         return relax.op.concat([twins[each] for each in value.args[0].fields], axis=3)

@@ -3,22 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
+from tvm_sparse.compiler.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
-from tvm_sparse.frontend.passes.relax_graph import (
-    Graph,
-    constant_weight,
-    is_call,
-    is_float32,
-    new_var,
-    rebuild,
-    static_shape,
-)
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.kernel import Kernel
 
 # How names of functions that compute layers begin.
@@ -39,8 +31,9 @@ def replace_convolutions(
     before = {group.layer.feeds: group for group in groups}
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
-    twins = _twins(module, groups, kernels)
-    edits = _keeping(module, twins)
+    kept = kept_in_blocks(module, groups)
+    twins = _twins(module, groups, kernels, kept)
+    edits = on_blocks(module, kept, twins)
     for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
@@ -67,53 +60,26 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], p
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
 
 
-def kept_in_blocks(value: Expr) -> Sequence[Expr] | None:
-    """The tensors that a max pool or a concatenation of channels reads, which keep their blocks there; else None."""
-    if not isinstance(value, relax.Call) or not is_float32(value) or len(static_shape(value) or ()) != len("NCHW"):
-        return None
-    if is_call(value, "relax.nn.max_pool2d") and value.attrs.layout == "NCHW":
-        return [value.args[0]]
-    is_joined = is_call(value, "relax.concat") and int(value.attrs.axis) == 1 and isinstance(value.args[0], relax.Tuple)
-    return list(value.args[0].fields) if is_joined else None
-
-
-def _twins(module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel]) -> dict[Expr, Var]:
+def _twins(
+    module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel], kept: Mapping[Var, Kept]
+) -> dict[Expr, Var]:
     """Results that lie in blocks of channels, as whatever reads them reads blocks, by what they stand for.
 
     What keeps the blocks of one has some too.
     """
     results = {group.result: kernels[group.layer.name] for group in groups if group.layer.name in kernels}
     twins: dict[Expr, Var] = {}
-    for var, value in Graph.of(module).definitions.items():
-        kept = [twins[each] for each in kept_in_blocks(value) or () if each in twins]
+    for var in Graph.of(module).definitions:
         if var in results and results[var].layouts.y:
             shape = _written_shape(results[var])
-        elif kept:
-            channels = int(kept[0].ty.shape[-1])
+        elif var in kept and kept[var].writes and kept[var].reads[0] in twins:
+            channels = int(twins[kept[var].reads[0]].ty.shape[-1])
             n, k, *size = static_shape(var) or ()
-            shape = (n, k // channels, *size, channels)
+            shape = (n, -(-k // channels), *size, channels)
         else:
             continue
         twins[var] = new_var(module, var, f"{var.name}_blocks", shape)
     return twins
-
-
-def _keeping(module: tvm.IRModule, twins: Mapping[Expr, Var]) -> dict[Var, list[tuple[Var, Expr]]]:
-    """The max pools and concatenations of tensors in blocks."""
-    edits: dict[Var, list[tuple[Var, Expr]]] = {}
-    for var, value in Graph.of(module).definitions.items():
-        read = kept_in_blocks(value)
-        if var not in twins or read is None:
-            continue
-        sources, attrs = [twins[each] for each in read], value.attrs
-        if is_call(value, "relax.concat"):
-            kept = relax.op.concat(sources, axis=1)
-        else:
-            layout = f"NCHW{int(sources[0].ty.shape[-1])}c"
-            window = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation, attrs.ceil_mode)
-            kept = relax.op.nn.max_pool2d(*sources, *window, attrs.count_include_pad, layout, layout)
-        edits[var] = [(twins[var], kept)]
-    return edits
 
 
 def _bindings(
@@ -122,28 +88,28 @@ def _bindings(
     """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
     spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
 
-    def shaped(value: Expr, shape: tuple[int, ...]) -> Expr:
+    def as_shape(value: Expr, shape: tuple[int, ...]) -> Expr:
         value = twins.get(value, value)
         if static_shape(value) == shape:
             return value
-        view = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
-        bindings.append((view, _view(value, shape, spec.dtype)))
-        return view
+        shaped = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
+        bindings.append((shaped, view(value, shape)))
+        return shaped
 
     arguments = [
-        shaped(group.data, _shape(kernel.func.params[0])),
+        as_shape(group.data, _shape(kernel.func.params[0])),
         *(relax.const(constant) for constant in kernel.constants),
     ]
     if group.layer.bias is not None:
-        arguments.append(relax.const(group.layer.bias))
+        arguments.append(relax.const(kernel.layouts.laid_out("bias", group.layer.bias)))
     if group.residual is not None:
-        arguments.append(shaped(group.residual, _shape(kernel.func.params[len(arguments)])))
+        arguments.append(as_shape(group.residual, _shape(kernel.func.params[len(arguments)])))
     written = _written_shape(kernel)
     call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
     if result in twins or static_shape(result) == written:
         return [*bindings, (twins.get(result, result), call)]
     output = new_var(module, result, f"{result.name}_out", written, spec.dtype)
-    return [*bindings, (output, call), (result, _view(output, result.ty.shape, spec.dtype))]
+    return [*bindings, (output, call), (result, view(output, result.ty.shape))]
 
 
 def _with_pool(group: Group) -> Group:
@@ -162,8 +128,3 @@ def _written_shape(kernel: Kernel) -> tuple[int, ...]:
 
 def _shape(parameter: Var) -> tuple[int, ...]:
     return tuple(int(size) for size in parameter.ty.shape)
-
-
-def _view(value: Expr, shape: Any, dtype: str) -> Expr:
-    """`value` with another shape, in place: a reshape that Relax fuses with another, or returns, it computes."""
-    return relax.op.memory.view(value, shape, dtype, 0)

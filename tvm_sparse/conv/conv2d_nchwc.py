@@ -11,16 +11,21 @@ from tvm_sparse.conv.nchwc import Blocked, Layouts, blocked_arguments, output, p
 from tvm_sparse.conv.spec import ConvSpec
 
 
-def conv2d_nchwc(spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool) -> tirx.PrimFunc:
+def conv2d_nchwc(
+    spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool, columns: int
+) -> tirx.PrimFunc:
     """The form of a convolution of one group whose weight is as `blocked_weight` makes it; tensors in `layouts`.
 
     Arguments are as `conv2d` has them, but for the weight, which is as `blocked_weight` makes it. ``conv`` has axes
-    (n, block of filters, y, x, filter). With `packs` what is read is copied first.
+    (n, block of filters, y, x, filter), with so many `columns`, of which the output has the first. With `packs` what is
+    read is copied first, with zeros for columns that the output does not have.
     """
     arguments = blocked_arguments(spec, layouts)
     weight = arguments[WEIGHT] = te.placeholder(weight_shape, FLOAT32, name=WEIGHT)
     (*_, channels, filters), (st_h, st_w), (dil_h, dil_w) = weight_shape, spec.stride, spec.dilation
-    read = _packed(spec, layouts, views(layouts, arguments)["x"]) if packs else views(layouts, arguments)["x"]
+    read = views(layouts, arguments)["x"]
+    if packs:
+        read = _packed(spec, layouts, read, (columns - 1) * st_w + (spec.s - 1) * dil_w + 1)
     c, r, s = reduce_axes(spec)
 
     def conv_at(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
@@ -28,23 +33,36 @@ def conv2d_nchwc(spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], 
         outer, inner = tirx.floordiv(c, channels), tirx.floormod(c, channels)
         return te.sum(value * weight[block, outer, r, s, inner, lane], axis=[c, r, s])
 
-    conv = te.compute((spec.n, spec.k // filters, spec.out_h, spec.out_w, filters), conv_at, name="conv")
+    conv = te.compute((spec.n, spec.k // filters, spec.out_h, columns, filters), conv_at, name="conv")
 
     def sum_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         return conv[n, tirx.floordiv(k, filters), y, x, tirx.floormod(k, filters)]
 
-    # Vectors of filters are whole.
-    return reading_all_of(prim_func(arguments, output(spec, layouts, arguments, sum_at)), "out", "conv", axes=1)
+    # Vectors of filters are whole, and so are tiles of columns.
+    axes = 1 if columns == spec.out_w else 2
+    return reading_all_of(prim_func(arguments, output(spec, layouts, arguments, sum_at)), "out", "conv", axes)
 
 
-def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked) -> te.Tensor | Blocked:
+def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked, width: int) -> te.Tensor | Blocked:
+    """The input with zeros around it, and so many columns at least."""
+    n, c, height, padded_width = spec.padded_shape
+    width = max(width, padded_width)
     if layouts.x:
-        return Blocked(padded_blocks(spec, x, layouts.channels, *spec.padded_shape[2:]))
-    return te.compute(spec.padded_shape, lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
+        return Blocked(padded_blocks(spec, x, layouts.channels, height, width))
+    return te.compute((n, c, height, width), lambda n, c, y, x_: padded(spec, x, n, c, y, x_), name="pack")
 
 
 def blocked_weight(weight: np.ndarray, channels: int, filters: int) -> np.ndarray:
-    """A weight (K, C, R, S) as (K / filters, C / channels, R, S, channels, filters), the order of its use."""
+    """A weight (K, C, R, S) as (K / filters, C / channels, R, S, channels, filters), the order of its use.
+
+    Filters that fill the last block are zero.
+    """
+    weight = filled(weight, filters)
     k, c, *taps = weight.shape
     split = weight.reshape(k // filters, filters, c // channels, channels, *taps)
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+
+
+def filled(weight: np.ndarray, filters: int) -> np.ndarray:
+    """A weight (K, C, R, S) with filters of zeros behind it, so that there are a multiple of so many."""
+    return np.pad(weight, [(0, -len(weight) % filters), (0, 0), (0, 0), (0, 0)])

@@ -1,6 +1,7 @@
 """NCHWc: tensors whose channels lie in blocks, a vector of them side by side at each pixel.
 
-A tensor (N, C, H, W) lies in memory as (N, C / c, H, W, c). Vectors of filters are stored to it as they are in
+A tensor (N, C, H, W) lies in memory as (N, C / c, H, W, c), the last block with channels that nothing reads where C is
+no multiple of c. Vectors of filters are stored to it as they are in
 registers, and the channels of a block that are read of a pixel are a line of a cache (Liu et al. 2019, "Optimizing CNN
 Model Inference on CPUs", section 3.1).
 """
@@ -45,22 +46,32 @@ class Layouts:
         """Whether the tensor `name` lies in blocks; a bias never does."""
         return name in ("x", "residual", "y") and getattr(self, name)
 
+    def filled(self, channels: int) -> int:
+        """So many `channels` and those that fill the last block."""
+        return -(-channels // self.channels) * self.channels
+
     def laid_out(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The tensor `name`, (N, C, H, W), as it lies in memory."""
+        """The tensor `name`, (N, C, H, W), as it lies in memory, or the bias (K,), which is as long as the output."""
+        if name == "bias":
+            return np.pad(array, (0, self.filled(len(array)) - len(array))) if self.y else array
         if not self.has(name):
             return array
         n, c, h, w = array.shape
-        parts = array.reshape(n, c // self.channels, self.channels, h, w).transpose(0, 1, 3, 4, 2)
+        whole = np.pad(array, [(0, 0), (0, self.filled(c) - c), (0, 0), (0, 0)])
+        parts = whole.reshape(n, -1, self.channels, h, w).transpose(0, 1, 3, 4, 2)
         return np.ascontiguousarray(parts)
 
     def as_nchw(self, name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """The tensor `name`, whose `shape` is (N, C, H, W), of how it lies in memory."""
-        return array.transpose(0, 1, 4, 2, 3).reshape(shape) if self.has(name) else array
+        if not self.has(name):
+            return array
+        n, c, *size = shape
+        return array.transpose(0, 1, 4, 2, 3).reshape(n, -1, *size)[:, :c]
 
     def shape(self, name: str, shape: Shape) -> tuple[int, ...]:
         """That of the tensor `name`, (N, C, H, W), in memory."""
         n, c, h, w = shape
-        return (n, c // self.channels, h, w, self.channels) if self.has(name) else shape
+        return (n, self.filled(c) // self.channels, h, w, self.channels) if self.has(name) else shape
 
 
 # All tensors as (N, C, H, W).
@@ -98,7 +109,7 @@ def padded_blocks(spec: ConvSpec, x: Blocked, channels: int, height: int, width:
     def pack(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x_: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         return padded(spec, x, n, block * channels + lane, y, x_)
 
-    return te.compute((spec.n, spec.c // channels, height, width, channels), pack, name="pack")
+    return te.compute((spec.n, -(-spec.c // channels), height, width, channels), pack, name="pack")
 
 
 def output(

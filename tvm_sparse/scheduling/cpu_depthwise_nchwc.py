@@ -9,17 +9,19 @@ Outermost first::
 It is `cpu_channels` without its transpositions.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_depthwise_nchwc import conv2d_depthwise_nchwc
+from tvm_sparse.conv.conv2d_nchwc import filled
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, is_depthwise
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
-from tvm_sparse.scheduling.cpu_nchwc import in_registers
+from tvm_sparse.scheduling.cpu_nchwc import fills_blocks, in_registers
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -33,6 +35,8 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
     """The space of a convolution that it `serves`, whose tensors all lie in blocks. Nothing is decided."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        channels = layouts.filled(spec.c)
+        spec = replace(spec, c=channels, k=channels, groups=channels)
         self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
         super().__init__(name, "nchwc", partial(conv2d_depthwise_nchwc, spec, layouts), fold=False)
 
@@ -42,12 +46,12 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
 
         Only with AVX-512, where it was measured.
         """
-        is_whole = not spec.c % cpu.lanes and divisors(spec.out_w, MOST_PIXELS)[-1] >= LEAST_PIXELS
+        is_whole = fills_blocks(spec.c, cpu) and divisors(spec.out_w, MOST_PIXELS)[-1] >= LEAST_PIXELS
         return cpu.has_memory_broadcast and is_depthwise(spec) and is_whole
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""
-        blocks = weight.reshape(-1, self._lanes, self.spec.r, self.spec.s)
+        blocks = filled(weight, self._lanes).reshape(-1, self._lanes, self.spec.r, self.spec.s)
         return (np.ascontiguousarray(blocks.transpose(0, 2, 3, 1)),)
 
     @property

@@ -16,6 +16,8 @@ meanwhile, as in `cpu_filters`, whose kernels spend 0.05 to 0.3 of their time on
 their output.
 """
 
+import math
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -34,8 +36,13 @@ from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, UNROLLED, store_filte
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
-# Vectors of filters of a register tile; where they are no multiple of these, one.
+# Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
 VECTORS = 2
+OTHER_VECTORS = (3, 5, 7)
+# Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
+MOST_REST = 1 / 6
+# Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
+MOST_EMPTY = 1
 # Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
 # beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
 # products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
@@ -51,26 +58,29 @@ class NCHWcSpace(HandMadeSpace):
     """The space of a convolution that it `serves`, of tensors in `layouts`, by so many threads. Nothing is decided."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
         self.spec, self.layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
         self._vectors = vectors_of(spec, cpu)
-        self._filters, self._tile = cpu.lanes * self._vectors, tile_of(spec.out_w, cpu, self._vectors)
+        self._filters, self._tile = cpu.lanes * self._vectors, tile_with_rest(spec.out_w, cpu, self._vectors)
+        self._columns = -(-spec.out_w // self._tile) * self._tile
         # Threads read what others have just written: in order it comes faster.
-        self._packs = any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+        has_rest = self._columns > spec.out_w
+        self._packs = has_rest or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
         super().__init__(name, "nchwc", self._unscheduled, fold=False)
 
     @staticmethod
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: filters and channels fill vectors, and a row of pixels is cut into tiles.
+        """Whether it can be computed so: filters and channels fill vectors, and a row of pixels fills tiles.
 
         Only with AVX-512, where it was measured; with 16 registers tiles are too small for two vectors of weights.
         """
         is_dense = cpu.has_memory_broadcast and spec.groups == 1 and spec.dtype == FLOAT32
-        return is_dense and not spec.k % cpu.lanes and tile_of(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
+        return is_dense and fills_blocks(spec.k, cpu) and tile_with_rest(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
 
     @staticmethod
     def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
         """Whether the input of a convolution that it serves can lie in blocks."""
-        return not spec.c % cpu.lanes
+        return fills_blocks(spec.c, cpu)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight in blocks, in the order of their use."""
@@ -79,19 +89,19 @@ class NCHWcSpace(HandMadeSpace):
     @cached_property
     def _channels(self) -> int:
         """Input channels of a block."""
-        spec, tiles = self.spec, self.task[1] * self.spec.out_w // self._tile
+        spec, tiles = self.spec, self.task[1] * self._columns // self._tile
         floats = spec.r * spec.s * self._filters
         return spec.c if 4 * floats * spec.c <= WHOLE_BYTES else channels_of(spec.c, self._lanes, floats, tiles)
 
     @property
     def _is_one_step(self) -> bool:
         """Whether a tile's sums go from registers to the output."""
-        return self._channels == self.spec.c and self.layouts.y
+        return self._channels == self.spec.c and self.layouts.y and self._columns == self.spec.out_w
 
     def _unscheduled(self) -> tirx.PrimFunc:
         spec, channels, filters = self.spec, self._channels, self._filters
         shape = (spec.k // filters, spec.c // channels, spec.r, spec.s, channels, filters)
-        return conv2d_nchwc(spec, self.layouts, shape, self._packs)
+        return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
 
     @cached_property
     def task(self) -> tuple[int, int]:
@@ -107,7 +117,7 @@ class NCHWcSpace(HandMadeSpace):
         taps, tasks = spec.r * spec.s, spec.n * (spec.out_h // rows) * (spec.k // self._filters // group)
         skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
         read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
-        products = group * taps * spec.c * (rows * spec.out_w + READING) * (1 + 4 * read / INPUT_BYTES)
+        products = group * taps * spec.c * (rows * self._columns + READING) * (1 + 4 * read / INPUT_BYTES)
         return rounds(tasks, self._threads) * (products + (COPYING * read / self._lanes if self._packs else 0))
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
@@ -119,7 +129,7 @@ class NCHWcSpace(HandMadeSpace):
         x, pixel = sch.split(x, [None, self._tile])
         vector, lane = sch.split(lane, [None, self._lanes])
         # Of channels in blocks those of one are read together.
-        together = self._lanes if self.layouts.x else self._channels
+        together = math.gcd(self._lanes, self._channels) if self.layouts.x else self._channels
         unrolled = divisors(together, UNROLLED)[-1]
         parts = [None, self._channels // together, together // unrolled, unrolled]
         c, part, channel, unrolled = sch.split(c, parts)
@@ -146,7 +156,7 @@ class NCHWcSpace(HandMadeSpace):
             store_filters(sch, self.spec, row, x, filter_, self._lanes)
             return outer, block, block
         k, block, vector = sch.split(k, [None, group, self._vectors])
-        tile, pixel = sch.split(x, [None, self._tile])
+        tile, pixel = sch.split(x, [None, divisors(self.spec.out_w, self._tile)[-1]])
         sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
         in_registers(sch, pixel, vector, *lane)
         return sch.fuse(n, k, y), block, tile
@@ -168,9 +178,16 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
     sch.vectorize(loops[-1])
 
 
+def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
+    """Whether so many `channels` leave little of the last block of as many as a vector has lanes."""
+    return -channels % cpu.lanes <= MOST_EMPTY * channels
+
+
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
     """Vectors of filters of a register tile."""
-    return 1 if spec.k % (VECTORS * cpu.lanes) else VECTORS
+    count = -(-spec.k // cpu.lanes)
+    offered = [each for each in (VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
+    return next((each for each in offered if tile_with_rest(spec.out_w, cpu, each)), 1)
 
 
 def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
@@ -180,6 +197,15 @@ def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
     """
     tile = divisors(pixels, (cpu.registers - vectors) // vectors)[-1]
     return tile if tile * vectors >= HIDING_SUMS else 0
+
+
+def tile_with_rest(pixels: int, cpu: CpuInfo, vectors: int) -> int:
+    """As `tile_of`, but where that is 0 with a rest in the last tile, as little as there can be, or 0 for much."""
+    if (tile := tile_of(pixels, cpu, vectors)) > 0:
+        return tile
+    offered = range(-(-HIDING_SUMS // vectors), (cpu.registers - vectors) // vectors + 1)
+    tile = min(offered, key=lambda each: (-pixels % each, -each))
+    return tile if -pixels % tile <= MOST_REST * pixels else 0
 
 
 def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:

@@ -74,6 +74,11 @@ def new_var(module: tvm.IRModule, beside: Var, name: str, shape: Sequence[int], 
     return (relax.DataflowVar if is_inner else relax.Var)(name, relax.TensorType(shape, dtype))
 
 
+def view(value: Expr, shape: Any) -> Expr:
+    """`value` with another shape, in place: a reshape that Relax fuses with another, or returns, it computes."""
+    return relax.op.memory.view(value, shape, str(value.ty.dtype), 0)
+
+
 def is_call(value: Expr, operator: str) -> bool:
     """Whether `value` calls the Relax operator, for example ``relax.nn.relu``."""
     return isinstance(value, Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == operator
