@@ -11,6 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
+from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
 from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
@@ -59,6 +60,8 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         t.FlattenBuffer(),
         t.BF16ComputeLegalize(),
         t.NarrowDataType(32),
+        # TVM's FlattenBuffer makes wrong indices of sums of remainders beneath some conditions.
+        hoisted_conditions_pass(),
         s.LoopPartition(),
         overlapping_vectors_pass(),
         t.VectorizeLoop(True),

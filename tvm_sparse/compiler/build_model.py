@@ -34,6 +34,8 @@ from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
+from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
 from tvm_sparse.compiler.schedule_loops import schedule_loops
 from tvm_sparse.compiler.schedule_maps import schedule_maps
@@ -41,6 +43,7 @@ from tvm_sparse.compiler.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.schedule_mean import schedule_mean
 from tvm_sparse.compiler.schedule_pool import schedule_pool
 from tvm_sparse.compiler.schedule_rest import schedule_rest
+from tvm_sparse.compiler.schedule_rows import schedule_rows
 from tvm_sparse.compiler.vector_exponentials import vector_exponentials
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
@@ -59,6 +62,7 @@ from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.schedule_names import calls_cudnn
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
 
@@ -286,7 +290,9 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     backend = cpu_generic if is_cpu else cuda
     legalize = backend.legalize_passes(target)
     if is_cpu:
-        legalize += [vector_exponentials, schedule_matmul(thread_count(target)), schedule_loops]
+        cpu, threads = CpuInfo.of(target), thread_count(target)
+        legalize += [vector_exponentials, schedule_batch_matmul(cpu, threads), schedule_matmul(threads)]
+        legalize += [schedule_elements(cpu.lanes), schedule_rows(cpu.lanes), schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
         legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]

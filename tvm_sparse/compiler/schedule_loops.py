@@ -9,15 +9,12 @@ from collections.abc import Sequence
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import SBlockRV
 
+from tvm_sparse.compiler.schedule_elements import ENOUGH, LEAST_WORK
 from tvm_sparse.compiler.unscheduled import extents, is_padding, schedule_each
 
-# Elements that a block of loops visits from which on threads gain more than the 5 us that they take to begin.
-LEAST_WORK = 1 << 15
-# Turns of the parallel loop that keep threads equally busy.
-ENOUGH = 16
-# Axes of a tensor in blocks of so many channels (`conv.nchwc`), which pools may read and write.
+# Axes of a tensor in blocks of so many channels (`conv.nchwc`), which pools and means may read.
 AXES, CHANNELS = 5, 16
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
@@ -36,11 +33,15 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         return None
     blocks = [each for each in blocks if not _is_inlined(sch, each)]
     try:
-        is_parallel = [_run_in_parallel(sch, each) for each in blocks if not is_padding(sch, each)]
+        of_channels = [each for each in blocks if _is_of_channels(sch, each)]
+        done = [one for each in of_channels for one in _schedule_channels(sch, each)]
+        names = {sch.get(each).name_hint for each in done}
+        others = [each for each in blocks if sch.get(each).name_hint not in names and not is_padding(sch, each)]
+        found = [_is_parallel(sch, each) for each in others]
     except s_tir.ScheduleError:
         # What TVM cannot prove to be independent stays as it is.
         return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True) if any(is_parallel) else None
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True) if done or any(found) else None
 
 
 def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
@@ -64,37 +65,61 @@ def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     return True
 
 
-def _run_in_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def _is_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Whether a block's outer loops are parallel now; its padding, if it has some, is made within them."""
     loops, spatial = sch.get_loops(block), _spatial(sch, block)
     sizes = extents(sch, loops)
     padding = [each for each in sch.get_producers(block) if is_padding(sch, each)]
     is_map = spatial == len(loops)
-    if math.prod(sizes) < LEAST_WORK or (is_map and padding):
-        return False
     # The last loop is for vectors, unless a sum is.
-    counts = range(1, spatial + (not is_map))
-    outer = next((count for count in counts if math.prod(sizes[:count]) >= ENOUGH), max(counts, default=0))
-    if math.prod(sizes[:outer]) == 1:
+    outer = _outer(sizes[: spatial - is_map])
+    if math.prod(sizes) < LEAST_WORK or math.prod(sizes[:outer]) == 1 or (is_map and padding):
         return False
     fused = sch.fuse(*loops[:outer])
     for each in padding:
         sch.compute_at(each, fused, preserve_unit_loops=True)
     sch.parallel(fused)
-    if not is_map and outer < spatial == AXES and sizes[spatial - 1] == CHANNELS:
-        _vectorize_channels(sch, block, loops[outer:spatial], loops[spatial:])
     return True
 
 
-def _vectorize_channels(
-    sch: s_tir.Schedule, block: SBlockRV, spatial: Sequence[LoopRV], reduced: Sequence[LoopRV]
-) -> None:
-    """Compute the channels of a block, the last of the axes, at once: LLVM vectorises along a sum otherwise."""
-    *_, lanes = spatial
+def _outer(sizes: Sequence[int]) -> int:
+    """How many of the outermost loops run in parallel."""
+    return next((count for count in range(1, len(sizes) + 1) if math.prod(sizes[:count]) >= ENOUGH), len(sizes))
+
+
+def _is_of_channels(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Whether it is a sum or a maximum of a tensor in blocks of channels, which are the last of its axes."""
+    spatial, sizes = _spatial(sch, block), extents(sch, sch.get_loops(block))
+    return spatial == AXES < len(sizes) and sizes[AXES - 1] == CHANNELS
+
+
+def _schedule_channels(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
+    """Compute the channels of a block at once, in a register, with what follows of each; the blocks scheduled so.
+
+    LLVM vectorises along a sum otherwise, and stores it after each step.
+    """
+    sizes, padding = extents(sch, sch.get_loops(block)), [*sch.get_producers(block)]
+    padding = [each for each in padding if is_padding(sch, each)]
+    followers = [each for each in sch.get_consumers(block) if extents(sch, sch.get_loops(each)) == sizes[:AXES]]
+    if len(followers) == len(sch.get_consumers(block)) == 1:
+        (result,) = followers
+        sch.set_scope(block, 0, "local")
+    else:
+        result = sch.cache_write(block, 0, "local")
+    loops, outer = sch.get_loops(result), _outer(sizes[: AXES - 1])
+    task = sch.fuse(*loops[:outer])
+    if math.prod(sizes) >= LEAST_WORK and math.prod(sizes[:outer]) > 1:
+        sch.parallel(task)
+    sch.compute_at(block, ([task] + loops[outer:])[-2], preserve_unit_loops=True)
+    for each in padding:
+        sch.compute_at(each, task, preserve_unit_loops=True)
+    lanes, *reduced = sch.get_loops(block)[AXES - len(sizes) - 1 :]
     sch.reorder(*reduced, lanes)
+    sch.vectorize(lanes)
     init = sch.decompose_reduction(block, reduced[0])
-    for each in (lanes, sch.get_loops(init)[-1]):
-        sch.vectorize(each)
+    for each in (init, result, *padding):
+        sch.vectorize(sch.get_loops(each)[-1])
+    return [block, result]
 
 
 def _is_plain(sch: s_tir.Schedule, block: SBlockRV) -> bool:

@@ -9,16 +9,15 @@ import math
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, Expr, Op
+from tvm.ir import Call, Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.sym import Analyzer
 from tvm.tirx import IndexMap, IntImm, Var
-from tvm.tirx.analysis import undefined_vars
 
+from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE
 from tvm_sparse.codegen.tir.tir_builder import substituted
-from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each, spread, vector_length
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each, shares_axes, spread, uses, vector_length
 
-CHOICE = Op.get("prim.if_then_else")
 COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -78,7 +77,7 @@ def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
     tensors = [*computed.reads, *computed.writes]
     indices = [[each.min for each in tensor.region] for tensor in tensors]
     axes = 0
-    while axes < len(variables) and all(_shares(each, variables, axes + 1) for each in indices):
+    while axes < len(variables) and all(shares_axes(each, variables, axes + 1) for each in indices):
         axes += 1
     sizes = [math.prod(lengths[len(lengths) - max(axes, 1) :])]
     if axes <= 1:
@@ -97,24 +96,13 @@ def _most_lanes(body: tirx.Stmt, types: list[tvm.DataType]) -> int:
     return 4 if has_truths else 16
 
 
-def _shares(index: list[Expr], variables: list[Var], axes: int) -> bool:
-    """Whether the last `axes` of a map are the last of the tensor that `index` reads, or none of its axes."""
-    own, before, last = variables[len(variables) - axes :], index[: len(index) - axes], index[len(index) - axes :]
-    is_whole = len(last) == axes and all(each.same_as(var) for each, var in zip(last, own, strict=True))
-    return not _uses(before, own) and (is_whole or not _uses(last, own))
-
-
 def _offset(index: list[Expr], variables: list[Var]) -> int:
     """Where the map's last axis begins in a tensor; 1: nowhere, as it is another's axis or runs at another pace."""
     own = variables[-1]
-    if not _uses(index, [own]):
+    if not uses(index, [own]):
         return 0
     offset = Analyzer().simplify(index[-1] - own)
-    return int(offset) if isinstance(offset, IntImm) and not _uses(index[:-1], [own]) else 1
-
-
-def _uses(expressions: list[Expr], variables: list[Var]) -> bool:
-    return any(found.same_as(var) for each in expressions for found in undefined_vars(each) for var in variables)
+    return int(offset) if isinstance(offset, IntImm) and not uses(index[:-1], [own]) else 1
 
 
 def _same_for_all_lanes(func: tirx.PrimFunc, lane: tirx.IterVar) -> tirx.PrimFunc:

@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import Var
+from tvm.tirx.analysis import undefined_vars
 
 from tvm_sparse.scheduling.space import divisors
 
@@ -62,3 +65,15 @@ def is_padding(sch: s_tir.Schedule, block: SBlockRV) -> bool:
 def vector_length(bits: int, *sizes: int) -> int:
     """Values of `bits` that a thread of a GPU moves at a time: a power of two, as for TVM, that divides `sizes`."""
     return math.gcd(VECTOR_BYTES * 8 // bits, *sizes)
+
+
+def shares_axes(index: list[Expr], variables: list[Var], axes: int) -> bool:
+    """Whether the last `axes` of a map are the last of the tensor that `index` reads, or none of its axes."""
+    own, before, last = variables[len(variables) - axes :], index[: len(index) - axes], index[len(index) - axes :]
+    is_whole = len(last) == axes and all(each.same_as(var) for each, var in zip(last, own, strict=True))
+    return not uses(before, own) and (is_whole or not uses(last, own))
+
+
+def uses(expressions: list[Expr], variables: list[Var]) -> bool:
+    """Whether any of `expressions` asks for any of `variables`."""
+    return any(found.same_as(var) for each in expressions for found in undefined_vars(each) for var in variables)

@@ -41,6 +41,10 @@ PREFETCH = "tvm_sparse.prefetch"
 # two filters, and how many of each are stored one after the other. They are fetched meanwhile (`prefetched_outputs`).
 STORED = "tvm_sparse.stored"
 
+# Attribute of a function: conditions of expressions become branches outside of the loops that they do not ask for
+# (`hoisted_conditions`).
+HOIST = "tvm_sparse.hoist"
+
 # Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
 KERNEL_LIBRARY = "tvm_sparse.kernel_library"
 
