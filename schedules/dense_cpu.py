@@ -28,6 +28,7 @@ from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "dense_cpu"
 TARGET = "llvm"
@@ -59,7 +60,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     """Search spaces for `spec`, most promising first; every convolution has some."""
     cpu = CpuInfo.of(target)
     if is_linear(spec):
-        return [ProductSpace(NAME, spec, cpu.lanes)]
+        return [ProductSpace(NAME, spec, cpu.lanes, thread_count(target))]
     return [*_ranked(spec, cpu, Threads.of(target, math.prod(spec.weight_shape)))]
 
 

@@ -1,14 +1,17 @@
-"""Dense linear layers of many images on a GPU get kernels of ours; others, and all on a CPU, stay as they are."""
+"""Dense linear layers of several rows on a CPU, and of many images on a GPU, get kernels of ours; others stay."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import tvm_sparse
 from tvm_sparse.compiler import build_model, dense_products
-from tvm_sparse.compiler.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts
+from tvm_sparse.compiler.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts, Make
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.replace_convolutions import function_names
@@ -70,11 +73,43 @@ def test_a_layer_with_a_few_zeros_is_replaced_where_they_are_multiplied() -> Non
     assert replaced(model, (64, 1024)) == []
 
 
-def test_none_is_replaced_on_a_cpu_or_where_it_was_wrong() -> None:
-    """Nor on a GPU without clusters, whose space is another."""
-    assert replaced(classifier(), (64, 1024), CPU) == []
+def test_none_is_replaced_on_another_gpu_or_where_it_was_wrong() -> None:
+    """Not on one without clusters, whose space is another."""
     assert replaced(classifier(), (64, 1024), resolve_target({"kind": "cuda", "arch": "sm_80"})) == []
     assert replaced(classifier(), (64, 1024), wrong=["linear0"]) == []
+
+
+def test_on_a_cpu_all_of_several_rows_are_replaced() -> None:
+    """Whatever their size; that of one row is read once, as TVM's product does."""
+    assert replaced(classifier(), (2, 1024), CPU) == replaced(classifier(64, 10), (3, 5, 64), CPU) == ["linear0"]
+    assert replaced(classifier(), (1, 1024), CPU) == replaced(classifier(), (64, 1024), CPU, ["linear0"]) == []
+    assert prepare(classifier(), torch.zeros(2, 1024)).layers[0].name == "0"
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 50, 96), (7, 96)])
+def test_a_cpu_model_agrees_with_torch(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bias, GELU and what is added; a kernel that is wrong gives way to TVM's."""
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(96, 200), nn.Linear(200, 96)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.narrow(nn.functional.gelu(self.wide(x)))
+
+    model, x = Block().eval(), torch.randn(shape)
+    expected = model(x).detach().numpy()
+    monkeypatch.setattr(build_model.LibraryCache, "of_user", classmethod(lambda *_: None))
+    assert np.allclose(np.asarray(tvm_sparse.compile(model, x, target=CPU)(x)), expected, rtol=1e-4, atol=1e-5)
+
+    def doubled(self: DenseProducts, make: Make, of=DenseProducts.kernels) -> dict[str, Kernel]:
+        found = of(self, make)
+        return {name: replace(each, constants=tuple(2 * one for one in each.constants)) for name, each in found.items()}
+
+    monkeypatch.setattr(DenseProducts, "kernels", doubled)
+    assert np.allclose(np.asarray(tvm_sparse.compile(model, x, target=CPU)(x)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:

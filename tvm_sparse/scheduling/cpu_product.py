@@ -14,16 +14,18 @@ from tvm_sparse.target.cpu_info import REGISTERS
 IMAGES = 6
 # Vectors of filters of a register tile at most.
 VECTORS = 8
+# Tasks of a thread, so that threads end together.
+TASKS = 2
 
 
 class ProductSpace(HandMadeSpace):
-    """The space of a convolution that `is_linear`, for vectors of `lanes` floats."""
+    """The space of a convolution that `is_linear`, for vectors of `lanes` floats and so many threads."""
 
-    def __init__(self, name: str, spec: ConvSpec, lanes: int):
+    def __init__(self, name: str, spec: ConvSpec, lanes: int, threads: int = 1):
         # As equal tiles as the images divide into, and three quarters of the registers for their sums.
         self.images = -(-spec.n // -(-spec.n // IMAGES))
         vectors = max(1, min(VECTORS, REGISTERS[lanes] * 3 // 4 // self.images, -(-spec.k // lanes)))
-        self.spec, self.filters = spec, lanes * vectors
+        self.spec, self.filters, self._threads = spec, lanes * vectors, threads
         make_func = partial(conv2d_product, spec, self.filters, self.images)
         super().__init__(name, f"product{self.images}x{self.filters}", make_func, fold=False)
 
@@ -35,15 +37,22 @@ class ProductSpace(HandMadeSpace):
         padded[:k] = weight[:, :, 0, 0]
         return (np.ascontiguousarray(padded.reshape(blocks, self.filters, c).transpose(0, 2, 1)),)
 
+    @property
+    def groups(self) -> int:
+        """Groups of tiles of images that are tasks of their own, as many as keep all threads busy with these."""
+        tiles, blocks = -(-self.spec.n // self.images), -(-self.spec.k // self.filters)
+        enough = (each for each in divisors(tiles) if blocks * each >= TASKS * self._threads)
+        return next(enough, tiles) if self._threads > 1 else 1
+
     def apply(self, sch: Schedule, choose: Choose) -> None:
         channels = divisors(self.spec.c, 8)
         conv = sch.get_sblock("conv")
         acc = sch.cache_write(conv, 0, "local")
         n, block, lane, c = sch.get_loops(conv)
-        tile, image = sch.split(n, [None, self.images])
+        group, tile, image = sch.split(n, [self.groups, None, self.images])
         c, unrolled = sch.split(c, [None, choose.one_of("channels", channels, nearest(channels, 4))])
-        sch.reorder(block, tile, c, unrolled, image, lane)
-        sch.parallel(block)
+        sch.reorder(block, group, tile, c, unrolled, image, lane)
+        sch.parallel(sch.fuse(block, group))
         sch.vectorize(lane)
         for loop in (unrolled, image):
             sch.unroll(loop)
