@@ -33,10 +33,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors; a large map with an odd
         number of rows; or so few non-zeros that sparse kernels do less.
     """
-    require_served(spec)
+    threads = thread_count(target)
+    require_served(spec, threads)
     if pattern.density < LEAST_DENSITY:
         raise NotApplicable(f"density {pattern.density:.2g}; it is for {LEAST_DENSITY:g} and more")
-    return [*_ranked(spec, CpuInfo.of(target), thread_count(target))]
+    return [*_ranked(spec, CpuInfo.of(target), threads)]
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

@@ -107,10 +107,13 @@ def test_other_convolutions_are_not_served(change):
 
 def test_a_large_odd_map_is_not_served():
     """Its rows of tiles do not divide into groups, and all of them are more than caches hold."""
-    small, large = (ConvSpec(1, 64, size, size, 64, 3, 3, **PADDED) for size in (27, 35))
-    require_served(small)
+    small, large, largest = (ConvSpec(1, 64, size, size, 64, 3, 3, **PADDED) for size in (27, 35, 37))
+    require_served(small, threads=2)
+    require_served(large)
     with pytest.raises(NotApplicable, match="35 rows of outputs, an odd number, of 324 tiles, at most 200"):
-        require_served(large)
+        require_served(large, threads=2)
+    with pytest.raises(NotApplicable, match="37 rows of outputs, an odd number, of 361 tiles, at most 324"):
+        require_served(largest)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
