@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
 from tvm_sparse.compiler.keep_blocks import Kept, kept_in_blocks, on_blocks
+from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.kernel import Kernel
@@ -74,8 +75,8 @@ def _twins(
             shape = _written_shape(results[var])
         elif var in kept and kept[var].writes and kept[var].reads[0] in twins:
             channels = int(twins[kept[var].reads[0]].ty.shape[-1])
-            n, k, *size = static_shape(var) or ()
-            shape = (n, -(-k // channels), *size, channels)
+            n, c, h, w = static_shape(var) or ()
+            shape = Layouts(channels, y=True).shape("y", (n, c, h, w))
         else:
             continue
         twins[var] = new_var(module, var, f"{var.name}_blocks", shape)

@@ -11,12 +11,13 @@ first::
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV, ScheduleError
 
-from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -29,12 +30,7 @@ TASKS = 2
 
 def schedule_batch_matmul(cpu: CpuInfo, threads: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled product of tensors of known sizes with more than one row."""
-
-    @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_batch_matmul")
-    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_each(module, lambda func: _schedule(func, cpu, threads))
-
-    return apply
+    return scheduling_pass("schedule_batch_matmul", partial(_schedule, cpu=cpu, threads=threads))
 
 
 def _schedule(func: tirx.PrimFunc, cpu: CpuInfo, threads: int) -> tirx.PrimFunc | None:

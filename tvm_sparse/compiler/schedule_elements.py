@@ -6,6 +6,8 @@ asked outside it. LLVM makes no vectors of a loop with conditions, or of 28 elem
 """
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import tvm
 import tvm_ffi
@@ -15,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.sym import Analyzer
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE, conditions
-from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each, shares_axes, uses
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes, uses
 from tvm_sparse.scheduling.annotations import HOIST, VECTORS
 
 # Elements that a function visits from which on threads gain more than the 5 us that they take to begin.
@@ -28,12 +30,7 @@ ENOUGH = 16
 
 def schedule_elements(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function of maps alone, with vectors of `lanes` elements."""
-
-    @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_elements")
-    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_each(module, lambda func: _schedule(func, lanes))
-
-    return run
+    return scheduling_pass("schedule_elements", partial(_schedule, lanes=lanes))
 
 
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
@@ -107,14 +104,18 @@ def _is_in_vectors(sch: s_tir.Schedule, block: SBlockRV, lanes: int) -> bool:
     lengths = {count: math.prod(sizes[len(loops) - count :]) for count in range(1, axes + 1)}
     axes = next((count for count, size in lengths.items() if size % lanes == 0 or size >= LONG * lanes), axes)
     if math.prod(sizes) >= LEAST_WORK:
-        counts = range(1, len(loops))
-        shared = next((count for count in counts if math.prod(sizes[:count]) >= ENOUGH), len(loops) - 1)
+        shared = outermost(sizes[:-1])
         axes = min(axes, len(loops) - shared)
     inner, size = sch.fuse(*loops[len(loops) - axes :]), math.prod(sizes[len(loops) - axes :])
     if math.prod(sizes[:shared]) > 1:
         sch.parallel(sch.fuse(*loops[:shared]))
     in_vectors(sch, block, inner, size, lanes)
     return True
+
+
+def outermost(sizes: Sequence[int]) -> int:
+    """How many of the outermost of loops of such `sizes` run in parallel."""
+    return next((count for count in range(1, len(sizes) + 1) if math.prod(sizes[:count]) >= ENOUGH), len(sizes))
 
 
 def in_vectors(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV, size: int, lanes: int) -> None:

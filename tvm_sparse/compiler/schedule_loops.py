@@ -5,13 +5,12 @@ where the 3x3 convolution behind it takes 0.25. Loops inside are left to LLVM, w
 """
 
 import math
-from collections.abc import Sequence
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.schedule_elements import ENOUGH, LEAST_WORK
+from tvm_sparse.compiler.schedule_elements import LEAST_WORK, outermost
 from tvm_sparse.compiler.unscheduled import extents, is_padding, schedule_each
 
 # Axes of a tensor in blocks of so many channels (`conv.nchwc`), which pools and means may read.
@@ -72,7 +71,7 @@ def _is_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     padding = [each for each in sch.get_producers(block) if is_padding(sch, each)]
     is_map = spatial == len(loops)
     # The last loop is for vectors, unless a sum is.
-    outer = _outer(sizes[: spatial - is_map])
+    outer = outermost(sizes[: spatial - is_map])
     if math.prod(sizes) < LEAST_WORK or math.prod(sizes[:outer]) == 1 or (is_map and padding):
         return False
     fused = sch.fuse(*loops[:outer])
@@ -80,11 +79,6 @@ def _is_parallel(sch: s_tir.Schedule, block: SBlockRV) -> bool:
         sch.compute_at(each, fused, preserve_unit_loops=True)
     sch.parallel(fused)
     return True
-
-
-def _outer(sizes: Sequence[int]) -> int:
-    """How many of the outermost loops run in parallel."""
-    return next((count for count in range(1, len(sizes) + 1) if math.prod(sizes[:count]) >= ENOUGH), len(sizes))
 
 
 def _is_of_channels(sch: s_tir.Schedule, block: SBlockRV) -> bool:
@@ -106,7 +100,7 @@ def _schedule_channels(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
         sch.set_scope(block, 0, "local")
     else:
         result = sch.cache_write(block, 0, "local")
-    loops, outer = sch.get_loops(result), _outer(sizes[: AXES - 1])
+    loops, outer = sch.get_loops(result), outermost(sizes[: AXES - 1])
     task = sch.fuse(*loops[:outer])
     if math.prod(sizes) >= LEAST_WORK and math.prod(sizes[:outer]) > 1:
         sch.parallel(task)

@@ -6,12 +6,13 @@ columns of 40 took 0.75 ms, all 1000 of four rows 0.22 (docs/measurements.md).
 """
 
 import math
+from functools import partial
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.unscheduled import schedule_each
+from tvm_sparse.compiler.unscheduled import scheduling_pass
 from tvm_sparse.scheduling.space import divisors
 
 # Outputs of a thread at a time: half a level-1 cache of sums.
@@ -26,12 +27,7 @@ VECTORS = (16, 8, 4, 1)
 
 def schedule_matmul(threads: int) -> tvm.transform.Pass:
     """The pass that vectorises every unscheduled (N, K) x (K, M) product along M, which `threads` divide."""
-
-    @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_matmul")
-    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_each(module, lambda func: _schedule(func, threads))
-
-    return apply
+    return scheduling_pass("schedule_matmul", partial(_schedule, threads=threads))
 
 
 def _schedule(func: tirx.PrimFunc, threads: int) -> tirx.PrimFunc | None:

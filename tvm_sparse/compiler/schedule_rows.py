@@ -5,14 +5,14 @@ after the other, as another order would round differently.
 """
 
 import math
-from collections.abc import Sequence
+from functools import partial
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
 from tvm_sparse.compiler.schedule_elements import LEAST_WORK, in_vectors
-from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, schedule_each, shares_axes
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes
 from tvm_sparse.scheduling.space import divisors
 
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
@@ -22,12 +22,7 @@ LEAST_LANES = 4
 
 def schedule_rows(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function of rows, with vectors of up to `lanes` elements."""
-
-    @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_rows")
-    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_each(module, lambda func: _schedule(func, lanes))
-
-    return run
+    return scheduling_pass("schedule_rows", partial(_schedule, lanes=lanes))
 
 
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
@@ -56,8 +51,8 @@ def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
                 return None
             if index in partial:
                 _sum_in_vectors(sch, partial[index], row)
-            else:
-                _in_vectors_of_row(sch, blocks[index], sizes[index][count:], lanes)
+            elif len(sizes[index]) > count:
+                in_vectors(sch, blocks[index], sch.get_loops(blocks[index])[-1], sizes[index][-1], lanes)
     except ScheduleError:
         return None
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
@@ -102,10 +97,3 @@ def _sum_in_vectors(sch: s_tir.Schedule, block: SBlockRV | None, row: LoopRV) ->
     sch.vectorize(lane)
     init = sch.decompose_reduction(block, others[len(others) - steps])
     sch.vectorize(sch.get_loops(init)[-1])
-
-
-def _in_vectors_of_row(sch: s_tir.Schedule, block: SBlockRV, sizes: Sequence[int], lanes: int) -> None:
-    """Compute the elements of a row, or numbers of a row alone, which have no `sizes`, in vectors."""
-    if not sizes:
-        return
-    in_vectors(sch, block, sch.get_loops(block)[-1], sizes[-1], lanes)

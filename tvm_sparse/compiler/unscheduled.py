@@ -34,6 +34,16 @@ def schedule_each(module: tvm.IRModule, schedule: Callable[[tirx.PrimFunc], tirx
     return result
 
 
+def scheduling_pass(name: str, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc | None]) -> tvm.transform.Pass:
+    """The pass ``tvm_sparse.<name>``, which is `schedule_each` with `schedule`."""
+
+    @tvm.transform.module_pass(opt_level=0, name=f"tvm_sparse.{name}")
+    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return schedule_each(module, schedule)
+
+    return apply
+
+
 def is_served(func: tirx.PrimFunc) -> bool:
     """Whether a function needs no schedule: it has one, or belongs to the CPU."""
     return any(each in (func.attrs or {}) for each in ("tirx.is_scheduled", "tirx.is_host_func"))

@@ -179,7 +179,7 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
 
 
 def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
-    """Whether so many `channels` leave little of the last block of as many as a vector has lanes."""
+    """Whether so many `channels` leave the last block, of as many as a vector has lanes, at most half empty."""
     return -channels % cpu.lanes <= MOST_EMPTY * channels
 
 
