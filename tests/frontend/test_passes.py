@@ -23,6 +23,7 @@ from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.frontend.passes.trim_taps import trim_taps
 
 # Relax operators left once everything that can be fused is.
 LEFT = {
@@ -64,7 +65,7 @@ def operators(module):
 
 def prepare(module, weights):
     named = name_convolutions(fold_constants(module), weights)
-    return fold_batch_norm(fold_padding(named))
+    return fold_batch_norm(trim_taps(fold_padding(named)))
 
 
 @functools.cache
@@ -136,6 +137,23 @@ def test_padding_is_folded(folder):
         module, _, _, weights = case(name, folder)
         (layer,) = find_convolutions(prepare(module, weights))
         assert layer.spec.padding == padding
+
+
+@pytest.mark.parametrize(
+    ("name", "taps", "padding"),
+    [
+        ("dilated_beyond", (1, 1), (0, 0, 0, 0)),
+        ("dilated_far", (3, 5), (5, 6, 5, 6)),
+        # Its last two taps would begin a row inside the input.
+        ("dilated_into_one", (3, 3), (3, 3, 3, 3)),
+    ],
+)
+def test_taps_that_read_padding_alone_are_left_out(name, taps, padding, folder):
+    module, _, _, weights = case(name, folder)
+    (layer,) = find_convolutions(prepare(module, weights))
+    assert layer.weight.shape[2:] == taps
+    assert layer.spec.padding == padding
+    assert layer.name == "0"
 
 
 def test_names(folder):

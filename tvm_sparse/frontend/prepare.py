@@ -19,6 +19,7 @@ from tvm_sparse.frontend.passes.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
 from tvm_sparse.frontend.passes.store_half import store_half
+from tvm_sparse.frontend.passes.trim_taps import trim_taps
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def prepare(
     module = name_convolutions(module, weights)
     check_constants(module)
     # What surrounds a layer moves into it.
-    module = fold_padding(module)
+    module = trim_taps(fold_padding(module))
     module = fold_scaling(module)
     module = fold_batch_norm(module)
     assert opened.precision is not None, "known once the model is imported"

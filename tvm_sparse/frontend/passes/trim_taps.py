@@ -1,0 +1,68 @@
+"""Leave out taps of a convolution that read only padding, as a dilated kernel has on a map smaller than itself.
+
+DeepLab's 3x3 kernels of dilation 24 and 36 are 1x1 kernels on a map of 14x14, a ninth of the work.
+"""
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, Expr, Var
+
+from tvm_sparse.frontend.passes.relax_graph import Graph, convolution_weight, rebuild, static_shape, with_weight
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The taps along H or W that read an input at all, ``first`` to ``end - 1``, and the padding left for them."""
+
+    first: int
+    end: int
+    before: int
+    after: int
+
+
+def trim_taps(module: tvm.IRModule) -> tvm.IRModule:
+    """`module` whose convolutions have no outer rows and columns of taps that read only padding."""
+    edits: dict[Var, list[tuple[Var, Expr]]] = {}
+    for var, value in Graph.of(module).definitions.items():
+        weight = convolution_weight(value)
+        if weight is None:
+            continue
+        rows, columns = _axes(value, var, weight.shape[2:])
+        kept = weight[:, :, rows.first : rows.end, columns.first : columns.end]
+        if kept.shape != weight.shape:
+            padding = [rows.before, columns.before, rows.after, columns.after]
+            edits[var] = [(var, _padded(with_weight(value, kept), padding))]
+    return rebuild(module, edits)
+
+
+def _axes(convolution: Call, output: Var, taps: tuple[int, ...]) -> list[_Axis]:
+    attrs, padding = convolution.attrs, [int(each) for each in convolution.attrs.padding]
+    sizes, outputs = (static_shape(each) for each in (convolution.args[0], output))
+    assert sizes is not None and outputs is not None, "convolution_weight admits known shapes only"
+    return [
+        _trimmed(taps[i], int(attrs.strides[i]), int(attrs.dilation[i]), padding[i::2], sizes[2 + i], outputs[2 + i])
+        for i in (0, 1)
+    ]
+
+
+def _trimmed(taps: int, stride: int, dilation: int, padding: list[int], size: int, outputs: int) -> _Axis:
+    """Along one axis; all taps where those kept would begin or end inside the input."""
+    before, after = padding
+    last = (outputs - 1) * stride - before
+    used = [tap for tap in range(taps) if last + tap * dilation >= 0 and tap * dilation - before < size]
+    if not used:
+        return _Axis(0, taps, before, after)
+    first, end = used[0], used[-1] + 1
+    trimmed = _Axis(first, end, before - first * dilation, after - (taps - end) * dilation)
+    return trimmed if min(trimmed.before, trimmed.after) >= 0 else _Axis(0, taps, before, after)
+
+
+def _padded(convolution: Call, padding: list[int]) -> Call:
+    data, weight = convolution.args
+    attrs = convolution.attrs
+    call = relax.op.nn.conv2d(
+        data, weight, attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32"
+    )
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)
