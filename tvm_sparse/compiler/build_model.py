@@ -34,6 +34,7 @@ from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, exported
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.resize_by_axes import resize_by_axes
 from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
 from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
@@ -291,6 +292,7 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     legalize = backend.legalize_passes(target)
     if is_cpu:
         cpu, threads = CpuInfo.of(target), thread_count(target)
+        legalize = [resize_by_axes(), *legalize]
         legalize += [vector_exponentials, schedule_batch_matmul(cpu, threads), schedule_matmul(threads)]
         legalize += [schedule_elements(cpu.lanes), schedule_rows(cpu.lanes), schedule_loops]
     else:

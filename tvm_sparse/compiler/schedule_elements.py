@@ -95,10 +95,13 @@ def _is_choice(node: Expr) -> bool:
 
 
 def _is_in_vectors(sch: s_tir.Schedule, block: SBlockRV, lanes: int) -> bool:
-    """Whether a block's elements are computed in vectors now, by all threads where there is work for them."""
+    """Whether a block's elements are computed in vectors now, by all threads where there is work for them.
+
+    One whose elements lie apart is no matter where it is a step towards another: the rows of an image, resized first.
+    """
     loops = sch.get_loops(block)
     sizes, axes, shared = extents(sch, loops), _side_by_side(sch, block), 0
-    if axes == 0:
+    if axes == 0 and not sch.get_consumers(block):
         return False
     # Of a part of a loop over more axes TVM may not see that its elements lie side by side.
     lengths = {count: math.prod(sizes[len(loops) - count :]) for count in range(1, axes + 1)}
@@ -106,10 +109,11 @@ def _is_in_vectors(sch: s_tir.Schedule, block: SBlockRV, lanes: int) -> bool:
     if math.prod(sizes) >= LEAST_WORK:
         shared = outermost(sizes[:-1])
         axes = min(axes, len(loops) - shared)
-    inner, size = sch.fuse(*loops[len(loops) - axes :]), math.prod(sizes[len(loops) - axes :])
+    if axes > 0:
+        inner, size = sch.fuse(*loops[len(loops) - axes :]), math.prod(sizes[len(loops) - axes :])
+        in_vectors(sch, block, inner, size, lanes)
     if math.prod(sizes[:shared]) > 1:
         sch.parallel(sch.fuse(*loops[:shared]))
-    in_vectors(sch, block, inner, size, lanes)
     return True
 
 
