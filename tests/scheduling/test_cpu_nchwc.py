@@ -32,32 +32,43 @@ def conv(c: int, k: int, size: int, taps: int = 1, **options) -> ConvSpec:
     return ConvSpec(1, c, size, size, k, taps, taps, **{"padding": (taps // 2,) * 4, **options})
 
 
+Make = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace]
+
+
+def computed(
+    make: Make, spec: ConvSpec, layouts: Layouts, weight: np.ndarray, arguments: dict[str, np.ndarray], threads: int = 1
+) -> np.ndarray:
+    """What the kernel writes; outputs are NaN before."""
+    space = make("dense_cpu", spec, AVX512, layouts, threads)
+    kernel = kernel_of(space, space.scheduled(), weight)
+    arguments = {**arguments, "y": np.full(spec.output_shape, np.nan, np.float32)}
+    x, *rest = (layouts.laid_out(name, array) for name, array in arguments.items())
+    tensors = [tvm.runtime.tensor(each) for each in (x, *kernel.constants, *rest)]
+    build(kernel.func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
+    return layouts.as_nchw("y", tensors[-1].numpy(), spec.output_shape)
+
+
 def worst_error(
-    make: type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace],
+    make: Make,
     spec: ConvSpec,
     layouts: Layouts,
     threads: int = 1,
     integers: bool = False,
     seed: int = 1,
 ) -> float:
-    """Largest error of the kernel as a fraction of its bound; outputs are NaN before."""
+    """Largest error of the kernel as a fraction of its bound."""
     weight = normal_weight(spec, 1.0, seed)
     weight = np.round(2 * weight) if integers else weight
     arguments = reference.random_arguments(spec, seed, integers=integers)
     expected = reference.reference(spec, weight=weight, **arguments)
-    space = make("dense_cpu", spec, AVX512, layouts, threads)
-    kernel = kernel_of(space, space.scheduled(), weight)
-    arguments["y"] = np.full(spec.output_shape, np.nan, np.float32)
-    x, *rest = (layouts.laid_out(name, array) for name, array in arguments.items())
-    tensors = [tvm.runtime.tensor(each) for each in (x, *kernel.constants, *rest)]
-    build(kernel.func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
-    found = layouts.as_nchw("y", tensors[-1].numpy(), spec.output_shape)
+    found = computed(make, spec, layouts, weight, arguments, threads)
     if make is WinogradNCHWcSpace:
         return expected.within(error_bounds.WINOGRAD, weight).worst(found)
     assert not integers or np.array_equal(found, expected.value)
     return expected.worst(found)
 
 
+DILATED = conv(32, 32, 14, 3, padding=(12,) * 4, dilation=(12, 12), **FULL)
 SPECS = (
     conv(16, 32, 7, **FULL),
     # Three vectors of filters, as two do not divide them.
@@ -83,6 +94,9 @@ SPECS = (
     # One tap that skips pixels, images one after the other, and taps that lie apart with padding on one side.
     ConvSpec(3, 32, 9, 11, 32, 1, 1, stride=(2, 2), bias=True),
     ConvSpec(2, 16, 9, 12, 32, 2, 3, dilation=(2, 2), padding=(0, 0, 3, 2), **FULL),
+    # Much of what taps read is padding: above and below, and below alone, of one step and of blocks of channels.
+    DILATED,
+    ConvSpec(2, 192, 7, 12, 32, 5, 1, stride=(2, 1), padding=(0, 0, 6, 0), **FULL),
 )
 
 
@@ -160,7 +174,19 @@ DEPTHWISE = (
     conv(48, 48, 15, 5, groups=48, stride=(2, 2), bias=True, relu=True, relu_max=6.0),
     conv(72, 72, 14, 3, groups=72, **FULL),
     ConvSpec(2, 16, 12, 10, 16, 2, 3, groups=16, dilation=(2, 2), padding=(0, 3, 2, 1), residual=True),
+    # Much of what taps read is padding.
+    conv(32, 32, 7, 5, groups=32, **FULL),
 )
+
+
+@pytest.mark.parametrize(("make", "spec"), [(NCHWcSpace, DILATED), (DepthwiseNCHWcSpace, DEPTHWISE[-1])])
+def test_rows_of_padding_are_not_multiplied_with(make, spec):
+    """Infinite times zero would be NaN in those rows of the output whose upper taps read padding."""
+    weight = normal_weight(spec, 1.0, 1)
+    weight[:, :, 0] = np.inf
+    found = computed(make, spec, ALL, weight, reference.random_arguments(spec, 1))
+    top = spec.padding[0]
+    assert np.isfinite(found[:, :, :top]).all() and not np.isfinite(found[:, :, top:]).all()
 
 
 @pytest.mark.parametrize("spec", DEPTHWISE, ids=lambda spec: spec.key)

@@ -41,6 +41,10 @@ PREFETCH = "tvm_sparse.prefetch"
 # two filters, and how many of each are stored one after the other. They are fetched meanwhile (`prefetched_outputs`).
 STORED = "tvm_sparse.stored"
 
+# On the block of a convolution's sums: [stride, dilation, rows of padding above the input, rows of the input]. What
+# reads other rows is left out (`skipped_rows`).
+INPUT_ROWS = "tvm_sparse.input_rows"
+
 # Attribute of a function: conditions of expressions become branches outside of the loops that they do not ask for
 # (`hoisted_conditions`).
 HOIST = "tvm_sparse.hoist"

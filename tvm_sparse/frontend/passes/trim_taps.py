@@ -62,7 +62,5 @@ def _trimmed(taps: int, stride: int, dilation: int, padding: list[int], size: in
 def _padded(convolution: Call, padding: list[int]) -> Call:
     data, weight = convolution.args
     attrs = convolution.attrs
-    call = relax.op.nn.conv2d(
-        data, weight, attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32"
-    )
+    call = relax.op.nn.conv2d(data, weight, attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32")
     return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)
