@@ -30,14 +30,13 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     Raises
     ------
     NotApplicable
-        It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors; a large map with an odd
-        number of rows; or so few non-zeros that sparse kernels do less.
+        It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors; or so few non-zeros that
+        sparse kernels do less.
     """
-    threads = thread_count(target)
-    require_served(spec, threads)
+    require_served(spec)
     if pattern.density < LEAST_DENSITY:
         raise NotApplicable(f"density {pattern.density:.2g}; it is for {LEAST_DENSITY:g} and more")
-    return [*_ranked(spec, CpuInfo.of(target), threads)]
+    return [*_ranked(spec, CpuInfo.of(target), thread_count(target))]
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

@@ -118,7 +118,8 @@ def test_any_number_of_threads_is_right(threads):
     for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True)):
         assert worst_error(NCHWcSpace, spec, ALL, threads, integers=True) <= 1
         assert worst_error(NCHWcSpace, spec, Layouts(16), threads, integers=True) <= 1
-    assert worst_error(WinogradNCHWcSpace, conv(32, 96, 28, 3, **FULL), ALL, threads) <= 1
+    for size in (28, 35):
+        assert worst_error(WinogradNCHWcSpace, conv(32, 96, size, 3, **FULL), ALL, threads) <= 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tvm_sparse.conv.conv2d_winograd import TileBlocks, transformed_weight
 from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, WINOGRAD
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_winograd import WinogradSpace, require_served
+from tvm_sparse.scheduling.cpu_winograd import WinogradSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.resolve import resolve_target
@@ -105,15 +105,16 @@ def test_other_convolutions_are_not_served(change):
         WinogradSpace("winograd_cpu", spec, UNITS["AVX2"], 2)
 
 
-def test_a_large_odd_map_is_not_served():
-    """Its rows of tiles do not divide into groups, and all of them are more than caches hold."""
-    small, large, largest = (ConvSpec(1, 64, size, size, 64, 3, 3, **PADDED) for size in (27, 35, 37))
-    require_served(small, threads=2)
-    require_served(large)
-    with pytest.raises(NotApplicable, match="35 rows of outputs, an odd number, of 324 tiles, at most 200"):
-        require_served(large, threads=2)
-    with pytest.raises(NotApplicable, match="37 rows of outputs, an odd number, of 361 tiles, at most 324"):
-        require_served(largest)
+@pytest.mark.parametrize(("unit", "vectors"), [("AVX-512", 2), ("AVX2", 2), ("NEON", 4)])
+@pytest.mark.parametrize(("threads", "filters"), [(1, 48), (2, 40), (8, 32)])
+def test_an_odd_number_of_rows_is_shared(unit, vectors, threads, filters):
+    """Rows of tiles are in groups, of which the last is not whole."""
+    spec = ConvSpec(1, 16, 35, 33, filters, 3, 3, **PADDED, bias=True, residual=True, relu=True)
+    space = WinogradSpace("winograd_cpu", spec, UNITS[unit], vectors, threads)
+    assert space.cut.rows < 18
+    weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
+    expected = reference.reference(spec, weight=weight, **arguments)
+    assert expected.worst(run(apply_decisions(space, weight), spec, arguments, TARGET)) <= 1
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])

@@ -105,7 +105,7 @@ class FilterSpace(HandMadeSpace):
         sch.reorder(n, k, y, block, row, x, lane)
         outer = sch.fuse(n, k, y)
         sch.parallel(outer)
-        store_filters(sch, spec, row, x, lane, self._lanes)
+        store_filters(sch, spec, sch.fuse(row, x), lane, self._lanes)
 
         is_one_block = cut.channels == spec.c
         sch.compute_at(conv, block if is_one_block else outer, preserve_unit_loops=True)
@@ -196,10 +196,9 @@ def fitting_vectors(spec: ConvSpec, cpu: CpuInfo, offered: Sequence[int], thread
     return list(dict.fromkeys(min(each, 1 << (needed - 1).bit_length()) for each in offered))
 
 
-def store_filters(sch: Schedule, spec: ConvSpec, row: LoopRV, x: LoopRV, lane: LoopRV, lanes: int) -> None:
-    """Store rows of filters, of sums whose filters `lane` lie side by side, by vectors of at most so many `lanes`."""
-    pixel, vector = sch.fuse(row, x), math.gcd(lanes, spec.k)
-    pixels = int(sch.get(pixel).extent)
+def store_filters(sch: Schedule, spec: ConvSpec, pixel: LoopRV, lane: LoopRV, lanes: int) -> None:
+    """Store pixels of filters, of sums whose filters `lane` lie side by side, by vectors of at most so many `lanes`."""
+    vector, pixels = math.gcd(lanes, spec.k), int(sch.get(pixel).extent)
     if vector % SQUARE or pixels < SQUARE or spec.dtype != FLOAT32:
         # Sums alone are transposed, where pixels come in fours.
         is_square = pixels % SQUARE == 0

@@ -157,7 +157,7 @@ class NCHWcSpace(HandMadeSpace):
             k, block, filter_ = sch.split(k, [None, group, self._filters])
             sch.reorder(n, k, y, block, row, x, filter_)
             outer = sch.fuse(n, k, y)
-            store_filters(sch, self.spec, row, x, filter_, self._lanes)
+            store_filters(sch, self.spec, sch.fuse(row, x), filter_, self._lanes)
             return outer, block, block
         k, block, vector = sch.split(k, [None, group, self._vectors])
         tile, pixel = sch.split(x, [None, divisors(self.spec.out_w, self._tile)[-1]])

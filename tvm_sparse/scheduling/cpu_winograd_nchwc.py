@@ -115,9 +115,9 @@ class WinogradNCHWcSpace(HandMadeSpace):
 
 
 def _cuts(spec: ConvSpec, cpu: CpuInfo) -> list[TileBlocks]:
-    """By how many rows of tiles that are cut into register tiles; those of an odd number of rows are one task."""
+    """By how many rows of tiles that are cut into register tiles."""
     filters, found = cpu.lanes * VECTORS, []
-    for rows in [down(spec)] if spec.out_h % TILE else divisors(down(spec)):
+    for rows in divisors(down(spec)):
         tiles = rows * across(spec)
         if (tile := tile_of(tiles, cpu)) > 0:
             channels = channels_of(spec.c, cpu.lanes, filters, tiles // tile)
