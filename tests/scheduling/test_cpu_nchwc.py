@@ -17,7 +17,8 @@ from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
-from tvm_sparse.scheduling.cpu_nchwc import BLOCK_BYTES, FETCHED_LINES, NCHWcSpace, tile_of
+from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
+from tvm_sparse.scheduling.cpu_nchwc_cut import BLOCK_BYTES, FETCHED_LINES, tile_of
 from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
@@ -115,7 +116,7 @@ def test_all_layouts_match_the_reference(spec):
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_any_number_of_threads_is_right(threads):
-    for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True)):
+    for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True), conv(16, 64, 19, 3)):
         assert worst_error(NCHWcSpace, spec, ALL, threads, integers=True) <= 1
         assert worst_error(NCHWcSpace, spec, Layouts(16), threads, integers=True) <= 1
     for size in (28, 35):
@@ -222,9 +223,19 @@ def test_threads_have_equal_shares(threads):
     """Of ResNet-50's layers: the busiest has at most 1.35 times its share."""
     for spec in (conv(64, 256, 56), conv(128, 512, 28), conv(1024, 256, 14), conv(512, 2048, 7), conv(2048, 512, 7)):
         space = NCHWcSpace("dense_cpu", spec, AVX512, ALL, threads)
-        blocks, rows = space.task
-        tasks = spec.out_h // rows * (spec.k // 32 // blocks)
+        tasks = space.cut.tasks(spec, 16)
         assert -(-tasks // threads) * threads <= 1.35 * tasks
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5, 8, 16])
+def test_rows_that_nothing_divides_are_shared(threads):
+    """Of Inception v3's 17x17 maps: their rows are in groups, of which the last may be smaller, and are right."""
+    spec = ConvSpec(1, 192, 17, 17, 192, 7, 1, padding=(3, 0, 3, 0), **FULL)
+    cut = NCHWcSpace("dense_cpu", spec, AVX512, ALL, threads).cut
+    busiest = -(-cut.tasks(spec, 16) // threads) * cut.rows * cut.group * cut.vectors
+    assert busiest <= 1.2 * 17 * 12 / threads
+    for layouts in (ALL, Layouts(16, x=True), Layouts(16)):
+        assert worst_error(NCHWcSpace, replace(spec, c=32), layouts, threads, integers=True) <= 1
 
 
 def test_blocks_of_weights_fit_a_level_1_cache():
@@ -233,6 +244,6 @@ def test_blocks_of_weights_fit_a_level_1_cache():
         spec = conv(c, 512, size, taps)
         space = NCHWcSpace("dense_cpu", spec, AVX512, ALL)
         (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
-        floats, (_, rows) = int(np.prod(weight.shape[2:])), space.task
+        floats, rows = int(np.prod(weight.shape[2:])), space.cut.rows
         assert 4 * floats <= BLOCK_BYTES and weight.size == c * 512 * taps * taps
         assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512)

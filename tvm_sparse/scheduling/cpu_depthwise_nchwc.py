@@ -21,7 +21,8 @@ from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, is_depthwise
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
-from tvm_sparse.scheduling.cpu_nchwc import fills_blocks, in_registers, skip_padding
+from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding
+from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 

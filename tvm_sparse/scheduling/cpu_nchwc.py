@@ -25,36 +25,27 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_sparse.conv.conv2d_filters import needs_packing
 from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH
-from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
-from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS, UNROLLED, store_filters
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
+from tvm_sparse.scheduling.cpu_filters import UNROLLED, store_filters
+from tvm_sparse.scheduling.cpu_nchwc_cut import (
+    WHOLE_BYTES,
+    best_cut,
+    channels_of,
+    fills_blocks,
+    packs,
+    tile_with_rest,
+    vectors_of,
+)
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
-# Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
-VECTORS = 2
-OTHER_VECTORS = (3, 5, 7)
-# Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
-MOST_REST = 1 / 6
-# Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
-MOST_EMPTY = 1
-# Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
-# beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
-# products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
-WHOLE_BYTES, BLOCK_BYTES, FETCHED_LINES = 32 * 1024, 24 * 1024, 32
 # The share of padding in the rows that taps read from which on it pays to ask: 7x1 on 17x17 takes 0.94 of the time,
 # 3x3 on 8x8 0.95, and one of dilation 12 on 14x14 0.51 (a Zen 5).
 LEAST_PADDING = 0.04
-# Pixels of a task at most.
-PIXELS = 784
-# How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
-# multiply-adds of a block. What so many bytes of input hold doubles the time of products: a level-2 cache has less.
-READING, COPYING, INPUT_BYTES = 8, 2, 4 << 20
 
 
 class NCHWcSpace(HandMadeSpace):
@@ -62,13 +53,10 @@ class NCHWcSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
-        self.spec, self.layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
-        self._vectors = vectors_of(spec, cpu)
-        self._filters, self._tile = cpu.lanes * self._vectors, tile_with_rest(spec.out_w, cpu, self._vectors)
-        self._columns = -(-spec.out_w // self._tile) * self._tile
-        # Threads read what others have just written: in order it comes faster.
-        has_rest = self._columns > spec.out_w
-        self._packs = has_rest or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+        self.spec, self.layouts, self._lanes = spec, layouts, cpu.lanes
+        self.cut = best_cut(spec, cpu, layouts, threads)
+        self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(spec)
+        self._packs = packs(spec, layouts, self.cut, threads)
         super().__init__(name, "nchwc", self._unscheduled, fold=False)
 
     @staticmethod
@@ -92,7 +80,7 @@ class NCHWcSpace(HandMadeSpace):
     @cached_property
     def _channels(self) -> int:
         """Input channels of a block."""
-        spec, tiles = self.spec, self.task[1] * self._columns // self._tile
+        spec, tiles = self.spec, self.cut.rows * self._columns // self.cut.tile
         floats = spec.r * spec.s * self._filters
         return spec.c if 4 * floats * spec.c <= WHOLE_BYTES else channels_of(spec.c, self._lanes, floats, tiles)
 
@@ -106,30 +94,13 @@ class NCHWcSpace(HandMadeSpace):
         shape = (spec.k // filters, spec.c // channels, spec.r, spec.s, channels, filters)
         return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
 
-    @cached_property
-    def task(self) -> tuple[int, int]:
-        """Blocks of filters and output rows of a task, such that threads end together."""
-        spec = self.spec
-        rows = divisors(spec.out_h, nearest(divisors(spec.out_h), PIXELS / spec.out_w))
-        offered = [(group, each) for group in divisors(spec.k // self._filters) for each in rows]
-        return min(offered, key=lambda task: (self._time(*task), -task[0], -task[1]))
-
-    def _time(self, group: int, rows: int) -> float:
-        """Of the busiest thread, in multiply-adds of a block of filters."""
-        spec = self.spec
-        taps, tasks = spec.r * spec.s, spec.n * (spec.out_h // rows) * (spec.k // self._filters // group)
-        skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
-        read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
-        products = group * taps * spec.c * (rows * self._columns + READING) * (1 + 4 * read / INPUT_BYTES)
-        return rounds(tasks, self._threads) * (products + (COPYING * read / self._lanes if self._packs else 0))
-
     def apply(self, sch: Schedule, _choose: Choose) -> None:
         conv = sch.get_sblock("conv")
         outer, block, tile = self._schedule_out(sch)
         sch.parallel(outer)
         sch.compute_at(conv, tile if self._is_one_step else block, preserve_unit_loops=True)
         y, x, lane, c, r, s = sch.get_loops(conv)[-6:]
-        x, pixel = sch.split(x, [None, self._tile])
+        x, pixel = sch.split(x, [None, self.cut.tile])
         vector, lane = sch.split(lane, [None, self._lanes])
         # Of channels in blocks those of one are read together.
         together = math.gcd(self._lanes, self._channels) if self.layouts.x else self._channels
@@ -150,17 +121,19 @@ class NCHWcSpace(HandMadeSpace):
 
     def _schedule_out(self, sch: Schedule) -> tuple[LoopRV, LoopRV, LoopRV]:
         """Order the stores; returns the loops over tasks, blocks of filters, and tiles of pixels."""
-        group, rows = self.task
+        group, rows = self.cut.group, self.cut.rows
         n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
         y, row = sch.split(y, [None, rows])
         if not self.layouts.y:
             k, block, filter_ = sch.split(k, [None, group, self._filters])
             sch.reorder(n, k, y, block, row, x, filter_)
             outer = sch.fuse(n, k, y)
-            store_filters(sch, self.spec, sch.fuse(row, x), filter_, self._lanes)
+            # Whether the last task has a row is asked outside of the loop over its pixels.
+            pixels = x if self.spec.out_h % rows else sch.fuse(row, x)
+            store_filters(sch, self.spec, pixels, filter_, self._lanes)
             return outer, block, block
-        k, block, vector = sch.split(k, [None, group, self._vectors])
-        tile, pixel = sch.split(x, [None, divisors(self.spec.out_w, self._tile)[-1]])
+        k, block, vector = sch.split(k, [None, group, self.cut.vectors])
+        tile, pixel = sch.split(x, [None, divisors(self.spec.out_w, self.cut.tile)[-1]])
         sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
         in_registers(sch, pixel, vector, *lane)
         return sch.fuse(n, k, y), block, tile
@@ -184,48 +157,7 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
 
 def skip_padding(sch: Schedule, conv: SBlockRV, spec: ConvSpec, least: float) -> None:
     """Multiply with no row of padding, if those are a share of `least` or more of all that the taps read."""
-    rows = [
-        y * spec.stride[0] + r * spec.dilation[0] - spec.padding[0] for y in range(spec.out_h) for r in range(spec.r)
-    ]
+    stride, dilation, top = spec.stride[0], spec.dilation[0], spec.padding[0]
+    rows = [y * stride + r * dilation - top for y in range(spec.out_h) for r in range(spec.r)]
     if sum(not 0 <= row < spec.h for row in rows) >= least * len(rows):
-        sch.annotate(conv, INPUT_ROWS, [spec.stride[0], spec.dilation[0], spec.padding[0], spec.h])
-
-
-def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
-    """Whether so many `channels` leave the last block, of as many as a vector has lanes, at most half empty."""
-    return -channels % cpu.lanes <= MOST_EMPTY * channels
-
-
-def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
-    """Vectors of filters of a register tile."""
-    count = -(-spec.k // cpu.lanes)
-    offered = [each for each in (VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
-    return next((each for each in offered if tile_with_rest(spec.out_w, cpu, each)), 1)
-
-
-def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
-    """How many of so many `pixels` are computed at once, with no rest, or 0 where they are too few.
-
-    Their sums fit the registers beside the weights, and hide a multiply-add's latency.
-    """
-    tile = divisors(pixels, (cpu.registers - vectors) // vectors)[-1]
-    return tile if tile * vectors >= HIDING_SUMS else 0
-
-
-def tile_with_rest(pixels: int, cpu: CpuInfo, vectors: int) -> int:
-    """As `tile_of`, but where that is 0 with a rest in the last tile, as little as there can be, or 0 for much."""
-    if (tile := tile_of(pixels, cpu, vectors)) > 0:
-        return tile
-    offered = range(-(-HIDING_SUMS // vectors), (cpu.registers - vectors) // vectors + 1)
-    tile = min(offered, key=lambda each: (-pixels % each, -each))
-    return tile if -pixels % tile <= MOST_REST * pixels else 0
-
-
-def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:
-    """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
-
-    def fits(each: int) -> bool:
-        return 4 * floats * each <= BLOCK_BYTES and floats * each <= FETCHED_LINES * LINE * tiles
-
-    offered = [each for each in divisors(channels) if each % lanes == 0] or divisors(channels)
-    return max(filter(fits, offered), default=offered[0])
+        sch.annotate(conv, INPUT_ROWS, [stride, dilation, top, spec.h])

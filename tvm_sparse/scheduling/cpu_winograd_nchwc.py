@@ -27,7 +27,8 @@ from tvm_sparse.conv.winograd_filter import READ, TILE
 from tvm_sparse.scheduling.annotations import PREFETCH
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
-from tvm_sparse.scheduling.cpu_nchwc import VECTORS, channels_of, in_registers, tile_of
+from tvm_sparse.scheduling.cpu_nchwc import in_registers
+from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, tile_of
 from tvm_sparse.scheduling.cpu_winograd import TILES_BYTES
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo

@@ -1,0 +1,126 @@
+"""How dense convolutions whose tensors lie in blocks of channels (`cpu_nchwc`) are cut into tiles and tasks."""
+
+from dataclasses import dataclass
+
+from tvm_sparse.conv.conv2d_filters import needs_packing
+from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS
+from tvm_sparse.scheduling.space import divisors
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
+
+# Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
+VECTORS = 2
+OTHER_VECTORS = (3, 5, 7)
+# Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
+MOST_REST = 1 / 6
+# Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
+MOST_EMPTY = 1
+# Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
+# beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
+# products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
+WHOLE_BYTES, BLOCK_BYTES, FETCHED_LINES = 32 * 1024, 24 * 1024, 32
+# Pixels of a task at most.
+PIXELS = 784
+# How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
+# multiply-adds of a vector. What so many bytes of input hold doubles the time of products: a level-2 cache has less.
+READING, COPYING, INPUT_BYTES = 8, 4, 4 << 20
+# How many times as long tiles of one vector of filters take, of one tap and of several.
+ONE_VECTOR_OF_TAP, ONE_VECTOR = 1.08, 1.02
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a convolution is cut: into register tiles of so many `vectors` of filters by the pixels `tile` of a row.
+
+    A task has `group` blocks of these filters, and `rows` output rows, the last one as many as are left.
+    """
+
+    vectors: int
+    tile: int
+    group: int
+    rows: int
+
+    def columns(self, spec: ConvSpec) -> int:
+        """Pixels of a row that are computed: the last tile may go beyond it."""
+        return -(-spec.out_w // self.tile) * self.tile
+
+    def tasks(self, spec: ConvSpec, lanes: int) -> int:
+        """How many there are."""
+        return spec.n * -(-spec.out_h // self.rows) * (spec.k // (lanes * self.vectors) // self.group)
+
+
+def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> Cut:
+    """The cut by which the busiest thread ends first."""
+    most = max(1, PIXELS // spec.out_w)
+    rows = sorted({-(-spec.out_h // groups) for groups in range(1, spec.out_h + 1)} & {*range(1, most + 1)})
+    usual = vectors_of(spec, cpu)
+    # One vector alone makes twice the tasks.
+    tiles = {each: tile_with_rest(spec.out_w, cpu, each) for each in ({usual, 1} if threads > 1 else {usual})}
+    offered = [
+        Cut(vectors, tile, group, each)
+        for vectors, tile in tiles.items()
+        if tile > 0
+        for group in divisors(spec.k // (cpu.lanes * vectors))
+        for each in rows
+    ]
+    return min(offered, key=lambda cut: (_time(spec, cpu, layouts, threads, cut), -cut.group, -cut.rows))
+
+
+def packs(spec: ConvSpec, layouts: Layouts, cut: Cut, threads: int) -> bool:
+    """Whether what a task reads is copied: threads read what others have just written, in order it comes faster."""
+    has_rest = cut.columns(spec) > spec.out_w
+    return has_rest or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+
+
+def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut) -> float:
+    """Of the busiest thread, in multiply-adds of a vector of filters."""
+    taps, rows = spec.r * spec.s, cut.rows
+    skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
+    read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
+    each = 1.0 if cut.vectors > 1 else ONE_VECTOR_OF_TAP if taps == 1 else ONE_VECTOR
+    each *= cut.vectors * (rows * cut.columns(spec) + READING) * (1 + 4 * read / INPUT_BYTES)
+    products = cut.group * taps * spec.c * each
+    copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
+    return rounds(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
+
+
+def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
+    """Whether so many `channels` leave the last block, of as many as a vector has lanes, at most half empty."""
+    return -channels % cpu.lanes <= MOST_EMPTY * channels
+
+
+def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
+    """Vectors of filters of a register tile."""
+    count = -(-spec.k // cpu.lanes)
+    offered = [each for each in (VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
+    return next((each for each in offered if tile_with_rest(spec.out_w, cpu, each)), 1)
+
+
+def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
+    """How many of so many `pixels` are computed at once, with no rest, or 0 where they are too few.
+
+    Their sums fit the registers beside the weights, and hide a multiply-add's latency.
+    """
+    tile = divisors(pixels, (cpu.registers - vectors) // vectors)[-1]
+    return tile if tile * vectors >= HIDING_SUMS else 0
+
+
+def tile_with_rest(pixels: int, cpu: CpuInfo, vectors: int) -> int:
+    """As `tile_of`, but where that is 0 with a rest in the last tile, as little as there can be, or 0 for much."""
+    if (tile := tile_of(pixels, cpu, vectors)) > 0:
+        return tile
+    offered = range(-(-HIDING_SUMS // vectors), (cpu.registers - vectors) // vectors + 1)
+    tile = min(offered, key=lambda each: (-pixels % each, -each))
+    return tile if -pixels % tile <= MOST_REST * pixels else 0
+
+
+def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:
+    """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
+
+    def fits(each: int) -> bool:
+        return 4 * floats * each <= BLOCK_BYTES and floats * each <= FETCHED_LINES * LINE * tiles
+
+    offered = [each for each in divisors(channels) if each % lanes == 0] or divisors(channels)
+    return max(filter(fits, offered), default=offered[0])
