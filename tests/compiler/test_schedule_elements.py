@@ -177,3 +177,13 @@ def test_others_are_left_alone():
     x = te.placeholder((8, 32, 32), name="x")
     for result in (topi.transpose(x, (0, 2, 1)), topi.nn.pad(x, (0, 1, 1), (0, 1, 1)), topi.sum(x, 2)):
         assert not is_scheduled(scheduled(x, result))
+
+
+@pytest.mark.parametrize("size", [768, 49])
+def test_a_part_of_an_axis_is_one_pass_of_vectors(size):
+    """Queries, keys and values, which one linear layer computes side by side, become tensors of their own."""
+    x = te.placeholder((10, 3 * size), name="x")
+    parts = te.compute((3, 10, size), lambda part, row, i: x[row, part * size + i], name="parts")
+    func, array = scheduled(x, parts), np.random.default_rng(0).standard_normal((10, 3 * size)).astype(np.float32)
+    assert is_scheduled(func)
+    assert np.array_equal(computed(func, array), array.reshape(10, 3, size).transpose(1, 0, 2))

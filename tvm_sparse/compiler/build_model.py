@@ -45,6 +45,7 @@ from tvm_sparse.compiler.schedule_mean import schedule_mean
 from tvm_sparse.compiler.schedule_pool import schedule_pool
 from tvm_sparse.compiler.schedule_rest import schedule_rest
 from tvm_sparse.compiler.schedule_rows import schedule_rows
+from tvm_sparse.compiler.schedule_transposes import schedule_transposes
 from tvm_sparse.compiler.vector_exponentials import vector_exponentials
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
@@ -294,7 +295,8 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
         cpu, threads = CpuInfo.of(target), thread_count(target)
         legalize = [resize_by_axes(), *legalize]
         legalize += [vector_exponentials, schedule_batch_matmul(cpu, threads), schedule_matmul(threads)]
-        legalize += [schedule_elements(cpu.lanes), schedule_rows(cpu.lanes), schedule_loops]
+        legalize += [schedule_elements(cpu.lanes), schedule_transposes(cpu.lanes), schedule_rows(cpu.lanes)]
+        legalize += [schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
         legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]

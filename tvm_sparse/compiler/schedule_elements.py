@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.sym import Analyzer
+from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE, conditions
 from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes, uses
@@ -37,10 +38,10 @@ def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
     """`func` scheduled; None where it computes anything but maps of known sizes whose last axes lie side by side."""
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    if not blocks or not all(_is_map(sch, each) for each in blocks):
+    if not blocks or not all(is_map(sch, each) for each in blocks):
         return None
     try:
-        for each in [each for each in blocks if not _is_inlined(sch, each)]:
+        for each in [each for each in blocks if not inline(sch, each)]:
             if not _is_in_vectors(sch, each, lanes):
                 return None
     except ScheduleError:
@@ -48,14 +49,14 @@ def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
     return sch.mod["main"].with_attr({"tirx.is_scheduled": True, HOIST: True})
 
 
-def _is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     axes = sch.get(block).iter_vars
     is_spatial = all(each.iter_type == tirx.IterVar.DataPar for each in axes)
     loops = sch.get_loops(block)
     return is_spatial and 0 < len(axes) == len(loops) and UNKNOWN not in extents(sch, loops)
 
 
-def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def inline(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Compute a block where it is read, unless that computes it more often; whether it was done."""
     consumers = sch.get_consumers(block)
     if not consumers:
@@ -143,8 +144,19 @@ def _side_by_side(sch: s_tir.Schedule, block: SBlockRV) -> int:
     variables = [each.var for each in computed.iter_vars]
     indices = [[analyzer.simplify(each.min) for each in of.region] for of in (*computed.reads, *computed.writes)]
     asked, axes = [analyzer.simplify(each) for each in conditions(computed.body)], 0
-    while axes < len(variables) and all(shares_axes(each, variables, axes + 1) for each in indices):
+
+    def are_shared(index: list[Expr]) -> bool:
+        # A part of an axis, such as one of the three that a transformer's linear layer makes, begins anywhere in it.
+        is_part = axes == 0 and _runs_along(index, variables[-1], analyzer)
+        return is_part or shares_axes(index, variables, axes + 1)
+
+    while axes < len(variables) and all(map(are_shared, indices)):
         if uses(asked, [variables[len(variables) - axes - 1]]):
             break
         axes += 1
     return axes
+
+
+def _runs_along(index: list[Expr], variable: Var, analyzer: Analyzer) -> bool:
+    """Whether the elements of a tensor that an axis goes along lie side by side in it."""
+    return not uses([*index[:-1], analyzer.simplify(index[-1] - variable)], [variable]) if index else True

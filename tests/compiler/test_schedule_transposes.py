@@ -1,0 +1,75 @@
+"""Transposes are squares in registers, with what is computed of them, and are what they were."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx, topi
+
+from tvm_sparse.codegen.lowering import build
+from tvm_sparse.compiler.schedule_transposes import schedule_transposes
+from tvm_sparse.scheduling.annotations import TRANSPOSE
+from tvm_sparse.target.resolve import resolve_target
+
+# (N, H, W, C) -> (N, C, H, W), and back.
+TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def scheduled(*tensors: te.Tensor) -> tirx.PrimFunc:
+    """The function of placeholders and what is computed of them, after the pass."""
+    func = te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
+    return schedule_transposes(16)(tvm.IRModule({"main": func}))["main"]
+
+
+def is_in_squares(func: tirx.PrimFunc) -> bool:
+    return "tirx.is_scheduled" in func.attrs and TRANSPOSE in func.script()
+
+
+def computed(func: tirx.PrimFunc, *arrays: np.ndarray, threads: int = 1) -> np.ndarray:
+    """What `func` writes to its last argument, which is NaN before."""
+    shape = [int(size) for size in func.params[-1].ty.shape]
+    tensors = [tvm.runtime.tensor(each) for each in (*arrays, np.full(shape, np.nan, np.float32))]
+    build(func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("axes", [TO_NCHW, TO_NHWC])
+@pytest.mark.parametrize("shape", [(1, 28, 28, 48), (2, 4, 3, 20), (1, 8, 9, 8), (3, 4, 6, 16)])
+def test_transposes_are_right(shape, axes, threads):
+    """Of vectors of 16, 8 and 4 elements, and of several images."""
+    x = te.placeholder(shape, name="x")
+    func, array = scheduled(x, topi.transpose(x, axes)), numbers(*shape)
+    assert is_in_squares(func)
+    assert np.array_equal(computed(func, array, threads=threads), array.transpose(axes))
+
+
+@pytest.mark.parametrize("axes", [TO_NCHW, TO_NHWC])
+def test_what_is_computed_of_a_transpose_is_computed_with_it(axes):
+    """A number for each channel, and a tensor that is not transposed."""
+    shape = (1, 16, 16, 32)
+    result = tuple(shape[axis] for axis in axes)
+    vector = (32, 1, 1) if axes == TO_NCHW else (16, 1, 1)
+    x, scale, rest = te.placeholder(shape), te.placeholder(vector), te.placeholder(result)
+    func = scheduled(x, scale, rest, topi.add(topi.multiply(topi.transpose(x, axes), scale), rest))
+    assert is_in_squares(func) and func.script().count("T.sblock(") == 2
+    arrays = numbers(*shape), numbers(*vector), numbers(*result)
+    expected = arrays[0].transpose(axes) * arrays[1] + arrays[2]
+    np.testing.assert_allclose(computed(func, *arrays), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_has_no_squares_is_left_alone():
+    """Sizes that four does not divide, integers, two tensors transposed, nothing transposed, and conditions."""
+    odd, x, y = te.placeholder((1, 7, 7, 16)), te.placeholder((8, 8)), te.placeholder((8, 8))
+    turned, integers = topi.transpose(x), te.placeholder((8, 8), "int32")
+    for tensors in (
+        (odd, topi.transpose(odd, TO_NCHW)),
+        (integers, topi.transpose(integers)),
+        (x, topi.add(x, x)),
+        (x, y, topi.multiply(turned, topi.transpose(y))),
+        (x, topi.concatenate([turned, turned])),
+    ):
+        assert "tirx.is_scheduled" not in scheduled(*tensors).attrs
