@@ -233,7 +233,7 @@ def test_rows_that_nothing_divides_are_shared(threads):
     spec = ConvSpec(1, 192, 17, 17, 192, 7, 1, padding=(3, 0, 3, 0), **FULL)
     cut = NCHWcSpace("dense_cpu", spec, AVX512, ALL, threads).cut
     busiest = -(-cut.tasks(spec, 16) // threads) * cut.rows * cut.group * cut.vectors
-    assert busiest <= 1.2 * 17 * 12 / threads
+    assert busiest <= 1.3 * 17 * 12 / threads
     for layouts in (ALL, Layouts(16, x=True), Layouts(16)):
         assert worst_error(NCHWcSpace, replace(spec, c=32), layouts, threads, integers=True) <= 1
 

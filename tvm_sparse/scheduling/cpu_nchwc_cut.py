@@ -26,8 +26,6 @@ PIXELS = 784
 # How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
 # multiply-adds of a vector. What so many bytes of input hold doubles the time of products: a level-2 cache has less.
 READING, COPYING, INPUT_BYTES = 8, 4, 4 << 20
-# How many times as long tiles of one vector of filters take, of one tap and of several.
-ONE_VECTOR_OF_TAP, ONE_VECTOR = 1.08, 1.02
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,9 @@ def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> Cu
     """The cut by which the busiest thread ends first."""
     most = max(1, PIXELS // spec.out_w)
     rows = sorted({-(-spec.out_h // groups) for groups in range(1, spec.out_h + 1)} & {*range(1, most + 1)})
-    usual = vectors_of(spec, cpu)
-    # One vector alone makes twice the tasks.
-    tiles = {each: tile_with_rest(spec.out_w, cpu, each) for each in ({usual, 1} if threads > 1 else {usual})}
-    offered = [
-        Cut(vectors, tile, group, each)
-        for vectors, tile in tiles.items()
-        if tile > 0
-        for group in divisors(spec.k // (cpu.lanes * vectors))
-        for each in rows
-    ]
+    vectors = vectors_of(spec, cpu)
+    groups, tile = divisors(spec.k // (cpu.lanes * vectors)), tile_with_rest(spec.out_w, cpu, vectors)
+    offered = [Cut(vectors, tile, group, each) for group in groups for each in rows]
     return min(offered, key=lambda cut: (_time(spec, cpu, layouts, threads, cut), -cut.group, -cut.rows))
 
 
@@ -79,9 +70,8 @@ def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut
     taps, rows = spec.r * spec.s, cut.rows
     skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
     read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
-    each = 1.0 if cut.vectors > 1 else ONE_VECTOR_OF_TAP if taps == 1 else ONE_VECTOR
-    each *= cut.vectors * (rows * cut.columns(spec) + READING) * (1 + 4 * read / INPUT_BYTES)
-    products = cut.group * taps * spec.c * each
+    in_cache = 1 + 4 * read / INPUT_BYTES
+    products = cut.vectors * cut.group * taps * spec.c * (rows * cut.columns(spec) + READING) * in_cache
     copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
     return rounds(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
 
