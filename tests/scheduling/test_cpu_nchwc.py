@@ -95,6 +95,9 @@ SPECS = (
     # One tap that skips pixels, images one after the other, and taps that lie apart with padding on one side.
     ConvSpec(3, 32, 9, 11, 32, 1, 1, stride=(2, 2), bias=True),
     ConvSpec(2, 16, 9, 12, 32, 2, 3, dilation=(2, 2), padding=(0, 0, 3, 2), **FULL),
+    # Groups of one block of channels and of several, of two vectors of filters and of three.
+    conv(64, 128, 14, 3, groups=4, **FULL),
+    conv(96, 96, 8, 3, groups=2, stride=(2, 2), bias=True),
     # Much of what taps read is padding: above and below, and below alone, of one step and of blocks of channels.
     DILATED,
     ConvSpec(2, 192, 7, 12, 32, 5, 1, stride=(2, 1), padding=(0, 0, 6, 0), **FULL),
@@ -209,8 +212,8 @@ def test_others_are_not_served(make):
         return make.serves(replace(conv(32, 32, 14, 3), **changes), cpu)
 
     assert serves()
-    # Channels that leave most of a block empty, groups, half precision, and vectors of eight.
-    assert not serves(k=6) and not serves(groups=2) and not serves(dtype="float16")
+    # Channels that leave most of a block empty, small groups, half precision, and vectors of eight.
+    assert not serves(k=6) and not serves(groups=4) and not serves(dtype="float16")
     assert not (serves(c=24) and make is WinogradNCHWcSpace) and not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
     assert not serves(CpuInfo(8, "ymm"))
     # A row of three pixels hides nothing, and no register tile divides 17 rows of 17 of Winograd's tiles.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import WEIGHT, padded, prim_func, reading_all_of, reduce_axes
+from tvm_sparse.conv.conv2d import WEIGHT, channel_of, padded, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Blocked, Layouts, blocked_arguments, output, padded_blocks, views
 from tvm_sparse.conv.spec import ConvSpec
@@ -14,7 +14,7 @@ from tvm_sparse.conv.spec import ConvSpec
 def conv2d_nchwc(
     spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool, columns: int
 ) -> tirx.PrimFunc:
-    """The form of a convolution of one group whose weight is as `blocked_weight` makes it; tensors in `layouts`.
+    """The form of a convolution whose weight is as `blocked_weight` makes it; tensors in `layouts`.
 
     Arguments are as `conv2d` has them, but for the weight, which is as `blocked_weight` makes it. ``conv`` has axes
     (n, block of filters, y, x, filter), with so many `columns`, of which the output has the first. With `packs` what is
@@ -29,7 +29,7 @@ def conv2d_nchwc(
     c, r, s = reduce_axes(spec)
 
     def conv_at(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-        value = read[n, c, y * st_h + r * dil_h, x * st_w + s * dil_w]
+        value = read[n, channel_of(spec, block * filters, c), y * st_h + r * dil_h, x * st_w + s * dil_w]
         outer, inner = tirx.floordiv(c, channels), tirx.floormod(c, channels)
         return te.sum(value * weight[block, outer, r, s, inner, lane], axis=[c, r, s])
 
@@ -53,7 +53,7 @@ def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked, width: int
 
 
 def blocked_weight(weight: np.ndarray, channels: int, filters: int) -> np.ndarray:
-    """A weight (K, C, R, S) as (K / filters, C / channels, R, S, channels, filters), the order of its use.
+    """A weight (K, C / groups, R, S) as (K / filters, C / groups / channels, R, S, channels, filters), as it is used.
 
     Filters that fill the last block are zero.
     """

@@ -61,12 +61,13 @@ class NCHWcSpace(HandMadeSpace):
 
     @staticmethod
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: filters and channels fill vectors, and a row of pixels fills tiles.
+        """Whether it can be computed so: filters, and channels of groups, fill vectors, and rows of pixels fill tiles.
 
         Only with AVX-512, where it was measured; with 16 registers tiles are too small for two vectors of weights.
         """
-        is_dense = cpu.has_memory_broadcast and spec.groups == 1 and spec.dtype == FLOAT32
-        return is_dense and fills_blocks(spec.k, cpu) and tile_with_rest(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
+        is_dense = cpu.has_memory_broadcast and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
+        are_whole = spec.groups == 1 or not (spec.k // spec.groups % cpu.lanes or spec.c // spec.groups % cpu.lanes)
+        return is_dense and are_whole and tile_with_rest(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
 
     @staticmethod
     def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
@@ -80,18 +81,19 @@ class NCHWcSpace(HandMadeSpace):
     @cached_property
     def _channels(self) -> int:
         """Input channels of a block."""
-        spec, tiles = self.spec, self.cut.rows * self._columns // self.cut.tile
-        floats = spec.r * spec.s * self._filters
-        return spec.c if 4 * floats * spec.c <= WHOLE_BYTES else channels_of(spec.c, self._lanes, floats, tiles)
+        tiles = self.cut.rows * self._columns // self.cut.tile
+        _, channels, r, s = self.spec.weight_shape
+        floats = r * s * self._filters
+        return channels if 4 * floats * channels <= WHOLE_BYTES else channels_of(channels, self._lanes, floats, tiles)
 
     @property
     def _is_one_step(self) -> bool:
         """Whether a tile's sums go from registers to the output."""
-        return self._channels == self.spec.c and self.layouts.y and self._columns == self.spec.out_w
+        return self._channels == self.spec.weight_shape[1] and self.layouts.y and self._columns == self.spec.out_w
 
     def _unscheduled(self) -> tirx.PrimFunc:
         spec, channels, filters = self.spec, self._channels, self._filters
-        shape = (spec.k // filters, spec.c // channels, spec.r, spec.s, channels, filters)
+        shape = (spec.k // filters, spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
         return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:

@@ -24,8 +24,8 @@ WHOLE_BYTES, BLOCK_BYTES, FETCHED_LINES = 32 * 1024, 24 * 1024, 32
 # Pixels of a task at most.
 PIXELS = 784
 # How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
-# multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, doubles the time of one tap; of
-# nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at once, not by 2.
+# multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, doubles the time of one tap.
+# Of nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at once, not by 2.
 READING, COPYING, INPUT_BYTES = 8, 4, 4 << 20
 
 
@@ -70,9 +70,11 @@ def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut
     """Of the busiest thread, in multiply-adds of a vector of filters."""
     taps, rows = spec.r * spec.s, cut.rows
     skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
-    read = (rows + rows_packed_again(spec)) * skipped * width * spec.c
+    channels = spec.weight_shape[1]
+    # All of its blocks read the same channels, or each those of its group.
+    read = (rows + rows_packed_again(spec)) * skipped * width * channels * (cut.group if spec.groups > 1 else 1)
     in_cache = 1 + 4 * read / (taps * INPUT_BYTES)
-    products = cut.vectors * cut.group * taps * spec.c * (rows * cut.columns(spec) + READING) * in_cache
+    products = cut.vectors * cut.group * taps * channels * (rows * cut.columns(spec) + READING) * in_cache
     copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
     return rounds(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
 
@@ -83,8 +85,8 @@ def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
 
 
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
-    """Vectors of filters of a register tile."""
-    count = -(-spec.k // cpu.lanes)
+    """Vectors of filters of a register tile, which are of one group."""
+    count = -(-spec.k // spec.groups // cpu.lanes)
     offered = [each for each in (VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
     return next((each for each in offered if tile_with_rest(spec.out_w, cpu, each)), 1)
 
