@@ -42,8 +42,9 @@ READING, LEAST_TILE = 5, 0.5
 # What transforming takes: a vector of tiles of an input channel, in multiply-adds of a register, however few lanes it
 # has; and a tile of a filter, in single ones.
 INPUT, OUTPUT = 60, 160
-# Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them.
-TILES_BYTES = 4 << 20
+# Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them; but
+# from a level-3 cache no product takes longer than so many times (2048x512 on 28x28: 1.1 times, with 26 MB of tiles).
+TILES_BYTES, FROM_LEVEL_3 = 4 << 20, 1.6
 
 
 class WinogradSpace(HandMadeSpace):
@@ -137,6 +138,11 @@ def require_served(spec: ConvSpec) -> None:
         raise NotApplicable("only 3x3 taps without stride, dilation or groups are served, in float32")
 
 
+def in_caches(spec: ConvSpec, tiles: int) -> float:
+    """How many times as long products take of so many transformed tiles, of all channels, as of few."""
+    return min(1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES, FROM_LEVEL_3)
+
+
 def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
     """Vectors of filters that register tiles may have, the better first."""
     many = VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS
@@ -164,8 +170,7 @@ class _Work:
         """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds."""
         spec, filters = self.spec, group * cut.filters
         tiles = cut.rows * across(spec)
-        in_cache = 1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES
-        products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_cache
+        products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_caches(spec, tiles)
         products *= ONE_VECTOR if cut.filters == self.lanes else 1.0
         vectors = cut.rows * -(-across(spec) // self.row_lanes)
         transforms = INPUT * self.lanes * vectors * spec.c + OUTPUT * tiles * filters

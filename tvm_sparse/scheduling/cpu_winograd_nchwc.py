@@ -29,7 +29,7 @@ from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
 from tvm_sparse.scheduling.cpu_nchwc import in_registers
 from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, tile_of
-from tvm_sparse.scheduling.cpu_winograd import TILES_BYTES
+from tvm_sparse.scheduling.cpu_winograd import in_caches
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -63,8 +63,7 @@ class WinogradNCHWcSpace(HandMadeSpace):
     def _time(self, cut: TileBlocks, group: int) -> float:
         """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds of one."""
         spec, tiles = self.spec, cut.rows * across(self.spec)
-        in_cache = 1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES
-        products = READ * READ * spec.c * (tiles * (1 + 1 / cut.tiles) + READING) * in_cache
+        products = READ * READ * spec.c * (tiles * (1 + 1 / cut.tiles) + READING) * in_caches(spec, tiles)
         transforms = INPUT * spec.c / self._lanes * tiles + OUTPUT * VECTORS * tiles * group
         tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
         return rounds(tasks, self._threads) * (products * group + transforms)
