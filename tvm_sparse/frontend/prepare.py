@@ -11,6 +11,7 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants
+from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.fold_clips import fold_clips
@@ -60,6 +61,7 @@ def prepare(
     module = opened.relax_module(example_inputs, shapes, batch)
     # Constants, so that pruning masks are in the weights.
     module = fold_clips(fold_constants(module))
+    module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
     check_constants(module)

@@ -17,6 +17,7 @@ from tvm import relax
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.einsum import make_products_explicit
 from tvm_sparse.frontend.onnx_fold_shapes import fold_shapes
 from tvm_sparse.frontend.onnx_model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx_rewrite import (
@@ -97,6 +98,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
         # What was unknown behind them is known now.
         inferred = check_shapes(where, model)
     drop_empty_scales(model)
+    make_products_explicit(model)
     require_whole_sizes(where, model, inferred)
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
