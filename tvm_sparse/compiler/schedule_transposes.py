@@ -14,7 +14,7 @@ from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import conditions
 from tvm_sparse.compiler.schedule_elements import LEAST_WORK, inline, is_map, outermost
-from tvm_sparse.compiler.unscheduled import extents, scheduling_pass, uses
+from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass, uses
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
 
@@ -64,7 +64,8 @@ def _transposed(sch: s_tir.Schedule, block: SBlockRV) -> tuple[_Axes, _Axes] | N
 
 def _index(of: tirx.BufferRegion) -> list[tirx.Expr]:
     """Where a map reads or writes a tensor, along the axes of more than one element."""
-    return [each.min for each, size in zip(of.region, of.source.ty.shape, strict=True) if int(size) > 1]
+    sizes = (getattr(size, "value", UNKNOWN) for size in of.source.ty.shape)
+    return [each.min for each, size in zip(of.region, sizes, strict=True) if size != 1]
 
 
 def _run(last: int, first: int, variables: list[Var], indices: list[list[tirx.Expr]]) -> _Axes:

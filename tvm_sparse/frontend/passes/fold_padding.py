@@ -4,7 +4,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Var
 
-from tvm_sparse.frontend.passes.relax_graph import Graph, convolution_weight, is_call, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, convolution_weight, is_call, rebuild, with_padding
 
 
 def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
@@ -19,7 +19,8 @@ def fold_padding(module: tvm.IRModule) -> tvm.IRModule:
             continue
         source = graph.definitions.get(value.args[0])
         if source is not None and (extra := _zeros_added(source)) is not None:
-            edits[var] = [(var, _padded(value, source.args[0], extra))]
+            padding = [int(own) + added for own, added in zip(value.attrs.padding, extra, strict=True)]
+            edits[var] = [(var, with_padding(value, source.args[0], padding))]
     return relax.transform.DeadCodeElimination(["main"])(rebuild(module, edits)) if edits else module
 
 
@@ -37,12 +38,3 @@ def _pad_value(value: Call) -> float | None:
         constant = value.args[1]
         return float(constant.value.numpy()) if isinstance(constant, GenericConst) else None
     return float(value.attrs.pad_value)
-
-
-def _padded(convolution: Call, data: Expr, extra: tuple[int, int, int, int]) -> Call:
-    attrs = convolution.attrs
-    padding = [int(own) + added for own, added in zip(attrs.padding, extra, strict=True)]
-    call = relax.op.nn.conv2d(
-        data, convolution.args[1], attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32"
-    )
-    return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)

@@ -157,6 +157,14 @@ def with_weight(value: Call, weight: np.ndarray) -> Call:
     return relax.Call(value.op, [value.args[0], constant], value.attrs, value.ty_args, value.span)
 
 
+def with_padding(convolution: Call, data: Expr, padding: Sequence[int]) -> Call:
+    """`convolution` of other `data`, with so many zeros (top, left, bottom, right) around it."""
+    attrs, weight = convolution.attrs, convolution.args[1]
+    of = (attrs.strides, padding, attrs.dilation, attrs.groups)
+    call = relax.op.nn.conv2d(data, weight, *of, out_dtype="float32")
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)
+
+
 def one_a_channel(layer: Call, output: Expr) -> tuple[int, ...]:
     """The shape of one value for each channel of `output`, which `layer` or an operator behind it computes.
 

@@ -6,10 +6,16 @@ DeepLab's 3x3 kernels of dilation 24 and 36 are 1x1 kernels on a map of 14x14, a
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
 from tvm.ir import Call, Expr, Var
 
-from tvm_sparse.frontend.passes.relax_graph import Graph, convolution_weight, rebuild, static_shape, with_weight
+from tvm_sparse.frontend.passes.relax_graph import (
+    Graph,
+    convolution_weight,
+    rebuild,
+    static_shape,
+    with_padding,
+    with_weight,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ def trim_taps(module: tvm.IRModule) -> tvm.IRModule:
         kept = weight[:, :, rows.first : rows.end, columns.first : columns.end]
         if kept.shape != weight.shape:
             padding = [rows.before, columns.before, rows.after, columns.after]
-            edits[var] = [(var, _padded(with_weight(value, kept), padding))]
+            edits[var] = [(var, with_padding(with_weight(value, kept), value.args[0], padding))]
     return rebuild(module, edits)
 
 
@@ -57,10 +63,3 @@ def _trimmed(taps: int, stride: int, dilation: int, padding: list[int], size: in
     first, end = used[0], used[-1] + 1
     trimmed = _Axis(first, end, before - first * dilation, after - (taps - end) * dilation)
     return trimmed if min(trimmed.before, trimmed.after) >= 0 else _Axis(0, taps, before, after)
-
-
-def _padded(convolution: Call, padding: list[int]) -> Call:
-    data, weight = convolution.args
-    attrs = convolution.attrs
-    call = relax.op.nn.conv2d(data, weight, attrs.strides, padding, attrs.dilation, attrs.groups, out_dtype="float32")
-    return relax.Call(call.op, call.args, call.attrs, call.ty_args, convolution.span)
