@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 import tvm
+from built_function import computed
 from torch import nn
 from tvm import relax, te, tirx, topi
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
-from tvm_sparse.codegen.lowering import build
 from tvm_sparse.compiler.build_model import _compile
 from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.frontend.model_source import ModelSource
@@ -28,14 +28,6 @@ def scheduled(*tensors: te.Tensor, lanes: int = LANES) -> tirx.PrimFunc:
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
     return "tirx.is_scheduled" in func.attrs
-
-
-def computed(func: tirx.PrimFunc, *arrays: np.ndarray, threads: int = 1) -> np.ndarray:
-    """What `func` writes to its last argument, which is NaN before."""
-    shape = [int(size) for size in func.params[-1].ty.shape]
-    tensors = [tvm.runtime.tensor(each) for each in (*arrays, np.full(shape, np.nan, np.float32))]
-    build(func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
-    return tensors[-1].numpy()
 
 
 def agrees(module: nn.Module, *shape: int) -> None:

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import tvm
+from built_function import computed
 from tvm import te, tirx, topi
 
-from tvm_sparse.codegen.lowering import build
 from tvm_sparse.compiler.schedule_transposes import schedule_transposes
 from tvm_sparse.scheduling.annotations import TRANSPOSE
-from tvm_sparse.target.resolve import resolve_target
 
 # (N, H, W, C) -> (N, C, H, W), and back.
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -22,14 +21,6 @@ def scheduled(*tensors: te.Tensor) -> tirx.PrimFunc:
 
 def is_in_squares(func: tirx.PrimFunc) -> bool:
     return "tirx.is_scheduled" in func.attrs and TRANSPOSE in func.script()
-
-
-def computed(func: tirx.PrimFunc, *arrays: np.ndarray, threads: int = 1) -> np.ndarray:
-    """What `func` writes to its last argument, which is NaN before."""
-    shape = [int(size) for size in func.params[-1].ty.shape]
-    tensors = [tvm.runtime.tensor(each) for each in (*arrays, np.full(shape, np.nan, np.float32))]
-    build(func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
-    return tensors[-1].numpy()
 
 
 def numbers(*shape: int) -> np.ndarray:

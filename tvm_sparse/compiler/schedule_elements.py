@@ -37,26 +37,29 @@ def schedule_elements(lanes: int) -> tvm.transform.Pass:
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
     """`func` scheduled; None where it computes anything but maps of known sizes whose last axes lie side by side."""
     sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    if not blocks or not all(is_map(sch, each) for each in blocks):
-        return None
+    left = maps(sch)
     try:
-        for each in [each for each in blocks if not inline(sch, each)]:
-            if not _is_in_vectors(sch, each, lanes):
-                return None
+        if not left or not all(_is_in_vectors(sch, each, lanes) for each in left):
+            return None
     except ScheduleError:
         return None
     return sch.mod["main"].with_attr({"tirx.is_scheduled": True, HOIST: True})
 
 
-def is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def maps(sch: s_tir.Schedule) -> list[SBlockRV]:
+    """The blocks left of a function of maps of known sizes alone, others computed now where they are read; or none."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return [each for each in blocks if not _is_inlined(sch, each)] if all(_is_map(sch, each) for each in blocks) else []
+
+
+def _is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     axes = sch.get(block).iter_vars
     is_spatial = all(each.iter_type == tirx.IterVar.DataPar for each in axes)
     loops = sch.get_loops(block)
     return is_spatial and 0 < len(axes) == len(loops) and UNKNOWN not in extents(sch, loops)
 
 
-def inline(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Compute a block where it is read, unless that computes it more often; whether it was done."""
     consumers = sch.get_consumers(block)
     if not consumers:

@@ -13,7 +13,7 @@ from tvm.s_tir.schedule import SBlockRV, ScheduleError
 from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import conditions
-from tvm_sparse.compiler.schedule_elements import LEAST_WORK, inline, is_map, outermost
+from tvm_sparse.compiler.schedule_elements import LEAST_WORK, maps, outermost
 from tvm_sparse.compiler.unscheduled import UNKNOWN, extents, scheduling_pass, uses
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
@@ -30,10 +30,7 @@ def schedule_transposes(lanes: int) -> tvm.transform.Pass:
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
     """`func` scheduled; None where it is no such map, or its axes are no multiples of squares."""
     sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    if not blocks or not all(is_map(sch, each) for each in blocks):
-        return None
-    left = [each for each in blocks if not inline(sch, each)]
+    left = maps(sch)
     found = _transposed(sch, left[0]) if len(left) == 1 else None
     if found is None:
         return None
