@@ -197,8 +197,9 @@ class Inverted(nn.Module):
 
 
 def test_an_expansion_of_many_channels_keeps_its_kernel():
-    """Where it and the depthwise layer lie in blocks; of few channels one kernel computes both."""
-    model, x = Inverted().eval(), torch.randn(1, 16, 14, 14)
+    """Where it and the depthwise layer lie in blocks; of few channels one kernel computes both, but of small maps."""
+    model, x = Inverted().eval(), torch.randn(1, 16, 96, 96)
+    assert not any(each.joins for each in decided(model, x[..., :14, :14], on())[1])
     source, decisions = decided(model, x, on())
     assert {each.layer: each.joins for each in decisions if each.joins} == {"layers.expand0": "layers.deep0"}
     found = {each.layer: each.layouts for each in decisions}
@@ -273,12 +274,23 @@ def test_what_others_read_is_left_alone():
 
 
 def test_only_with_vectors_that_were_measured(monkeypatch):
-    monkeypatch.setattr(CpuInfo, "of", classmethod(lambda cls, _target: cls(8, "ymm")))
+    monkeypatch.setattr(CpuInfo, "of", classmethod(lambda cls, _target: cls(4, "v")))
     assert set(layouts_of(Net()).values()) == {""}
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
     gpu = Target({"kind": "cuda", "arch": "sm_90"})
     changed = [replace(each, layouts=Layouts(16, True, True, True)) for each in decisions]
     assert {each.layouts for each in with_blocks(source.mod, source.layers, changed, gpu)} == {NCHW}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_are_as_long_as_vectors(monkeypatch, threads):
+    """Of eight channels with AVX2; what computes on blocks does so on these too."""
+    monkeypatch.setattr(CpuInfo, "of", classmethod(lambda cls, _target: cls(8, "ymm")))
+    for model, x in ((Net(), torch.randn(2, 3, 16, 16)), (Inception(), torch.randn(2, 16, 12, 14))):
+        source, decisions = decided(model.eval(), x, on(threads))
+        assert {each.layouts.channels for each in decisions if each.layouts.has_blocks} == {8}
+        found = np.asarray(build(source, decisions, on(threads))(x))
+        assert relative_difference(found, model(x).detach().numpy()) < 1e-5
 
 
 def test_a_model_that_shows_its_layers_writes_no_blocks():

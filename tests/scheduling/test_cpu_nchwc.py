@@ -24,8 +24,8 @@ from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
-AVX512 = CpuInfo(16, "", True)
-ALL = Layouts(16, True, True, True)
+AVX512, AVX2 = CpuInfo(16, "", True), CpuInfo(8, "ymm")
+ALL, ALL_OF_8 = (Layouts(cpu.lanes, True, True, True) for cpu in (AVX512, AVX2))
 FULL = {"bias": True, "residual": True, "relu": True}
 
 
@@ -40,7 +40,7 @@ def computed(
     make: Make, spec: ConvSpec, layouts: Layouts, weight: np.ndarray, arguments: dict[str, np.ndarray], threads: int = 1
 ) -> np.ndarray:
     """What the kernel writes; outputs are NaN before."""
-    space = make("dense_cpu", spec, AVX512, layouts, threads)
+    space = make("dense_cpu", spec, AVX2 if layouts.channels == AVX2.lanes else AVX512, layouts, threads)
     kernel = kernel_of(space, space.scheduled(), weight)
     arguments = {**arguments, "y": np.full(spec.output_shape, np.nan, np.float32)}
     x, *rest = (layouts.laid_out(name, array) for name, array in arguments.items())
@@ -105,25 +105,26 @@ SPECS = (
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
-def test_all_layouts_match_the_reference(spec):
+@pytest.mark.parametrize("cpu", [AVX512, AVX2], ids=["AVX-512", "AVX2"])
+def test_all_layouts_match_the_reference(cpu, spec):
     """Exactly, where sums are; of the three tensors each lies in blocks or not."""
-    assert NCHWcSpace.serves(spec, AVX512)
+    assert NCHWcSpace.serves(spec, cpu)
     for x, residual, y in itertools.product((True, False), repeat=3):
         is_made = residual in (y, spec.residual and not y) or not spec.residual
         # Filters that leave a part of a block empty write blocks, as what they add lies.
-        is_made = is_made and (spec.k % 16 == 0 or (y and residual))
-        if is_made and (NCHWcSpace.reads(spec, AVX512) or not x):
-            assert worst_error(NCHWcSpace, spec, Layouts(16, x, residual, y), integers=True) <= 1
-    assert worst_error(NCHWcSpace, spec, Layouts(16, NCHWcSpace.reads(spec, AVX512), True, True)) <= 1
+        is_made = is_made and (spec.k % cpu.lanes == 0 or (y and residual))
+        if is_made and (NCHWcSpace.reads(spec, cpu) or not x):
+            assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, x, residual, y), integers=True) <= 1
+    assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, NCHWcSpace.reads(spec, cpu), True, True)) <= 1
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_any_number_of_threads_is_right(threads):
     for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True), conv(16, 64, 19, 3)):
-        assert worst_error(NCHWcSpace, spec, ALL, threads, integers=True) <= 1
-        assert worst_error(NCHWcSpace, spec, Layouts(16), threads, integers=True) <= 1
-    for size in (28, 35):
-        assert worst_error(WinogradNCHWcSpace, conv(32, 96, size, 3, **FULL), ALL, threads) <= 1
+        for layouts in (ALL, Layouts(16), ALL_OF_8, Layouts(8)):
+            assert worst_error(NCHWcSpace, spec, layouts, threads, integers=True) <= 1
+    for size, layouts in ((28, ALL), (35, ALL), (14, ALL_OF_8)):
+        assert worst_error(WinogradNCHWcSpace, conv(32, 96, size, 3, **FULL), layouts, threads) <= 1
 
 
 @pytest.mark.parametrize(
@@ -138,12 +139,12 @@ def test_any_number_of_threads_is_right(threads):
     ids=lambda spec: spec.key,
 )
 def test_winograd_matches_the_reference(spec):
-    assert WinogradNCHWcSpace.serves(spec, AVX512)
-    for seed in (1, 2):
-        assert worst_error(WinogradNCHWcSpace, spec, ALL, seed=seed) <= 1
+    for seed, (cpu, layouts) in enumerate(((AVX512, ALL), (AVX2, ALL_OF_8))):
+        assert WinogradNCHWcSpace.serves(spec, cpu)
+        assert worst_error(WinogradNCHWcSpace, spec, layouts, seed=seed + 1) <= 1
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(32))
 def test_random_convolutions_match_the_reference(seed):
     """With any padding, strides, dilation and epilogues."""
     choose = random.Random(seed).choice
@@ -151,8 +152,9 @@ def test_random_convolutions_match_the_reference(seed):
     drawn = (random_spec(choose) for _ in range(10_000))
     changed = (replace(each, c=channels, k=filters, groups=1) for each in drawn)
     make = choose((NCHWcSpace, NCHWcSpace, WinogradNCHWcSpace))
-    spec = next(each for each in changed if make.serves(each, AVX512))
-    assert worst_error(make, spec, ALL, choose((1, 2, 4)), seed=seed) <= 1
+    cpu, layouts = choose(((AVX512, ALL), (AVX2, ALL_OF_8)))
+    spec = next(each for each in changed if make.serves(each, cpu))
+    assert worst_error(make, spec, layouts, choose((1, 2, 4)), seed=seed) <= 1
 
 
 def test_arrays_keep_their_elements():
@@ -196,9 +198,9 @@ def test_rows_of_padding_are_not_multiplied_with(make, spec):
 
 @pytest.mark.parametrize("spec", DEPTHWISE, ids=lambda spec: spec.key)
 def test_depthwise_convolutions_match_the_reference(spec):
-    assert DepthwiseNCHWcSpace.serves(spec, AVX512) and not DepthwiseNCHWcSpace.serves(spec, CpuInfo(8, "ymm"))
-    for threads, integers in ((1, True), (1, False), (3, True)):
-        assert worst_error(DepthwiseNCHWcSpace, spec, ALL, threads, integers) <= 1
+    assert DepthwiseNCHWcSpace.serves(spec, AVX512) and not DepthwiseNCHWcSpace.serves(spec, CpuInfo(4, "v"))
+    for threads, integers, layouts in ((1, True, ALL), (1, False, ALL), (3, True, ALL), (3, True, ALL_OF_8)):
+        assert worst_error(DepthwiseNCHWcSpace, spec, layouts, threads, integers) <= 1
 
 
 def test_other_depthwise_convolutions_are_not_served():
@@ -212,12 +214,12 @@ def test_others_are_not_served(make):
         return make.serves(replace(conv(32, 32, 14, 3), **changes), cpu)
 
     assert serves()
-    # Channels that leave most of a block empty, small groups, half precision, and vectors of eight.
+    # Channels that leave most of a block empty, small groups, half precision, and vectors of four.
     assert not serves(k=6) and not serves(groups=4) and not serves(dtype="float16")
     assert not (serves(c=24) and make is WinogradNCHWcSpace) and not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
-    assert not serves(CpuInfo(8, "ymm"))
-    # A row of three pixels hides nothing, and no register tile divides 17 rows of 17 of Winograd's tiles.
-    size = 3 if make is NCHWcSpace else 33
+    assert serves(AVX2) and not serves(CpuInfo(4, "v"))
+    # A row of three pixels hides nothing, nor do two tiles of Winograd's.
+    size = 3 if make is NCHWcSpace else 2
     assert not serves(h=size, w=size)
 
 

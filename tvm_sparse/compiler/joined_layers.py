@@ -24,8 +24,9 @@ from tvm_sparse.target.resolve import thread_count
 # several, which read what others wrote, a dense one that does not write it is faster.
 LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
 # Of more channels a dense expansion is faster by a kernel of its own whose tensors lie in blocks (`blocked_layers`): it
-# computes two vectors of filters of a pixel, where the kernel of both has one, so that it loads twice as often.
-MOST_CHANNELS_BESIDE_BLOCKS = 24
+# computes two vectors of filters of a pixel, where the kernel of both has one, so that it loads twice as often. So is
+# one that writes less, which a level-2 cache holds.
+MOST_CHANNELS_BESIDE_BLOCKS, LEAST_BYTES_BESIDE_BLOCKS = 24, 2 << 20
 
 
 def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> list[Decision]:
@@ -78,7 +79,8 @@ def _is_worth_it(
     if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False
     if schedule_of(expanding.schedule) == dense_cpu.NAME:
-        return expansion.spec.c <= MOST_CHANNELS_BESIDE_BLOCKS or not decision.layouts.x
+        is_large = expansion.spec.output_bytes >= LEAST_BYTES_BESIDE_BLOCKS
+        return (is_large and expansion.spec.c <= MOST_CHANNELS_BESIDE_BLOCKS) or not decision.layouts.x
     least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
     return expansion.spec.output_bytes >= least
 

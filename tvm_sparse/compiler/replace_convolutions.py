@@ -12,6 +12,7 @@ from tvm_sparse.compiler.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, new_var, rebuild, static_shape, view
+from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
 
 # How names of functions that compute layers begin.
@@ -98,13 +99,13 @@ def _bindings(
         return shaped
 
     arguments = [
-        as_shape(group.data, _shape(kernel.func.params[0])),
+        as_shape(group.data, shape_of(kernel.func.params[0])),
         *(relax.const(constant) for constant in kernel.constants),
     ]
     if group.layer.bias is not None:
         arguments.append(relax.const(kernel.layouts.laid_out("bias", group.layer.bias)))
     if group.residual is not None:
-        arguments.append(as_shape(group.residual, _shape(kernel.func.params[len(arguments)])))
+        arguments.append(as_shape(group.residual, shape_of(kernel.func.params[len(arguments)])))
     written = _written_shape(kernel)
     call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
     if result in twins or static_shape(result) == written:
@@ -124,8 +125,4 @@ def _with_expansion(group: Group, expansion: Group) -> Group:
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:
     """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
-    return _shape(kernel.func.params[-1])
-
-
-def _shape(parameter: Var) -> tuple[int, ...]:
-    return tuple(int(size) for size in parameter.ty.shape)
+    return shape_of(kernel.func.params[-1])

@@ -7,40 +7,43 @@ from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, channel_of, padded, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.nchwc import Blocked, Layouts, blocked_arguments, output, padded_blocks, views
+from tvm_sparse.conv.nchwc import Blocked, Columns, Layouts, blocked_arguments, output, padded_blocks, views
 from tvm_sparse.conv.spec import ConvSpec
 
 
 def conv2d_nchwc(
-    spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool, columns: int
+    spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool, columns: Columns
 ) -> tirx.PrimFunc:
     """The form of a convolution whose weight is as `blocked_weight` makes it; tensors in `layouts`.
 
     Arguments are as `conv2d` has them, but for the weight, which is as `blocked_weight` makes it. ``conv`` has axes
-    (n, block of filters, y, x, filter), with so many `columns`, of which the output has the first. With `packs` what is
-    read is copied first, with zeros for columns that the output does not have.
+    (n, block of filters, y, x, filter), with so many `columns`, and so has an output in blocks; another has the first
+    of them. With `packs` what is read is copied first, with zeros for columns that the output does not have.
     """
     arguments = blocked_arguments(spec, layouts)
     weight = arguments[WEIGHT] = te.placeholder(weight_shape, FLOAT32, name=WEIGHT)
     (*_, channels, filters), (st_h, st_w), (dil_h, dil_w) = weight_shape, spec.stride, spec.dilation
     read = views(layouts, arguments)["x"]
+    pixel = columns.pixel if layouts.y else (lambda x: x)
     if packs:
-        read = _packed(spec, layouts, read, (columns - 1) * st_w + (spec.s - 1) * dil_w + 1)
+        width = 0 if layouts.y else (columns.count - 1) * st_w + (spec.s - 1) * dil_w + 1
+        read = _packed(spec, layouts, read, width)
     c, r, s = reduce_axes(spec)
 
     def conv_at(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-        value = read[n, channel_of(spec, block * filters, c), y * st_h + r * dil_h, x * st_w + s * dil_w]
+        value = read[n, channel_of(spec, block * filters, c), y * st_h + r * dil_h, pixel(x) * st_w + s * dil_w]
         outer, inner = tirx.floordiv(c, channels), tirx.floormod(c, channels)
         return te.sum(value * weight[block, outer, r, s, inner, lane], axis=[c, r, s])
 
-    conv = te.compute((spec.n, spec.k // filters, spec.out_h, columns, filters), conv_at, name="conv")
+    conv = te.compute((spec.n, spec.k // filters, spec.out_h, columns.count, filters), conv_at, name="conv")
 
     def sum_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         return conv[n, tirx.floordiv(k, filters), y, x, tirx.floormod(k, filters)]
 
     # Vectors of filters are whole, and so are tiles of columns.
-    axes = 1 if columns == spec.out_w else 2
-    return reading_all_of(prim_func(arguments, output(spec, layouts, arguments, sum_at)), "out", "conv", axes)
+    axes = 1 if layouts.y or columns.count == spec.out_w else 2
+    out = output(spec, layouts, arguments, sum_at, columns if layouts.y else None)
+    return reading_all_of(prim_func(arguments, out), "out", "conv", axes)
 
 
 def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked, width: int) -> te.Tensor | Blocked:

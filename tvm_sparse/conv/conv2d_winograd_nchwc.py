@@ -20,17 +20,20 @@ def conv2d_winograd_nchwc(spec: ConvSpec, cut: TileBlocks, layouts: Layouts) -> 
     arguments = blocked_arguments(spec, layouts)
     weight = arguments[WEIGHT] = te.placeholder(cut.weight_shape(spec), FLOAT32, name=WEIGHT)
     channels, columns, groups = layouts.channels, across(spec), down(spec) // cut.rows
-    pixels = cut.rows * columns
+    count = cut.columns(spec)
     height, width = TILE * down(spec) + READ - TILE, TILE * columns + READ - TILE
     pack = padded_blocks(spec, views(layouts, arguments)["x"], channels, height, width)
 
     def tile_at(
         n: tirx.Expr, group: tirx.Expr, i: tirx.Expr, j: tirx.Expr, block: tirx.Expr, tile: tirx.Expr, c: tirx.Expr
     ) -> tirx.Expr:
-        y, x = (group * cut.rows + tirx.floordiv(tile, columns)) * TILE, tirx.floormod(tile, columns) * TILE
+        row = tirx.floordiv(tile, columns)
+        # What lies behind the last tile repeats some.
+        row = row if count == cut.rows * columns else tirx.min(row, cut.rows - 1)
+        y, x = (group * cut.rows + row) * TILE, tirx.floormod(tile, columns) * TILE
         return of_input(i, lambda a: of_input(j, lambda b: pack[n, block, y + a, x + b, c]))
 
-    tiles = te.compute((spec.n, groups, READ, READ, spec.c // channels, pixels, channels), tile_at, name="tiles")
+    tiles = te.compute((spec.n, groups, READ, READ, spec.c // channels, count, channels), tile_at, name="tiles")
     c = te.reduce_axis((0, spec.c), "c")
 
     def conv_at(
@@ -39,7 +42,7 @@ def conv2d_winograd_nchwc(spec: ConvSpec, cut: TileBlocks, layouts: Layouts) -> 
         value = tiles[n, group, i, j, tirx.floordiv(c, channels), tile, tirx.floormod(c, channels)]
         return te.sum(value * weight[block, i, j, c, lane], axis=c)
 
-    conv = te.compute((spec.n, groups, cut.count(spec), READ, READ, pixels, cut.filters), conv_at, name="conv")
+    conv = te.compute((spec.n, groups, cut.count(spec), READ, READ, count, cut.filters), conv_at, name="conv")
 
     def sum_at(
         n: tirx.Expr,

@@ -74,6 +74,26 @@ class Layouts:
         return (n, self.filled(c) // self.channels, h, w, self.channels) if self.has(name) else shape
 
 
+@dataclass(frozen=True)
+class Columns:
+    """So many `pixels` of a row in tiles of `tile`: the last tile begins earlier where these do not divide them."""
+
+    pixels: int
+    tile: int
+
+    @property
+    def count(self) -> int:
+        """How many pixels are computed, some of them twice."""
+        return -(-self.pixels // self.tile) * self.tile
+
+    def pixel(self, column: tirx.Expr) -> tirx.Expr:
+        """Which one a column is."""
+        if self.count == self.pixels:
+            return column
+        tile = tirx.min(tirx.floordiv(column, self.tile) * self.tile, self.pixels - self.tile)
+        return tile + tirx.floormod(column, self.tile)
+
+
 # All tensors as (N, C, H, W).
 NCHW = Layouts(1)
 
@@ -113,15 +133,24 @@ def padded_blocks(spec: ConvSpec, x: Blocked, channels: int, height: int, width:
 
 
 def output(
-    spec: ConvSpec, layouts: Layouts, arguments: Mapping[str, te.Tensor], value_at: Callable[..., tirx.Expr]
+    spec: ConvSpec,
+    layouts: Layouts,
+    arguments: Mapping[str, te.Tensor],
+    value_at: Callable[..., tirx.Expr],
+    columns: Columns | None = None,
 ) -> te.Tensor:
-    """The stage ``out``: bias, residual and ReLU of the sums that `value_at` gives at (n, k, y, x)."""
+    """The stage ``out``: bias, residual and ReLU of the sums that `value_at` gives at (n, k, y, x).
+
+    With `columns` it has these instead of pixels of a row.
+    """
+    columns = Columns(spec.out_w, 1) if columns is None else columns
     of = views(layouts, arguments)
 
     def at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
-        return epilogue(spec, of, value_at(n, k, y, x), (n, k, y, x))
+        return epilogue(spec, of, value_at(n, k, y, x), (n, k, y, columns.pixel(x)))
 
     def in_block(n: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         return at(n, block * layouts.channels + lane, y, x)
 
-    return te.compute(layouts.shape("y", spec.output_shape), in_block if layouts.y else at, name="out")
+    shape = (*spec.output_shape[:3], columns.count)
+    return te.compute(layouts.shape("y", shape), in_block if layouts.y else at, name="out")

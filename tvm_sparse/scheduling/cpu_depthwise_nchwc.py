@@ -48,10 +48,10 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
         """Whether it can be computed so: channels fill vectors, and a row of pixels is cut into tiles.
 
-        Only with AVX-512, where it was measured.
+        Only with AVX-512 and AVX2, where it was measured.
         """
         is_whole = fills_blocks(spec.c, cpu) and divisors(spec.out_w, MOST_PIXELS)[-1] >= LEAST_PIXELS
-        return cpu.has_memory_broadcast and is_depthwise(spec) and is_whole
+        return cpu.has_block_kernels and is_depthwise(spec) and is_whole
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""

@@ -30,14 +30,15 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH
+from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
 from tvm_sparse.scheduling.cpu_filters import UNROLLED, store_filters
 from tvm_sparse.scheduling.cpu_nchwc_cut import (
-    WHOLE_BYTES,
     best_cut,
     channels_of,
     fills_blocks,
+    long_rows,
     packs,
-    tile_with_rest,
+    reads_all,
     vectors_of,
 )
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
@@ -53,21 +54,21 @@ class NCHWcSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
-        self.spec, self.layouts, self._lanes = spec, layouts, cpu.lanes
-        self.cut = best_cut(spec, cpu, layouts, threads)
-        self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(spec)
-        self._packs = packs(spec, layouts, self.cut, threads)
+        self.spec, self.layouts, self._cpu = spec, layouts, cpu
+        self._long, self.cut = best_cut(spec, cpu, layouts, threads)
+        self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(self._long)
+        self._packs = packs(self._long, layouts, self.cut, threads)
         super().__init__(name, "nchwc", self._unscheduled, fold=False)
 
     @staticmethod
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
         """Whether it can be computed so: filters, and channels of groups, fill vectors, and rows of pixels fill tiles.
 
-        Only with AVX-512, where it was measured; with 16 registers tiles are too small for two vectors of weights.
+        Only with AVX-512 and AVX2, where it was measured.
         """
-        is_dense = cpu.has_memory_broadcast and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
+        is_dense = cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
         are_whole = spec.groups == 1 or not (spec.k // spec.groups % cpu.lanes or spec.c // spec.groups % cpu.lanes)
-        return is_dense and are_whole and tile_with_rest(spec.out_w, cpu, vectors_of(spec, cpu)) > 0
+        return is_dense and are_whole and any(vectors_of(each, cpu) for each in long_rows(spec))
 
     @staticmethod
     def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
@@ -81,18 +82,31 @@ class NCHWcSpace(HandMadeSpace):
     @cached_property
     def _channels(self) -> int:
         """Input channels of a block."""
-        tiles = self.cut.rows * self._columns // self.cut.tile
+        tiles = self.cut.rows * self._columns.count // self.cut.tile
         _, channels, r, s = self.spec.weight_shape
         floats = r * s * self._filters
-        return channels if 4 * floats * channels <= WHOLE_BYTES else channels_of(channels, self._lanes, floats, tiles)
+        return channels if reads_all(channels, self._cpu, floats) else channels_of(channels, self._cpu, floats, tiles)
 
     @property
     def _is_one_step(self) -> bool:
         """Whether a tile's sums go from registers to the output."""
-        return self._channels == self.spec.weight_shape[1] and self.layouts.y and self._columns == self.spec.out_w
+        return self._channels == self.spec.weight_shape[1] and self.layouts.y
+
+    def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func`, whose rows may be long and have columns, with arguments as the layer has them."""
+        last, long = len(func.params) - 1, self._long
+        if self.layouts.y:
+            shape = self.layouts.shape("y", long.output_shape)
+            func = storing_at(func, last, shape, lambda at: [*at[:3], self._columns.pixel(at[3]), at[4]])
+        of = {"x": self.spec.input_shape, "residual": self.spec.output_shape}
+        shapes = [
+            self.layouts.shape(each.name, of[each.name]) if each.name in of else shape_of(each) for each in func.params
+        ]
+        shapes[last] = self.layouts.shape("y", self.spec.output_shape)
+        return with_shapes(func, shapes)
 
     def _unscheduled(self) -> tirx.PrimFunc:
-        spec, channels, filters = self.spec, self._channels, self._filters
+        spec, channels, filters = self._long, self._channels, self._filters
         shape = (spec.k // filters, spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
         return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
 
@@ -103,9 +117,9 @@ class NCHWcSpace(HandMadeSpace):
         sch.compute_at(conv, tile if self._is_one_step else block, preserve_unit_loops=True)
         y, x, lane, c, r, s = sch.get_loops(conv)[-6:]
         x, pixel = sch.split(x, [None, self.cut.tile])
-        vector, lane = sch.split(lane, [None, self._lanes])
+        vector, lane = sch.split(lane, [None, self._cpu.lanes])
         # Of channels in blocks those of one are read together.
-        together = math.gcd(self._lanes, self._channels) if self.layouts.x else self._channels
+        together = math.gcd(self._cpu.lanes, self._channels) if self.layouts.x else self._channels
         unrolled = divisors(together, UNROLLED)[-1]
         parts = [None, self._channels // together, together // unrolled, unrolled]
         c, part, channel, unrolled = sch.split(c, parts)
@@ -131,11 +145,11 @@ class NCHWcSpace(HandMadeSpace):
             sch.reorder(n, k, y, block, row, x, filter_)
             outer = sch.fuse(n, k, y)
             # Whether the last task has a row is asked outside of the loop over its pixels.
-            pixels = x if self.spec.out_h % rows else sch.fuse(row, x)
-            store_filters(sch, self.spec, pixels, filter_, self._lanes)
+            pixels = x if self._long.out_h % rows else sch.fuse(row, x)
+            store_filters(sch, self.spec, pixels, filter_, self._cpu.lanes)
             return outer, block, block
         k, block, vector = sch.split(k, [None, group, self.cut.vectors])
-        tile, pixel = sch.split(x, [None, divisors(self.spec.out_w, self.cut.tile)[-1]])
+        tile, pixel = sch.split(x, [None, self.cut.tile])
         sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
         in_registers(sch, pixel, vector, *lane)
         return sch.fuse(n, k, y), block, tile

@@ -1,14 +1,14 @@
 """How dense convolutions whose tensors lie in blocks of channels (`cpu_nchwc`) are cut into tiles and tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_sparse.conv.conv2d_filters import needs_packing
-from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.target.cpu_info import LINE, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
 
 # Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
 VECTORS = 2
@@ -18,11 +18,15 @@ MOST_REST = 1 / 6
 # Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
 MOST_EMPTY = 1
 # Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
-# beside what tiles read; and lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14
-# products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
-WHOLE_BYTES, BLOCK_BYTES, FETCHED_LINES = 32 * 1024, 24 * 1024, 32
+# beside what tiles read, of 48 KB with AVX-512 and of 32 with AVX2; and lines of the next block that a tile fetches at
+# most: with 37 of them a tile of 7x14 products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
+WHOLE_BYTES, BLOCK_BYTES, BYTES_OF_FEW, FETCHED_LINES = 32 * 1024, 24 * 1024, 16 * 1024, 32
 # Pixels of a task at most.
 PIXELS = 784
+# How long loading a vector's weights for a tile takes, in the time of so many pixels: with AVX-512, and with AVX2,
+# whose pixels are loaded too: of 512x128x1x1 on 30x30 tiles of six do 40.3 GMAC/s, of five 38.9, and of 256x256x3x3 on
+# 12x12 tiles of six 45.1, of four 39.5.
+LOADING, LOADING_OF_FEW = 0.5, 2.0
 # How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
 # multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, doubles the time of one tap.
 # Of nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at once, not by 2.
@@ -41,29 +45,50 @@ class Cut:
     group: int
     rows: int
 
-    def columns(self, spec: ConvSpec) -> int:
-        """Pixels of a row that are computed: the last tile may go beyond it."""
-        return -(-spec.out_w // self.tile) * self.tile
+    def columns(self, spec: ConvSpec) -> Columns:
+        """A row in tiles."""
+        return Columns(spec.out_w, self.tile)
 
     def tasks(self, spec: ConvSpec, lanes: int) -> int:
         """How many there are."""
         return spec.n * -(-spec.out_h // self.rows) * (spec.k // (lanes * self.vectors) // self.group)
 
 
-def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> Cut:
-    """The cut by which the busiest thread ends first."""
+def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> tuple[ConvSpec, Cut]:
+    """The cut by which the busiest thread ends first, of `spec` or of `long_rows` of it."""
+    offered = [(each, cut) for each in long_rows(spec) for cut in _cuts(each, cpu)]
+
+    def cost(of: tuple[ConvSpec, Cut]) -> tuple[float, int, int]:
+        long, cut = of
+        return _time(long, cpu, layouts, threads, cut), -cut.group, -cut.rows * long.out_w
+
+    return min(offered, key=cost)
+
+
+def _cuts(spec: ConvSpec, cpu: CpuInfo) -> list[Cut]:
     most = max(1, PIXELS // spec.out_w)
     rows = sorted({-(-spec.out_h // groups) for groups in range(1, spec.out_h + 1)} & {*range(1, most + 1)})
-    vectors = vectors_of(spec, cpu)
-    groups, tile = divisors(spec.k // (cpu.lanes * vectors)), tile_with_rest(spec.out_w, cpu, vectors)
-    offered = [Cut(vectors, tile, group, each) for group in groups for each in rows]
-    return min(offered, key=lambda cut: (_time(spec, cpu, layouts, threads, cut), -cut.group, -cut.rows))
+    if (vectors := vectors_of(spec, cpu)) == 0:
+        return []
+    tile = tile_of(spec.out_w, cpu, vectors)
+    return [Cut(vectors, tile, group, each) for group in divisors(spec.k // (cpu.lanes * vectors)) for each in rows]
+
+
+def long_rows(spec: ConvSpec) -> list[ConvSpec]:
+    """`spec`, and where each pixel is of one pixel, convolutions of fewer and longer rows that are the same in memory.
+
+    Tiles divide them better: 14 rows of 14 pixels are 33 tiles of six and less, each row alone three.
+    """
+    if spec.r * spec.s > 1 or spec.stride != (1, 1) or any(spec.padding):
+        return [spec]
+    joined = divisors(spec.h, max(1, PIXELS // spec.w))
+    return [replace(spec, h=spec.h // each, w=spec.w * each) for each in joined]
 
 
 def packs(spec: ConvSpec, layouts: Layouts, cut: Cut, threads: int) -> bool:
     """Whether what a task reads is copied: threads read what others have just written, in order it comes faster."""
-    has_rest = cut.columns(spec) > spec.out_w
-    return has_rest or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+    goes_beyond = not layouts.y and cut.columns(spec).count > spec.out_w
+    return goes_beyond or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
 
 
 def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut) -> float:
@@ -74,7 +99,8 @@ def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut
     # All of its blocks read the same channels, or each those of its group.
     read = (rows + rows_packed_again(spec)) * skipped * width * channels * (cut.group if spec.groups > 1 else 1)
     in_cache = 1 + 4 * read / (taps * INPUT_BYTES)
-    products = cut.vectors * cut.group * taps * channels * (rows * cut.columns(spec) + READING) * in_cache
+    pixels = rows * cut.columns(spec).count * (1 + loading(cpu) / cut.tile)
+    products = cut.vectors * cut.group * taps * channels * (pixels + READING) * in_cache
     copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
     return rounds(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
 
@@ -85,35 +111,42 @@ def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
 
 
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
-    """Vectors of filters of a register tile, which are of one group."""
+    """Vectors of filters of a register tile, which are of one group; 0 where rows are not cut into tiles of any."""
     count = -(-spec.k // spec.groups // cpu.lanes)
     offered = [each for each in (VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
-    return next((each for each in offered if tile_with_rest(spec.out_w, cpu, each)), 1)
+    return next((each for each in offered if tile_of(spec.out_w, cpu, each)), 0)
 
 
 def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
-    """How many of so many `pixels` are computed at once, with no rest, or 0 where they are too few.
+    """How many of so many `pixels` are computed at once, or 0 where too many would be computed in vain.
 
     Their sums fit the registers beside the weights, and hide a multiply-add's latency.
     """
-    tile = divisors(pixels, (cpu.registers - vectors) // vectors)[-1]
-    return tile if tile * vectors >= HIDING_SUMS else 0
+
+    def cost(tile: int) -> float:
+        return -(-pixels // tile) * (tile + loading(cpu))
+
+    offered = range(-(-HIDING_SUMS // vectors), min(pixels, cpu.tile_pixels(vectors)) + 1)
+    tile = min(offered, key=cost, default=0)
+    return tile if tile and -pixels % tile <= MOST_REST * pixels else 0
 
 
-def tile_with_rest(pixels: int, cpu: CpuInfo, vectors: int) -> int:
-    """As `tile_of`, but where that is 0 with a rest in the last tile, as little as there can be, or 0 for much."""
-    if (tile := tile_of(pixels, cpu, vectors)) > 0:
-        return tile
-    offered = range(-(-HIDING_SUMS // vectors), (cpu.registers - vectors) // vectors + 1)
-    tile = min(offered, key=lambda each: (-pixels % each, -each))
-    return tile if -pixels % tile <= MOST_REST * pixels else 0
+def loading(cpu: CpuInfo) -> float:
+    """How long a tile takes to load its weights, in the time of so many of its pixels."""
+    return LOADING if cpu.registers >= MANY_REGISTERS else LOADING_OF_FEW
 
 
-def channels_of(channels: int, lanes: int, floats: int, tiles: int) -> int:
+def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int) -> int:
     """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
+    most = BLOCK_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW
 
     def fits(each: int) -> bool:
-        return 4 * floats * each <= BLOCK_BYTES and floats * each <= FETCHED_LINES * LINE * tiles
+        return 4 * floats * each <= most and floats * each <= FETCHED_LINES * LINE * tiles
 
-    offered = [each for each in divisors(channels) if each % lanes == 0] or divisors(channels)
+    offered = [each for each in divisors(channels) if each % cpu.lanes == 0] or divisors(channels)
     return max(filter(fits, offered), default=offered[0])
+
+
+def reads_all(channels: int, cpu: CpuInfo, floats: int) -> bool:
+    """Whether so many `channels` are one block, of so many `floats` of weights each."""
+    return 4 * floats * channels <= (WHOLE_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW)

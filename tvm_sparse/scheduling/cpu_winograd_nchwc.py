@@ -28,7 +28,7 @@ from tvm_sparse.scheduling.annotations import PREFETCH
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
 from tvm_sparse.scheduling.cpu_nchwc import in_registers
-from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, tile_of
+from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, loading, tile_of
 from tvm_sparse.scheduling.cpu_winograd import in_caches
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -42,7 +42,7 @@ class WinogradNCHWcSpace(HandMadeSpace):
     """The space of a convolution that it `serves`, whose tensors all lie in blocks. Nothing is decided."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
-        self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
+        self.spec, self._lanes, self._threads, self._loading = spec, cpu.lanes, threads, 2 * loading(cpu)
         offered = [(cut, group) for cut in _cuts(spec, cpu) for group in divisors(cut.count(spec))]
         self.cut, self._group = min(offered, key=lambda task: (self._time(*task), -task[0].rows, -task[1]))
         super().__init__(name, "nchwc", partial(conv2d_winograd_nchwc, spec, self.cut, layouts), fold=False)
@@ -51,10 +51,10 @@ class WinogradNCHWcSpace(HandMadeSpace):
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
         """Whether it can be computed so: filters and channels fill vectors, and rows are cut into tiles.
 
-        Only with AVX-512, where it was measured.
+        Only with AVX-512 and AVX2, where it was measured.
         """
         is_whole = not spec.c % cpu.lanes and not spec.k % (VECTORS * cpu.lanes)
-        return cpu.has_memory_broadcast and is_served(spec) and is_whole and bool(_cuts(spec, cpu))
+        return cpu.has_block_kernels and is_served(spec) and is_whole and bool(_cuts(spec, cpu))
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight transformed, in the order of its use."""
@@ -62,8 +62,8 @@ class WinogradNCHWcSpace(HandMadeSpace):
 
     def _time(self, cut: TileBlocks, group: int) -> float:
         """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds of one."""
-        spec, tiles = self.spec, cut.rows * across(self.spec)
-        products = READ * READ * spec.c * (tiles * (1 + 1 / cut.tiles) + READING) * in_caches(spec, tiles)
+        spec, tiles = self.spec, cut.columns(self.spec)
+        products = READ * READ * spec.c * (tiles * (1 + self._loading / cut.tiles) + READING) * in_caches(spec, tiles)
         transforms = INPUT * spec.c / self._lanes * tiles + OUTPUT * VECTORS * tiles * group
         tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
         return rounds(tasks, self._threads) * (products * group + transforms)
@@ -120,6 +120,6 @@ def _cuts(spec: ConvSpec, cpu: CpuInfo) -> list[TileBlocks]:
     for rows in divisors(down(spec)):
         tiles = rows * across(spec)
         if (tile := tile_of(tiles, cpu)) > 0:
-            channels = channels_of(spec.c, cpu.lanes, filters, tiles // tile)
+            channels = channels_of(spec.c, cpu, filters, -(-tiles // tile))
             found.append(TileBlocks(filters, channels, rows, tile))
     return found

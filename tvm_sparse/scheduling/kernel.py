@@ -76,7 +76,7 @@ def kernel_of(space: Space, schedule: Schedule, weight: np.ndarray) -> Kernel:
         decisions = space.decisions_of(schedule)
         func, constants = space.written(decisions), space.packed(weight, decisions)
     else:
-        func, constants = schedule.mod["main"], space.constants(weight)
+        func, constants = space.finished(schedule.mod["main"]), space.constants(weight)
     if space.fold:
         func = bind_weight(func, 1, weight)
     # Scheduled: DLight leaves it alone. Opaque (kind 8): Relax does not fuse it with its neighbours.

@@ -160,6 +160,10 @@ class Space(ABC):
     def starts(self) -> list[Decisions]:
         """Decisions that a search begins with, the default first; a generated space has none."""
 
+    def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func`, scheduled, with the arguments that a kernel has."""
+        return func
+
     def draws(self, seed: int) -> Iterator[Decisions]:
         """Random decisions that are valid and worth a trial, where `has_draws`."""
         raise NotImplementedError(f"{self.name} is drawn from by MetaSchedule")

@@ -36,6 +36,18 @@ class CpuInfo:
         """How many vector registers there are."""
         return REGISTERS[self.lanes]
 
+    @property
+    def has_block_kernels(self) -> bool:
+        """Whether kernels of tensors in blocks of channels were measured on such: AVX-512 and AVX2."""
+        return self.lanes >= 8
+
+    def tile_pixels(self, vectors: int) -> int:
+        """Pixels of a register tile by so many `vectors` of filters at most.
+
+        Their sums fit the registers beside the weights, and a pixel where no multiply-add can broadcast it.
+        """
+        return (self.registers - vectors - (not self.has_memory_broadcast)) // vectors
+
     @classmethod
     def of(cls, target: Target) -> "CpuInfo":
         """That of a target for LLVM; vectors of four floats where it is neither AArch64 nor x86-64 with AVX2."""
