@@ -15,6 +15,7 @@ from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
 from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
+from tvm_sparse.codegen.cpu.shared_tasks import shared_tasks_pass
 from tvm_sparse.codegen.cpu.skipped_rows import skipped_rows_pass
 from tvm_sparse.codegen.cpu.strided_loads import strided_loads_pass
 from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns_pass
@@ -99,6 +100,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         prefetched_weights_pass(),
         # The weights
         fold_weights_pass(deferred),
+        shared_tasks_pass(),
     ]
 
 

@@ -20,7 +20,7 @@ from tvm_sparse.conv.conv2d_nchwc import filled
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, is_depthwise
-from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
 from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding
 from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
@@ -76,7 +76,7 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
         spec = self.spec
         tasks = spec.n * (spec.c // self._lanes) * (spec.out_h // rows)
         products = rows * spec.out_w * (spec.r * spec.s + COPYING)
-        return rounds(tasks, self._threads) * (products + COPYING * self._read(rows))
+        return rounds_of_any(tasks, self._threads) * (products + COPYING * self._read(rows))
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
         conv, out, pack = map(sch.get_sblock, ("conv", "out", "pack"))

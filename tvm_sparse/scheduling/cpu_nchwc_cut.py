@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tvm_sparse.conv.conv2d_filters import needs_packing
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
@@ -102,7 +102,7 @@ def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut
     pixels = rows * cut.columns(spec).count * (1 + loading(cpu) / cut.tile)
     products = cut.vectors * cut.group * taps * channels * (pixels + READING) * in_cache
     copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
-    return rounds(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
+    return rounds_of_any(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
 
 
 def fills_blocks(channels: int, cpu: CpuInfo) -> bool:

@@ -25,7 +25,7 @@ from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ, TILE
 from tvm_sparse.scheduling.annotations import PREFETCH
-from tvm_sparse.scheduling.cpu_cuts import rounds
+from tvm_sparse.scheduling.cpu_cuts import rounds_of_any
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
 from tvm_sparse.scheduling.cpu_nchwc import in_registers
 from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, loading, tile_of
@@ -66,7 +66,7 @@ class WinogradNCHWcSpace(HandMadeSpace):
         products = READ * READ * spec.c * (tiles * (1 + self._loading / cut.tiles) + READING) * in_caches(spec, tiles)
         transforms = INPUT * spec.c / self._lanes * tiles + OUTPUT * VECTORS * tiles * group
         tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
-        return rounds(tasks, self._threads) * (products * group + transforms)
+        return rounds_of_any(tasks, self._threads) * (products * group + transforms)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
         sums, conv, tiles = map(sch.get_sblock, ("sums", "conv", "tiles"))

@@ -16,12 +16,10 @@ from tvm_sparse.codegen.cpu.aarch64 import NeonWriter
 from tvm_sparse.codegen.cpu.chain_writer import ChainWriter
 from tvm_sparse.codegen.cpu.x86_64 import X86Writer
 from tvm_sparse.codegen.tir.fma_chains import Access, Chain
-from tvm_sparse.codegen.tir.tir_builder import integer, nothing, sequence
+from tvm_sparse.codegen.tir.tir_builder import IMPORT, integer, nothing, sequence
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.target.cpu_info import CpuInfo
 
-# TVM's attribute for LLVM IR that is linked into the module around it, its functions inlined.
-_IMPORT = "pragma_import_llvm"
 # Instruction sets, by what they call a register.
 _WRITERS: dict[str, type[ChainWriter]] = {"zmm": X86Writer, "ymm": X86Writer, "v": NeonWriter}
 
@@ -67,7 +65,7 @@ class AssemblyChains:
         """`body` with the functions that it calls."""
         if not self._functions:
             return body
-        return AttrStmt(integer(0), _IMPORT, StringImm("\n".join(self._functions)), body)
+        return AttrStmt(integer(0), IMPORT, StringImm("\n".join(self._functions)), body)
 
 
 def _unit_floats(access: Access, lanes: int) -> int | None:

@@ -9,6 +9,9 @@ from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, IntImm, SeqStmt, Stmt, Var
 
+# TVM's attribute for LLVM IR that is linked into the module around it, its functions inlined.
+IMPORT = "pragma_import_llvm"
+
 
 def function_pass(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.transform.Pass:
     """The pass ``tvm_sparse.<name>``, which applies `rewrite` to every function."""
