@@ -98,6 +98,8 @@ SPECS = (
     # Groups of one block of channels and of several, of two vectors of filters and of three.
     conv(64, 128, 14, 3, groups=4, **FULL),
     conv(96, 96, 8, 3, groups=2, stride=(2, 2), bias=True),
+    # Groups of one block, of whose seven pixels the sums hide less than a latency.
+    conv(48, 48, 7, 3, groups=3, **FULL),
     # Much of what taps read is padding: above and below, and below alone, of one step and of blocks of channels.
     DILATED,
     ConvSpec(2, 192, 7, 12, 32, 5, 1, stride=(2, 1), padding=(0, 0, 6, 0), **FULL),
@@ -109,7 +111,7 @@ SPECS = (
 def test_all_layouts_match_the_reference(cpu, spec):
     """Exactly, where sums are; of the three tensors each lies in blocks or not."""
     assert NCHWcSpace.serves(spec, cpu)
-    for x, residual, y in itertools.product((True, False), repeat=3):
+    for x, residual, y in itertools.product((True, False), repeat=3) if cpu is AVX512 else [(True,) * 3, (False,) * 3]:
         is_made = residual in (y, spec.residual and not y) or not spec.residual
         # Filters that leave a part of a block empty write blocks, as what they add lies.
         is_made = is_made and (spec.k % cpu.lanes == 0 or (y and residual))

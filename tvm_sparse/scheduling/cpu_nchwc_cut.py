@@ -120,15 +120,16 @@ def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
 def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
     """How many of so many `pixels` are computed at once, or 0 where too many would be computed in vain.
 
-    Their sums fit the registers beside the weights, and hide a multiply-add's latency.
+    Their sums fit the registers beside the weights, and hide a multiply-add's latency: fewer take as long as these.
     """
+    least = -(-HIDING_SUMS // vectors)
 
-    def cost(tile: int) -> float:
-        return -(-pixels // tile) * (tile + loading(cpu))
+    def taken(tile: int, loading: float = 0) -> float:
+        return -(-pixels // tile) * (max(tile, least) + loading)
 
-    offered = range(-(-HIDING_SUMS // vectors), min(pixels, cpu.tile_pixels(vectors)) + 1)
-    tile = min(offered, key=cost, default=0)
-    return tile if tile and -pixels % tile <= MOST_REST * pixels else 0
+    offered = range(min(least, pixels), min(pixels, cpu.tile_pixels(vectors)) + 1)
+    tile = min(offered, key=lambda each: taken(each, loading(cpu)), default=0)
+    return tile if tile and taken(tile) <= (1 + MOST_REST) * pixels else 0
 
 
 def loading(cpu: CpuInfo) -> float:
