@@ -141,9 +141,10 @@ def test_any_number_of_threads_is_right(threads):
     ids=lambda spec: spec.key,
 )
 def test_winograd_matches_the_reference(spec):
-    for seed, (cpu, layouts) in enumerate(((AVX512, ALL), (AVX2, ALL_OF_8))):
+    for cpu, layouts in ((AVX512, ALL), (AVX2, ALL_OF_8)):
         assert WinogradNCHWcSpace.serves(spec, cpu)
-        assert worst_error(WinogradNCHWcSpace, spec, layouts, seed=seed + 1) <= 1
+        for seed in (1, 2):
+            assert worst_error(WinogradNCHWcSpace, spec, layouts, seed=seed) <= 1
 
 
 @pytest.mark.parametrize("seed", range(32))

@@ -36,13 +36,15 @@ from tvm_sparse.target.cpu_info import CpuInfo
 # How long reading a block's weights takes, in the time of so many tiles; and transforming a tile of a block of channels
 # and of a vector of filters, in multiply-adds of a block of filters.
 READING, INPUT, OUTPUT = 4, 70, 40
+# How many times as long as in direct kernels (`cpu_nchwc_cut`) loading a register tile's weights takes.
+LOADING = 2
 
 
 class WinogradNCHWcSpace(HandMadeSpace):
     """The space of a convolution that it `serves`, whose tensors all lie in blocks. Nothing is decided."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
-        self.spec, self._lanes, self._threads, self._loading = spec, cpu.lanes, threads, 2 * loading(cpu)
+        self.spec, self._lanes, self._threads, self._loading = spec, cpu.lanes, threads, LOADING * loading(cpu)
         offered = [(cut, group) for cut in _cuts(spec, cpu) for group in divisors(cut.count(spec))]
         self.cut, self._group = min(offered, key=lambda task: (self._time(*task), -task[0].rows, -task[1]))
         super().__init__(name, "nchwc", partial(conv2d_winograd_nchwc, spec, self.cut, layouts), fold=False)

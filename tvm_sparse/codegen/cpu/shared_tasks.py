@@ -2,7 +2,7 @@
 
 TVM deals a loop's turns out in equal runs before its threads begin. A core that is slower than others, as the host of a
 virtual machine gives it to someone else, or as it is one of a processor's efficient ones, then holds up all. Here each
-thread begins with a run of its own, which no one else takes from while others have work, and then takes what is left of
+thread begins with a run of its own, which others take from only when theirs are done, and then takes what is left of
 other runs (Blumofe and Leiserson 1999, "Scheduling Multithreaded Computations by Work Stealing").
 """
 
@@ -86,8 +86,8 @@ def _shared(loop: For, threads: int, name: str) -> Stmt:
     end = tirx.floordiv((number + 1) * tasks, integer(threads))
     of_task = BufferLoad(taken, [integer(0)])
     take = BufferStore(taken, tirx.call_extern("int32", f"{name}_take", place), [integer(0)])
-    # TVM frees what is allocated within a loop at its end, but within a `While` behind it.
     count = integer(each) if turns % each == 0 else tirx.min(integer(each), turns - task * each)
+    # A loop even of one turn: TVM frees what is allocated within one at its end, but within a `While` behind it.
     body = _serial(turn, count, substituted(loop.body, loop.loop_var, loop.min + task * each + turn))
     all_of_run = sequence([take, While(of_task < end, sequence([Bind(task, of_task), body, take]))])
     # What an exhausted run would give is only looked at.
