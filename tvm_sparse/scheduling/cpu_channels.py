@@ -194,17 +194,17 @@ class ChannelSpace(HandMadeSpace):
 
 
 def serves(spec: ConvSpec, channels: int) -> bool:
-    """Whether a convolution `is_depthwise` and splits into blocks of so many channels, which are whole squares."""
-    return is_depthwise(spec) and not spec.c % channels and not channels % SQUARE
+    """Whether a convolution `is_depthwise` and splits into blocks of so many channels, which are whole squares.
+
+    Rows are four pixels or more, as the last tile of a row copies some again.
+    """
+    is_whole = not spec.c % channels and not channels % SQUARE
+    return is_depthwise(spec) and is_whole and min(spec.out_w, _copied_columns(spec)) >= SQUARE
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
-    """Whether there is a filter of several taps a channel, in float32, and rows are four pixels or more.
-
-    TVM multiplies by a single tap in place, and the last tile of a row computes some pixels again.
-    """
-    alone = spec.groups == spec.c == spec.k and spec.dtype == FLOAT32 and spec.r * spec.s > 1
-    return alone and min(spec.out_w, _copied_columns(spec)) >= SQUARE
+    """Whether there is a filter of several taps a channel, in float32: TVM multiplies by a single tap in place."""
+    return spec.groups == spec.c == spec.k and spec.dtype == FLOAT32 and spec.r * spec.s > 1
 
 
 def _read(spec: ConvSpec) -> tuple[int, int]:

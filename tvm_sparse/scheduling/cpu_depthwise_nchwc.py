@@ -2,37 +2,37 @@
 
 Outermost first::
 
-    parallel over images, blocks of channels, groups of output rows
-      copy what these rows read, with padding
+    parallel over images, blocks of channels and groups of output rows, in either order
       for each row, each tile of its pixels: all taps; store with bias, residual and ReLU
 
-It is `cpu_channels` without its transpositions.
+It is `cpu_channels` without its transpositions, and nothing is copied: a pixel is read for as few multiply-adds as it
+has taps, so a padded copy of it took 0.3 to 0.4 of the time (docs/measurements.md, "How fast are dense convolutions on
+a CPU?"). Rows of padding are left out, columns of it are asked for, which only the first and the last pixel of a tile
+can be.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
+from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_depthwise_nchwc import conv2d_depthwise_nchwc
 from tvm_sparse.conv.conv2d_nchwc import filled
-from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_channels import CACHE_BYTES, is_depthwise
+from tvm_sparse.scheduling.cpu_channels import is_depthwise
 from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
-from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding
+from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding, storing_pixels, tasks_in_order
 from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
 
-# Pixels of a tile: their sums hide a multiply-add's latency, and fit the registers beside the weights of a row of taps.
-LEAST_PIXELS, MOST_PIXELS = 4, 14
-# The share of padding in what is read from which on it pays to ask. 5x5 on 7x7 takes 0.8 of the time, 3x3 there 0.86,
-# and 5x5 of every other pixel of 28x28, of which 0.04 are padding, 1.1 times as long (a Zen 5).
-LEAST_PADDING = 0.08
-# How long copying a vector takes, in that of a multiply-add.
-COPYING = 2
+# Pixels of a tile: fewer take as long as the least, whose sums hide a multiply-add's latency; those of the most fit the
+# registers beside the pixels that neighbouring taps share. With 16 registers 14 take 1.3 to 2.3 times as long as eight.
+LEAST_PIXELS, MOST_PIXELS, MOST_OF_FEW = 4, 14, 8
+# How long reading a vector, and storing one, takes in the time of a multiply-add.
+READING, STORING = 2, 2
 
 
 class DepthwiseNCHWcSpace(HandMadeSpace):
@@ -41,57 +41,63 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         channels = layouts.filled(spec.c)
         spec = replace(spec, c=channels, k=channels, groups=channels)
-        self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
-        super().__init__(name, "nchwc", partial(conv2d_depthwise_nchwc, spec, layouts), fold=False)
+        self.spec, self._layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
+        self._columns = Columns(spec.out_w, tile_of(spec.out_w, cpu))
+        super().__init__(name, "nchwc", self._unscheduled, fold=False)
 
     @staticmethod
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: channels fill vectors, and a row of pixels is cut into tiles.
+        """Whether it can be computed so: channels fill vectors.
 
         Only with AVX-512 and AVX2, where it was measured.
         """
-        is_whole = fills_blocks(spec.c, cpu) and divisors(spec.out_w, MOST_PIXELS)[-1] >= LEAST_PIXELS
-        return cpu.has_block_kernels and is_depthwise(spec) and is_whole
+        return cpu.has_block_kernels and is_depthwise(spec) and fills_blocks(spec.c, cpu)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""
         blocks = filled(weight, self._lanes).reshape(-1, self._lanes, self.spec.r, self.spec.s)
         return (np.ascontiguousarray(blocks.transpose(0, 2, 3, 1)),)
 
+    def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func`, whose last columns of a row are pixels before."""
+        return storing_pixels(func, self._layouts.shape("y", self.spec.output_shape), self._columns)
+
+    def _unscheduled(self) -> tirx.PrimFunc:
+        return conv2d_depthwise_nchwc(self.spec, self._layouts, self._columns)
+
     @property
     def rows(self) -> int:
-        """Output rows of a task: what they read fits a cache, and threads end together."""
-        return min(filter(self._fits, divisors(self.spec.out_h)), key=lambda rows: (self._time(rows), -rows))
-
-    def _fits(self, rows: int) -> bool:
-        return rows == 1 or 4 * self._lanes * self._read(rows) <= CACHE_BYTES
-
-    def _read(self, rows: int) -> float:
-        """Pixels of the input that so many rows of the output read."""
-        spec = self.spec
-        return (rows + rows_packed_again(spec)) * spec.stride[0] * spec.padded_shape[3]
+        """Output rows of a task: threads end together."""
+        return min(divisors(self.spec.out_h), key=lambda rows: (self._time(rows), -rows))
 
     def _time(self, rows: int) -> float:
         """Of the busiest thread, in multiply-adds of a vector."""
         spec = self.spec
         tasks = spec.n * (spec.c // self._lanes) * (spec.out_h // rows)
-        products = rows * spec.out_w * (spec.r * spec.s + COPYING)
-        return rounds_of_any(tasks, self._threads) * (products + COPYING * self._read(rows))
+        computed = rows * self._columns.count * (spec.r * spec.s + STORING)
+        read = (rows + rows_packed_again(spec)) * spec.stride[0] * spec.w
+        return rounds_of_any(tasks, self._threads) * (computed + READING * read)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
-        conv, out, pack = map(sch.get_sblock, ("conv", "out", "pack"))
+        conv, out = map(sch.get_sblock, ("conv", "out"))
         n, block, y, x, lane = sch.get_loops(out)
         y, _ = sch.split(y, [None, self.rows])
-        x, pixel = sch.split(x, [None, divisors(self.spec.out_w, MOST_PIXELS)[-1]])
-        outer = sch.fuse(n, block, y)
+        x, pixel = sch.split(x, [None, self._columns.tile])
+        tasks = tasks_in_order(self.spec, block, y)
+        sch.reorder(n, *tasks)
+        outer = sch.fuse(n, *tasks)
         sch.parallel(outer)
         in_registers(sch, pixel, lane)
         sch.compute_at(conv, x, preserve_unit_loops=True)
         pixel, lane, r, s = sch.get_loops(conv)[-4:]
         sch.reorder(r, s, pixel, lane)
         in_registers(sch, r, s, pixel, lane)
-        sch.compute_at(pack, outer, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(pack)[-1])
         init = sch.decompose_reduction(conv, r)
         sch.unroll(sch.get_loops(init)[-2])
-        skip_padding(sch, conv, self.spec, LEAST_PADDING)
+        skip_padding(sch, conv, self.spec)
+
+
+def tile_of(pixels: int, cpu: CpuInfo) -> int:
+    """How many of so many `pixels` of a row are computed at once, such that few are twice."""
+    most = MOST_PIXELS if cpu.registers >= MANY_REGISTERS else MOST_OF_FEW
+    return min(range(1, min(pixels, most) + 1), key=lambda each: -(-pixels // each) * (max(each, LEAST_PIXELS) + 1))

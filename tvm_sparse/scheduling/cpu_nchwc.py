@@ -2,7 +2,7 @@
 
 Outermost first::
 
-    parallel over images, groups of blocks of filters, groups of output rows
+    parallel over images, groups of blocks of filters and of output rows, in either order
       copy what these rows read, with padding, if there is any
       for each block of filters, each block of input channels, each tile of pixels of a row
         load the tile's sums
@@ -17,6 +17,7 @@ their output.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -27,7 +28,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH
 from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
@@ -96,8 +97,7 @@ class NCHWcSpace(HandMadeSpace):
         """`func`, whose rows may be long and have columns, with arguments as the layer has them."""
         last, long = len(func.params) - 1, self._long
         if self.layouts.y:
-            shape = self.layouts.shape("y", long.output_shape)
-            func = storing_at(func, last, shape, lambda at: [*at[:3], self._columns.pixel(at[3]), at[4]])
+            func = storing_pixels(func, self.layouts.shape("y", long.output_shape), self._columns)
         of = {"x": self.spec.input_shape, "residual": self.spec.output_shape}
         shapes = [
             self.layouts.shape(each.name, of[each.name]) if each.name in of else shape_of(each) for each in func.params
@@ -142,17 +142,19 @@ class NCHWcSpace(HandMadeSpace):
         y, row = sch.split(y, [None, rows])
         if not self.layouts.y:
             k, block, filter_ = sch.split(k, [None, group, self._filters])
-            sch.reorder(n, k, y, block, row, x, filter_)
-            outer = sch.fuse(n, k, y)
+            tasks = tasks_in_order(self.spec, k, y)
+            sch.reorder(n, *tasks, block, row, x, filter_)
+            outer = sch.fuse(n, *tasks)
             # Whether the last task has a row is asked outside of the loop over its pixels.
             pixels = x if self._long.out_h % rows else sch.fuse(row, x)
             store_filters(sch, self.spec, pixels, filter_, self._cpu.lanes)
             return outer, block, block
         k, block, vector = sch.split(k, [None, group, self.cut.vectors])
         tile, pixel = sch.split(x, [None, self.cut.tile])
-        sch.reorder(n, k, y, block, row, tile, pixel, vector, *lane)
+        tasks = tasks_in_order(self.spec, k, y)
+        sch.reorder(n, *tasks, block, row, tile, pixel, vector, *lane)
         in_registers(sch, pixel, vector, *lane)
-        return sch.fuse(n, k, y), block, tile
+        return sch.fuse(n, *tasks), block, tile
 
     def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
         pack = sch.get_sblock("pack")
@@ -164,6 +166,17 @@ class NCHWcSpace(HandMadeSpace):
             sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
 
 
+def tasks_in_order(spec: ConvSpec, filters: LoopRV, rows: LoopRV) -> tuple[LoopRV, LoopRV]:
+    """The loops over tasks' `filters` and `rows`, outermost first.
+
+    A thread's tasks are one after the other: some rows of all filters, or some filters of all rows. Of the former it
+    reads all of the weight, of the latter all of the input, of which other threads have just written a part; here what
+    is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself. On two threads
+    128 filters of 128 channels on 56x56 take 0.83 of the time so, 64 of 32 on 112x112 0.8.
+    """
+    return (rows, filters) if spec.h * spec.w >= spec.k else (filters, rows)
+
+
 def in_registers(sch: Schedule, *loops: LoopRV) -> None:
     """Unroll all loops but the last, which is one over the lanes of a vector."""
     for loop in loops[:-1]:
@@ -171,9 +184,15 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
     sch.vectorize(loops[-1])
 
 
-def skip_padding(sch: Schedule, conv: SBlockRV, spec: ConvSpec, least: float) -> None:
-    """Multiply with no row of padding, if those are a share of `least` or more of all that the taps read."""
+def storing_pixels(func: tirx.PrimFunc, shape: Sequence[int], columns: Columns) -> tirx.PrimFunc:
+    """`func`, whose last argument are `columns` in blocks, storing the pixels that these are, in one of such a `shape`."""
+    return storing_at(func, len(func.params) - 1, shape, lambda at: [*at[:3], columns.pixel(at[3]), at[4]])
+
+
+def skip_padding(sch: Schedule, conv: SBlockRV, spec: ConvSpec, least: float = 0.0) -> None:
+    """Multiply with no row of padding, if there are any, a share of `least` or more of all that the taps read."""
     stride, dilation, top = spec.stride[0], spec.dilation[0], spec.padding[0]
     rows = [y * stride + r * dilation - top for y in range(spec.out_h) for r in range(spec.r)]
-    if sum(not 0 <= row < spec.h for row in rows) >= least * len(rows):
+    share = sum(not 0 <= row < spec.h for row in rows) / len(rows)
+    if share and share >= least:
         sch.annotate(conv, INPUT_ROWS, [stride, dilation, top, spec.h])
