@@ -185,7 +185,7 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
 
 
 def storing_pixels(func: tirx.PrimFunc, shape: Sequence[int], columns: Columns) -> tirx.PrimFunc:
-    """`func`, whose last argument are `columns` in blocks, storing the pixels that these are, in one of such a `shape`."""
+    """`func`, whose last argument are `columns` in blocks, storing the pixels that these are, of such a `shape`."""
     return storing_at(func, len(func.params) - 1, shape, lambda at: [*at[:3], columns.pixel(at[3]), at[4]])
 
 
