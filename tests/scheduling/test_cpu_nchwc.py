@@ -17,8 +17,9 @@ from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
+from tvm_sparse.scheduling.cpu_depthwise_nchwc import tile_of as depthwise_tile_of
 from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
-from tvm_sparse.scheduling.cpu_nchwc_cut import BLOCK_BYTES, FETCHED_LINES, tile_of
+from tvm_sparse.scheduling.cpu_nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
 from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
@@ -261,5 +262,21 @@ def test_blocks_of_weights_fit_a_level_1_cache():
         space = NCHWcSpace("dense_cpu", spec, AVX512, ALL)
         (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
         floats, rows = int(np.prod(weight.shape[2:])), space.cut.rows
-        assert 4 * floats <= BLOCK_BYTES and weight.size == c * 512 * taps * taps
-        assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512)
+        vectors = space.cut.vectors
+        assert 4 * floats <= (WHOLE_BYTES if vectors == 4 else BLOCK_BYTES) and weight.size == c * 512 * taps * taps
+        assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512, vectors)
+
+
+def test_the_most_vectors_are_of_weights_in_a_level_1_cache_or_of_many_pixels():
+    """Of many registers alone: of 128 channels, of more than 256 unless weights are read for few pixels."""
+    for c, size, taps, vectors in ((128, 56, 1, 4), (256, 28, 1, 2), (512, 14, 1, 4), (512, 7, 1, 2), (128, 28, 3, 2)):
+        spec = conv(c, 512, size, taps)
+        assert NCHWcSpace("dense_cpu", spec, AVX512, ALL).cut.vectors == vectors
+        assert NCHWcSpace("dense_cpu", spec, AVX2, ALL_OF_8).cut.vectors == 2
+
+
+def test_depthwise_tiles_compute_few_pixels_twice():
+    for cpu, most in ((AVX512, 14), (AVX2, 8)):
+        for pixels in range(1, 230):
+            tile = depthwise_tile_of(pixels, cpu)
+            assert 1 <= tile <= most and -(-pixels // tile) * tile <= max(1.2 * pixels, pixels + 1)

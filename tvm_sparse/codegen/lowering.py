@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
+from tvm_sparse.codegen.cpu.merged_steps import merged_steps_pass
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
 from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs_pass
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
@@ -97,6 +98,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         prefetched_outputs_pass(),
         transposed_columns_pass(),
         strided_loads_pass(),
+        merged_steps_pass(),
         prefetched_weights_pass(),
         # The weights
         fold_weights_pass(deferred),

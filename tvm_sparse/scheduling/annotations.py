@@ -37,6 +37,9 @@ EVERY_OTHER = "tvm_sparse.every_other"
 # On a loop over tiles that multiply with the same block of weights: how many floats the block has. The next one, behind
 # it in memory, is fetched meanwhile (`prefetched_weights`).
 PREFETCH = "tvm_sparse.prefetch"
+# On such a loop, the only one in a loop over steps of the sums of these tiles: 1. The loops over the same tiles before
+# and behind, which begin the sums and store what comes of them, do so in the first and the last step (`merged_steps`).
+STEPS = "tvm_sparse.steps"
 # On such a loop: [filters, plane, pixels], how many filters' pixels are stored behind it, how many floats lie between
 # two filters, and how many of each are stored one after the other. They are fetched meanwhile (`prefetched_outputs`).
 STORED = "tvm_sparse.stored"

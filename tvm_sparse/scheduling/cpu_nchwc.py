@@ -30,7 +30,7 @@ from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH
+from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH, STEPS
 from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
 from tvm_sparse.scheduling.cpu_filters import UNROLLED, store_filters
 from tvm_sparse.scheduling.cpu_nchwc_cut import (
@@ -86,7 +86,9 @@ class NCHWcSpace(HandMadeSpace):
         tiles = self.cut.rows * self._columns.count // self.cut.tile
         _, channels, r, s = self.spec.weight_shape
         floats = r * s * self._filters
-        return channels if reads_all(channels, self._cpu, floats) else channels_of(channels, self._cpu, floats, tiles)
+        if reads_all(channels * floats, self._cpu):
+            return channels
+        return channels_of(channels, self._cpu, floats, tiles, self.cut.vectors)
 
     @property
     def _is_one_step(self) -> bool:
@@ -131,6 +133,8 @@ class NCHWcSpace(HandMadeSpace):
         init = sch.decompose_reduction(conv, c)
         if not self._is_one_step:
             sch.annotate(tile, PREFETCH, self._channels * self.spec.r * self.spec.s * self._filters)
+            if self.layouts.y and self.cut.rows * self._columns.count > self.cut.tile:
+                sch.annotate(tile, STEPS, 1)
         for loop in sch.get_loops(init)[-3:-1]:
             sch.unroll(loop)
         skip_padding(sch, conv, self.spec, LEAST_PADDING)
@@ -154,7 +158,7 @@ class NCHWcSpace(HandMadeSpace):
         tasks = tasks_in_order(self.spec, k, y)
         sch.reorder(n, *tasks, block, row, tile, pixel, vector, *lane)
         in_registers(sch, pixel, vector, *lane)
-        return sch.fuse(n, *tasks), block, tile
+        return sch.fuse(n, *tasks), block, sch.fuse(row, tile)
 
     def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
         pack = sch.get_sblock("pack")

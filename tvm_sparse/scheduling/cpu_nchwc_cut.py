@@ -14,17 +14,19 @@ from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
 # Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
 VECTORS = 2
 OTHER_VECTORS = (3, 5, 7)
-# Those with many registers where the weights of all input channels stay in a level-1 cache. A tile of 4x7 takes 39
-# instructions for its products, one of 2x14 takes 44 for as many: 0.89 to 0.98 of the time. Of a level-2 cache weights
-# are read twice as often: of 160 channels and more it takes 1.08 to 1.1 times as long.
-MOST_VECTORS = 4
+# With many registers these, of one tap, where all channels' weights stay in a level-1 cache, and on so many pixels
+# where those of `VECTORS` do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14 takes 44 for
+# as many. That is 0.89 to 0.98 of the time of 128 channels or fewer, and of 512 and more. Of 256 two vectors keep their
+# sums in registers, and four take 1.03 to 1.08 times as long; so they do on 7x7, for which weights are read anew.
+MOST_VECTORS, MANY_PIXELS = 4, 100
 # Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
 MOST_REST = 1 / 6
 # Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
 MOST_EMPTY = 1
-# Weights of all input channels that a tile reads at once, and those of a block of them, which a level-1 cache holds
-# beside what tiles read, of 48 KB with AVX-512 and of 32 with AVX2; and lines of the next block that a tile fetches at
-# most: with 37 of them a tile of 7x14 products waits for them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
+# Weights of all input channels that a tile reads at once, or of a block of them for the most vectors; those of a block
+# for fewer, and for few registers: a level-1 cache holds them beside what tiles read, of 48 KB with AVX-512 and of 32
+# with AVX2. And lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14 products waits for
+# them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
 WHOLE_BYTES, BLOCK_BYTES, BYTES_OF_FEW, FETCHED_LINES = 32 * 1024, 24 * 1024, 16 * 1024, 32
 # Pixels of a task at most.
 PIXELS = 784
@@ -33,9 +35,10 @@ PIXELS = 784
 # 12x12 tiles of six 45.1, of four 39.5.
 LOADING, LOADING_OF_FEW = 0.5, 2.0
 # How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
-# multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, doubles the time of one tap.
-# Of nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at once, not by 2.
-READING, COPYING, INPUT_BYTES = 8, 4, 16 << 20
+# multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, takes as long to read as one
+# tap takes to multiply: of nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at
+# once, not by 2. Of one, which reads it in order, it takes a part of that, as if there were so many taps.
+READING, COPYING, INPUT_BYTES, LEAST_TAPS = 8, 4, 4 << 20, 4
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut
     channels = spec.weight_shape[1]
     # All of its blocks read the same channels, or each those of its group.
     read = (rows + rows_packed_again(spec)) * skipped * width * channels * (cut.group if spec.groups > 1 else 1)
-    in_cache = 1 + 4 * read / (taps * INPUT_BYTES)
+    in_cache = 1 + 4 * read / (max(taps, LEAST_TAPS) * INPUT_BYTES)
     pixels = rows * cut.columns(spec).count * (1 + loading(cpu) / cut.tile)
     products = cut.vectors * cut.group * taps * channels * (pixels + READING) * in_cache
     copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
@@ -118,10 +121,18 @@ def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
     """Vectors of filters of a register tile, which are of one group; 0 where rows are not cut into tiles of any."""
     count = -(-spec.k // spec.groups // cpu.lanes)
-    floats = math.prod(spec.weight_shape[1:]) * MOST_VECTORS * cpu.lanes
-    most = [MOST_VECTORS] if cpu.registers >= MANY_REGISTERS and 4 * floats <= WHOLE_BYTES else []
-    offered = [each for each in (*most, VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
+    offered = [each for each in (MOST_VECTORS, VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
+    if not _is_wide(spec, cpu):
+        offered = [each for each in offered if each != MOST_VECTORS]
     return next((each for each in offered if tile_of(spec.out_w, cpu, each)), 0)
+
+
+def _is_wide(spec: ConvSpec, cpu: CpuInfo) -> bool:
+    """Whether tiles are of the most vectors rather than of more pixels."""
+    floats = math.prod(spec.weight_shape[1:]) * cpu.lanes
+    are_kept, others_are = (reads_all(vectors * floats, cpu) for vectors in (MOST_VECTORS, VECTORS))
+    has_many = spec.r * spec.s == 1 and spec.out_h * spec.out_w >= MANY_PIXELS
+    return cpu.registers >= MANY_REGISTERS and (are_kept or (has_many and not others_are))
 
 
 def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
@@ -144,9 +155,11 @@ def loading(cpu: CpuInfo) -> float:
     return LOADING if cpu.registers >= MANY_REGISTERS else LOADING_OF_FEW
 
 
-def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int) -> int:
+def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int, vectors: int = VECTORS) -> int:
     """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
-    most = BLOCK_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW
+    most = BYTES_OF_FEW
+    if cpu.registers >= MANY_REGISTERS:
+        most = WHOLE_BYTES if vectors == MOST_VECTORS else BLOCK_BYTES
 
     def fits(each: int) -> bool:
         return 4 * floats * each <= most and floats * each <= FETCHED_LINES * LINE * tiles
@@ -155,6 +168,6 @@ def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int) -> int:
     return max(filter(fits, offered), default=offered[0])
 
 
-def reads_all(channels: int, cpu: CpuInfo, floats: int) -> bool:
-    """Whether so many `channels` are one block, of so many `floats` of weights each."""
-    return 4 * floats * channels <= (WHOLE_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW)
+def reads_all(floats: int, cpu: CpuInfo) -> bool:
+    """Whether all input channels are one block, whose weights are so many `floats`."""
+    return 4 * floats <= (WHOLE_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW)
