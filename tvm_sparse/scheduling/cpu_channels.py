@@ -194,15 +194,16 @@ class ChannelSpace(HandMadeSpace):
 
 
 def serves(spec: ConvSpec, channels: int) -> bool:
-    """Whether a convolution `is_depthwise` and splits into blocks of so many channels, which are whole squares.
-
-    Rows are four pixels or more, as the last tile of a row copies some again.
-    """
-    is_whole = not spec.c % channels and not channels % SQUARE
-    return is_depthwise(spec) and is_whole and min(spec.out_w, _copied_columns(spec)) >= SQUARE
+    """Whether a convolution `is_depthwise` and splits into blocks of so many channels, which are whole squares."""
+    return is_depthwise(spec) and not spec.c % channels and not channels % SQUARE
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
+    """Whether it `has_filter_a_channel`, and rows are four pixels or more: the last tile computes some pixels again."""
+    return has_filter_a_channel(spec) and min(spec.out_w, _copied_columns(spec)) >= SQUARE
+
+
+def has_filter_a_channel(spec: ConvSpec) -> bool:
     """Whether there is a filter of several taps a channel, in float32: TVM multiplies by a single tap in place."""
     return spec.groups == spec.c == spec.k and spec.dtype == FLOAT32 and spec.r * spec.s > 1
 

