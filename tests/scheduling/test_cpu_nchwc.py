@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from random_convolutions import random_spec
+from tvm.tirx import For, ForKind
 
 from tvm_sparse.codegen.lowering import build
 from tvm_sparse.conv import error_bounds, reference
@@ -43,10 +45,22 @@ def computed(
     """What the kernel writes; outputs are NaN before."""
     space = make("dense_cpu", spec, AVX2 if layouts.channels == AVX2.lanes else AVX512, layouts, threads)
     kernel = kernel_of(space, space.scheduled(), weight)
+    return run(kernel.func, kernel.constants, layouts, spec, arguments, threads)
+
+
+def run(
+    func: tvm.tirx.PrimFunc,
+    constants: tuple[np.ndarray, ...],
+    layouts: Layouts,
+    spec: ConvSpec,
+    arguments: dict[str, np.ndarray],
+    threads: int = 1,
+) -> np.ndarray:
+    """What the function writes; outputs are NaN before."""
     arguments = {**arguments, "y": np.full(spec.output_shape, np.nan, np.float32)}
     x, *rest = (layouts.laid_out(name, array) for name, array in arguments.items())
-    tensors = [tvm.runtime.tensor(each) for each in (x, *kernel.constants, *rest)]
-    build(kernel.func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
+    tensors = [tvm.runtime.tensor(each) for each in (x, *constants, *rest)]
+    build(func, resolve_target({"kind": "llvm", "num-cores": threads}))["main"](*tensors)
     return layouts.as_nchw("y", tensors[-1].numpy(), spec.output_shape)
 
 
@@ -273,6 +287,29 @@ def test_the_most_vectors_are_of_weights_in_a_level_1_cache_or_of_many_pixels():
         spec = conv(c, 512, size, taps)
         assert NCHWcSpace("dense_cpu", spec, AVX512, ALL).cut.vectors == vectors
         assert NCHWcSpace("dense_cpu", spec, AVX2, ALL_OF_8).cut.vectors == 2
+
+
+@pytest.mark.parametrize("make", [NCHWcSpace, DepthwiseNCHWcSpace])
+def test_the_first_tasks_are_rows_of_all_filters_where_there_are_more_pixels(make):
+    """And else filters of all rows; each thread's tasks follow each other."""
+    for size, k, are_rows in ((28, 256, True), (14, 512, False)):
+        spec = conv(64, k, size) if make is NCHWcSpace else conv(k, k, size, 3, groups=k)
+        space = make("dense_cpu", spec, AVX512, ALL, 2)
+        kernel = kernel_of(space, space.scheduled(), normal_weight(spec, 1.0, 1))
+        arguments = reference.random_arguments(spec, 1)
+        found = run(half_of_tasks(kernel.func), kernel.constants, ALL, spec, arguments)
+        written = np.isfinite(found)
+        assert (written[:, :, 0].all(), written[:, 0].all()) == (are_rows, not are_rows)
+
+
+def half_of_tasks(func: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
+    """`func` with the first half of its parallel loop."""
+
+    def loop(node: For) -> For:
+        extent = node.extent // 2 if node.kind == ForKind.PARALLEL else node.extent
+        return For(node.loop_var, node.min, extent, node.kind, node.body, annotations=node.annotations)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (For, loop), order="post"))
 
 
 def test_depthwise_tiles_compute_few_pixels_twice():

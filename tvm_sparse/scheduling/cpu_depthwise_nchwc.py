@@ -29,7 +29,7 @@ from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
 
 # Pixels of a tile: fewer take as long as the least, whose sums hide a multiply-add's latency; those of the most fit the
-# registers beside the pixels that neighbouring taps share. With 16 registers 14 take 1.3 to 2.3 times as long as eight.
+# registers beside the pixels that neighbouring taps share. With 16 registers 14 take up to 2.3 times as long as eight.
 LEAST_PIXELS, MOST_PIXELS, MOST_OF_FEW = 4, 14, 8
 # How long reading a vector, and storing one, takes in the time of a multiply-add.
 READING, STORING = 2, 2
