@@ -175,8 +175,8 @@ def tasks_in_order(spec: ConvSpec, filters: LoopRV, rows: LoopRV) -> tuple[LoopR
 
     A thread's tasks are one after the other: some rows of all filters, or some filters of all rows. Of the former it
     reads all of the weight, of the latter all of the input, of which other threads have just written a part; here what
-    is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself. On two threads
-    128 filters of 128 channels on 56x56 take 0.83 of the time so, 64 of 32 on 112x112 0.8.
+    is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself. In MobileNetV1
+    on two threads 128 filters of 128 channels on 56x56 take 0.74 of the time so, 64 of 32 on 112x112 0.75.
     """
     return (rows, filters) if spec.h * spec.w >= spec.k else (filters, rows)
 

@@ -16,8 +16,8 @@ VECTORS = 2
 OTHER_VECTORS = (3, 5, 7)
 # With many registers these, of one tap, where all channels' weights stay in a level-1 cache, and on so many pixels
 # where those of `VECTORS` do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14 takes 44 for
-# as many. That is 0.89 to 0.98 of the time of 128 channels or fewer, and of 512 and more. Of 256 two vectors keep their
-# sums in registers, and four take 1.03 to 1.08 times as long; so they do on 7x7, for which weights are read anew.
+# as many. That is 0.84 to 1.0 of the time of 128 channels or fewer, and of 512 and more. Of 160 and 256 two vectors
+# keep their sums in registers, and four take 1.05 times as long; so they do on 7x7, for which weights are read anew.
 MOST_VECTORS, MANY_PIXELS = 4, 100
 # Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
 MOST_REST = 1 / 6
