@@ -27,7 +27,7 @@ from tvm_sparse.scheduling.cpu_filters import (
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.space import Space
-from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "dense_cpu"
@@ -73,7 +73,7 @@ def imbalance(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
 def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: Threads) -> Sequence[FilterSpace | RowSpace | ChannelSpace]:
     by_rows = layouts(spec, cpu.lanes, threads=threads)[:LAYOUTS]
     rows = [RowSpace(NAME, spec, layout, packs(spec, layout)[0], cpu, False, threads) for layout in by_rows]
-    has_many = cpu.registers >= MANY_REGISTERS
+    has_many = cpu.has_many_registers
     if spec.groups > 1:
         # To pack all of the input first takes up to 1.7 times as long as to pack blocks of it.
         rows.sort(key=lambda space: space.pack == "root")
@@ -126,7 +126,7 @@ def _has_short_rows(spec: ConvSpec, cpu: CpuInfo) -> bool:
         return True
     if spec.r * spec.s <= FEW_TAPS:
         return pixels <= FEW_PIXELS
-    return pixels <= PIXELS_OF_MANY_TAPS and cpu.registers >= MANY_REGISTERS
+    return pixels <= PIXELS_OF_MANY_TAPS and cpu.has_many_registers
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

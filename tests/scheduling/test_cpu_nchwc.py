@@ -18,8 +18,7 @@ from tvm_sparse.conv import error_bounds, reference
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
-from tvm_sparse.scheduling.cpu_depthwise_nchwc import tile_of as depthwise_tile_of
+from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace, depthwise_tile
 from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
 from tvm_sparse.scheduling.cpu_nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
 from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
@@ -126,7 +125,7 @@ SPECS = (
 def test_all_layouts_match_the_reference(cpu, spec):
     """Exactly, where sums are; of the three tensors each lies in blocks or not."""
     assert NCHWcSpace.serves(spec, cpu)
-    for x, residual, y in itertools.product((True, False), repeat=3) if cpu is AVX512 else [(True,) * 3, (False,) * 3]:
+    for x, residual, y in itertools.product((True, False), repeat=3):
         is_made = residual in (y, spec.residual and not y) or not spec.residual
         # Filters that leave a part of a block empty write blocks, as what they add lies.
         is_made = is_made and (spec.k % cpu.lanes == 0 or (y and residual))
@@ -315,5 +314,5 @@ def half_of_tasks(func: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
 def test_depthwise_tiles_compute_few_pixels_twice():
     for cpu, most in ((AVX512, 14), (AVX2, 8)):
         for pixels in range(1, 230):
-            tile = depthwise_tile_of(pixels, cpu)
+            tile = depthwise_tile(pixels, cpu)
             assert 1 <= tile <= most and -(-pixels // tile) * tile <= max(1.2 * pixels, pixels + 1)

@@ -12,6 +12,7 @@ be.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -26,7 +27,7 @@ from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
 from tvm_sparse.scheduling.cpu_nchwc import in_registers, skip_padding, storing_pixels, tasks_in_order
 from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
-from tvm_sparse.target.cpu_info import MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.cpu_info import CpuInfo
 
 # Pixels of a tile: fewer take as long as the least, whose sums hide a multiply-add's latency; those of the most fit the
 # registers beside the pixels that neighbouring taps share. With 16 registers 14 take up to 2.3 times as long as eight.
@@ -45,8 +46,8 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
         channels = layouts.filled(spec.c)
         spec = replace(spec, c=channels, k=channels, groups=channels)
         self.spec, self._layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
-        self._columns = Columns(spec.out_w, tile_of(spec.out_w, cpu))
-        super().__init__(name, "nchwc", self._unscheduled, fold=False)
+        self._columns = Columns(spec.out_w, depthwise_tile(spec.out_w, cpu))
+        super().__init__(name, "nchwc", partial(conv2d_depthwise_nchwc, spec, layouts, self._columns), fold=False)
 
     @staticmethod
     def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
@@ -64,9 +65,6 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, whose last columns of a row are pixels before."""
         return storing_pixels(func, self._layouts.shape("y", self.spec.output_shape), self._columns)
-
-    def _unscheduled(self) -> tirx.PrimFunc:
-        return conv2d_depthwise_nchwc(self.spec, self._layouts, self._columns)
 
     @property
     def rows(self) -> int:
@@ -101,7 +99,7 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
         skip_padding(sch, conv, self.spec)
 
 
-def tile_of(pixels: int, cpu: CpuInfo) -> int:
+def depthwise_tile(pixels: int, cpu: CpuInfo) -> int:
     """How many of so many `pixels` of a row are computed at once, such that few are twice."""
-    most = MOST_PIXELS if cpu.registers >= MANY_REGISTERS else MOST_OF_FEW
+    most = MOST_PIXELS if cpu.has_many_registers else MOST_OF_FEW
     return min(range(1, min(pixels, most) + 1), key=lambda each: -(-pixels // each) * (max(each, LEAST_PIXELS) + 1))

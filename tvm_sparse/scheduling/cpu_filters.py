@@ -33,7 +33,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, STORED, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds, rows_packed_again
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
-from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 # Pixels of a block of rows: of several taps more, as blocks read some rows of their neighbours.
 PIXELS, PIXELS_OF_TAPS = 392, 784
@@ -65,7 +65,7 @@ class FilterSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
         self.spec, self._lanes, self._threads = spec, cpu.lanes, threads
-        self._storing = STORING if cpu.registers >= MANY_REGISTERS else STORING_OF_FEW
+        self._storing = STORING if cpu.has_many_registers else STORING_OF_FEW
         self.cut = _blocks(spec, cpu, vectors, threads)
         make_func = partial(conv2d_filters, spec, self.cut)
         super().__init__(name, f"tile{self.cut.pixels}x{self.cut.filters}", make_func, fold=False)

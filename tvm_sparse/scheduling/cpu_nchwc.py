@@ -144,20 +144,19 @@ class NCHWcSpace(HandMadeSpace):
         group, rows = self.cut.group, self.cut.rows
         n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
         y, row = sch.split(y, [None, rows])
+        # Vectors of filters, or filters.
+        k, block, inner = sch.split(k, [None, group, self.cut.vectors if self.layouts.y else self._filters])
+        tasks = tasks_in_order(self.spec, k, y)
         if not self.layouts.y:
-            k, block, filter_ = sch.split(k, [None, group, self._filters])
-            tasks = tasks_in_order(self.spec, k, y)
-            sch.reorder(n, *tasks, block, row, x, filter_)
+            sch.reorder(n, *tasks, block, row, x, inner)
             outer = sch.fuse(n, *tasks)
             # Whether the last task has a row is asked outside of the loop over its pixels.
             pixels = x if self._long.out_h % rows else sch.fuse(row, x)
-            store_filters(sch, self.spec, pixels, filter_, self._cpu.lanes)
+            store_filters(sch, self.spec, pixels, inner, self._cpu.lanes)
             return outer, block, block
-        k, block, vector = sch.split(k, [None, group, self.cut.vectors])
         tile, pixel = sch.split(x, [None, self.cut.tile])
-        tasks = tasks_in_order(self.spec, k, y)
-        sch.reorder(n, *tasks, block, row, tile, pixel, vector, *lane)
-        in_registers(sch, pixel, vector, *lane)
+        sch.reorder(n, *tasks, block, row, tile, pixel, inner, *lane)
+        in_registers(sch, pixel, inner, *lane)
         return sch.fuse(n, *tasks), block, sch.fuse(row, tile)
 
     def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
@@ -174,9 +173,10 @@ def tasks_in_order(spec: ConvSpec, filters: LoopRV, rows: LoopRV) -> tuple[LoopR
     """The loops over tasks' `filters` and `rows`, outermost first.
 
     A thread's tasks are one after the other: some rows of all filters, or some filters of all rows. Of the former it
-    reads all of the weight, of the latter all of the input, of which other threads have just written a part; here what
-    is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself. In MobileNetV1
-    on two threads 128 filters of 128 channels on 56x56 take 0.74 of the time so, 64 of 32 on 112x112 0.75.
+    reads all of the weight, of the latter all of the input, of which other threads have just written a part; here, of
+    one tap, what is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself.
+    In MobileNetV1 on two threads 128 filters of 128 channels on 56x56 take 0.74 of the time so, 64 of 32 on 112x112
+    0.75.
     """
     return (rows, filters) if spec.h * spec.w >= spec.k else (filters, rows)
 

@@ -9,13 +9,13 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_cuts import rounds_of_any, rows_packed_again
 from tvm_sparse.scheduling.cpu_filters import HIDING_SUMS
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 # Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
 VECTORS = 2
 OTHER_VECTORS = (3, 5, 7)
-# With many registers these, of one tap, where all channels' weights stay in a level-1 cache, and on so many pixels
-# where those of `VECTORS` do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14 takes 44 for
+# With many registers these where all channels' weights stay in a level-1 cache, and of one tap on so many pixels where
+# those of `VECTORS` do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14 takes 44 for
 # as many. That is 0.84 to 1.0 of the time of 128 channels or fewer, and of 512 and more. Of 160 and 256 two vectors
 # keep their sums in registers, and four take 1.05 times as long; so they do on 7x7, for which weights are read anew.
 MOST_VECTORS, MANY_PIXELS = 4, 100
@@ -121,9 +121,8 @@ def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
 def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
     """Vectors of filters of a register tile, which are of one group; 0 where rows are not cut into tiles of any."""
     count = -(-spec.k // spec.groups // cpu.lanes)
-    offered = [each for each in (MOST_VECTORS, VECTORS, *OTHER_VECTORS, 1) if count % each == 0]
-    if not _is_wide(spec, cpu):
-        offered = [each for each in offered if each != MOST_VECTORS]
+    best = (MOST_VECTORS, VECTORS) if _is_wide(spec, cpu) else (VECTORS,)
+    offered = [each for each in (*best, *OTHER_VECTORS, 1) if count % each == 0]
     return next((each for each in offered if tile_of(spec.out_w, cpu, each)), 0)
 
 
@@ -132,7 +131,7 @@ def _is_wide(spec: ConvSpec, cpu: CpuInfo) -> bool:
     floats = math.prod(spec.weight_shape[1:]) * cpu.lanes
     are_kept, others_are = (reads_all(vectors * floats, cpu) for vectors in (MOST_VECTORS, VECTORS))
     has_many = spec.r * spec.s == 1 and spec.out_h * spec.out_w >= MANY_PIXELS
-    return cpu.registers >= MANY_REGISTERS and (are_kept or (has_many and not others_are))
+    return cpu.has_many_registers and (are_kept or (has_many and not others_are))
 
 
 def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
@@ -152,13 +151,13 @@ def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
 
 def loading(cpu: CpuInfo) -> float:
     """How long a tile takes to load its weights, in the time of so many of its pixels."""
-    return LOADING if cpu.registers >= MANY_REGISTERS else LOADING_OF_FEW
+    return LOADING if cpu.has_many_registers else LOADING_OF_FEW
 
 
 def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int, vectors: int = VECTORS) -> int:
     """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
     most = BYTES_OF_FEW
-    if cpu.registers >= MANY_REGISTERS:
+    if cpu.has_many_registers:
         most = WHOLE_BYTES if vectors == MOST_VECTORS else BLOCK_BYTES
 
     def fits(each: int) -> bool:
@@ -170,4 +169,4 @@ def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int, vectors: i
 
 def reads_all(floats: int, cpu: CpuInfo) -> bool:
     """Whether all input channels are one block, whose weights are so many `floats`."""
-    return 4 * floats <= (WHOLE_BYTES if cpu.registers >= MANY_REGISTERS else BYTES_OF_FEW)
+    return 4 * floats <= (WHOLE_BYTES if cpu.has_many_registers else BYTES_OF_FEW)

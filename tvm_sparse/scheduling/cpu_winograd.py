@@ -28,7 +28,7 @@ from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, VECTORS
 from tvm_sparse.scheduling.cpu_cuts import rounds
 from tvm_sparse.scheduling.cpu_filters import ONE_VECTOR, UNROLLED, fitting_vectors, register_tile, store_filters
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
-from tvm_sparse.target.cpu_info import LINE, MANY_REGISTERS, CpuInfo
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 # Input channels of a block: their weights and tiles fit a level-1 cache (256x256 on 14x14: 888 us with 32, 967 with 64,
 # 1,130 with all).
@@ -146,7 +146,7 @@ def in_caches(spec: ConvSpec, tiles: int) -> float:
 def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
     """Vectors of filters that register tiles may have, the better first."""
     many = VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS
-    return fitting_vectors(spec, cpu, many if cpu.registers >= MANY_REGISTERS else VECTORS_OF_FEW, threads)
+    return fitting_vectors(spec, cpu, many if cpu.has_many_registers else VECTORS_OF_FEW, threads)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from tvm.target.codegen import llvm_get_cpu_archlist, target_has_features
 
 # Vector registers by the floats that one holds: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
 REGISTERS = {16: 32, 8: 16, 4: 32}
-# So many hold the sums of four vectors beside the pixels of a tile.
-MANY_REGISTERS = 32
 # Floats of a line of a cache.
 LINE = 16
 
@@ -35,6 +33,11 @@ class CpuInfo:
     def registers(self) -> int:
         """How many vector registers there are."""
         return REGISTERS[self.lanes]
+
+    @property
+    def has_many_registers(self) -> bool:
+        """Whether they hold the sums of four vectors beside the pixels of a tile."""
+        return self.registers >= 32
 
     @property
     def has_block_kernels(self) -> bool:
