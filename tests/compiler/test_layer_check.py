@@ -15,7 +15,7 @@ from tvm_sparse.compiler.expose_layers import expose
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import DIFFERS, OK, WRONG, Exposed, LayerCheck, first_divergence
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
-from tvm_sparse.frontend.onnx_model import load_onnx
+from tvm_sparse.frontend.onnx.model import load_onnx
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.scheduling.kernel import kernel_of

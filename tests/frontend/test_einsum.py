@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from torch import nn
 from tvm import relax
 
-from tvm_sparse.frontend.einsum import Product, product_of
 from tvm_sparse.frontend.model_source import ModelSource
+from tvm_sparse.frontend.onnx.einsum import Product, product_of
 from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend import relax_import
 from tvm_sparse.frontend.model_source import ModelSource
+from tvm_sparse.frontend.torch import import_program
 
 
 def assert_same(outputs, expected):
@@ -63,8 +63,8 @@ def test_parameters_of_another_device_are_moved(monkeypatch):
     program = zoo.export_quietly(module, arrays)
     before = dict(program.state_dict)
     expected = zoo.run_relax(ModelSource(program).relax_module(None), *arrays)
-    monkeypatch.setattr(relax_import, "_HOST", "a device of no tensor")
-    moved = relax_import._on_cpu(program)
+    monkeypatch.setattr(import_program, "_HOST", "a device of no tensor")
+    moved = import_program._on_cpu(program)
     assert moved is not program and {str(each.device) for each in moved.state_dict.values()} == {"cpu"}
     assert_same(zoo.run_relax(ModelSource(program).relax_module(None), *arrays), expected)
     assert all(program.state_dict[name] is tensor for name, tensor in before.items())

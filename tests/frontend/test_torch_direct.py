@@ -9,10 +9,10 @@ import zoo
 from torch import nn
 
 from tvm_sparse.conv.reference import relative_difference
-from tvm_sparse.frontend import relax_import
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
-from tvm_sparse.frontend.relax_import import export_module
-from tvm_sparse.frontend.torch_direct import is_direct
+from tvm_sparse.frontend.torch import import_program
+from tvm_sparse.frontend.torch.direct import is_direct
+from tvm_sparse.frontend.torch.import_program import export_module
 
 
 class Block(nn.Module):
@@ -74,8 +74,8 @@ class ThreeDimensions(nn.Module):
 def imported(program, monkeypatch, directly: bool):
     """The module that a program becomes, torch decomposing it unless `directly`."""
     with monkeypatch.context() as patch:
-        patch.setattr(relax_import, "is_direct", lambda _: directly)
-        return relax_import.import_program("model", program)
+        patch.setattr(import_program, "is_direct", lambda _: directly)
+        return import_program.import_program("model", program)
 
 
 def test_what_is_imported_is_the_same_as_decomposed(monkeypatch):
@@ -90,7 +90,7 @@ def test_a_classifier_computes_the_same():
     model, x = Block(10).eval(), torch.randn(2, 8, 9, 9)
     program = export_module(model, x)
     assert is_direct(program)
-    (y,) = zoo.run_relax(relax_import.import_program("model", program), x.numpy())
+    (y,) = zoo.run_relax(import_program.import_program("model", program), x.numpy())
     assert relative_difference(y, model(x.clone()).detach().numpy()) < 1e-6
 
 
@@ -102,7 +102,7 @@ def test_what_others_read_changes_for_them_too(way):
     program = export_module(model, x.clone())
     assert is_direct(program) == (way in ("output", "later"))
     if way != "input":
-        (y,) = zoo.run_relax(relax_import.import_program("model", program), x.numpy())
+        (y,) = zoo.run_relax(import_program.import_program("model", program), x.numpy())
         assert relative_difference(y, model(x.clone()).detach().numpy()) < 1e-6
 
 

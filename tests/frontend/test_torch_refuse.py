@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.relax_import import export_module, import_program
+from tvm_sparse.frontend.torch.import_program import export_module, import_program
 
 
 class After(nn.Module):

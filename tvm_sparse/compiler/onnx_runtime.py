@@ -11,8 +11,8 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
-from tvm_sparse.frontend.onnx_constants import onnx_tensors
-from tvm_sparse.frontend.onnx_model import fix_shapes, load_onnx
+from tvm_sparse.frontend.onnx.constants import onnx_tensors
+from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.weights import layer_nodes
 

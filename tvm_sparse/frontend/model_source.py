@@ -11,12 +11,14 @@ import tvm
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend import onnx_half, torch_half
 from tvm_sparse.frontend.batch import require_batch, with_batch
-from tvm_sparse.frontend.onnx_model import check_shapes, load_onnx
+from tvm_sparse.frontend.onnx import half as onnx_half
+from tvm_sparse.frontend.onnx.import_model import import_onnx
+from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
 from tvm_sparse.frontend.precision import Precision
-from tvm_sparse.frontend.relax_import import export_module, import_onnx, import_program
-from tvm_sparse.frontend.torch_export import load_exported_program
+from tvm_sparse.frontend.torch import half as torch_half
+from tvm_sparse.frontend.torch.import_program import export_module, import_program
+from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
 
 SUFFIXES = (".onnx", ".pt2")

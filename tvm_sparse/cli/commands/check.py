@@ -135,7 +135,7 @@ def _torch(path: Path, prepared: PreparedModel) -> Baseline:
     """Run the program in a .pt2 file; torch shows its outputs only."""
     import torch
 
-    from tvm_sparse.frontend.torch_export import load_exported_program
+    from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 
     module = load_exported_program(path).module()
 

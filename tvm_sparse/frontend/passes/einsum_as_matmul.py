@@ -4,7 +4,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, Var
 
-from tvm_sparse.frontend.einsum import Product, product_of
+from tvm_sparse.frontend.onnx.einsum import Product, product_of
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
 
 

@@ -6,8 +6,8 @@ TVM computes an Einstein sum as plain loops, half of MaxViT's time; for products
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS
-from tvm_sparse.frontend.onnx_model import attributes_of
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS
+from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
 

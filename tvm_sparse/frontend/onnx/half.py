@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.frontend.onnx_constants import array_of
+from tvm_sparse.frontend.onnx.constants import array_of
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.precision import Precision
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
-from tvm_sparse.frontend.onnx_model import attributes_of
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
+from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
 # Operators whose first forms TVM does not read, and the first version of which it reads all.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, array_of, evaluate, onnx_tensors, opset_of
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, array_of, evaluate, onnx_tensors, opset_of
 from tvm_sparse.frontend.optional_imports import require
 
 # Operators that compute with shapes and give the same for the same inputs.

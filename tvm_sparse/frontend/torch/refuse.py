@@ -3,7 +3,7 @@
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.torch_graph import operator_name, owner
+from tvm_sparse.frontend.torch.graph import operator_name, owner
 
 _SCALED = ("add", "add_", "sub", "sub_", "rsub")
 _SCALAR_RSUB = "rsub.Scalar"

@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx_constants import constants_as_tensors, onnx_tensors
-from tvm_sparse.frontend.onnx_refuse import refuse_quantised, refuse_training
+from tvm_sparse.frontend.onnx.constants import constants_as_tensors, onnx_tensors
+from tvm_sparse.frontend.onnx.refuse import refuse_quantised, refuse_training
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"

@@ -8,7 +8,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from tvm_sparse.frontend.torch_graph import operator_name
+from tvm_sparse.frontend.torch.graph import operator_name
 
 # Operators that may return their input, or a view of it.
 _VIEWS = (

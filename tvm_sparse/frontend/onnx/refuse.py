@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.onnx_constants import ONNX_DOMAINS, QUANTISING, Constants
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, QUANTISING, Constants
 
 # Layers on integers, those of ONNX Runtime's own among them.
 # fmt: off

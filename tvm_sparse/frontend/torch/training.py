@@ -3,7 +3,7 @@
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.torch_graph import owner
+from tvm_sparse.frontend.torch.graph import owner
 
 # Operators that behave otherwise in training -> position of the argument that says so.
 _TRAINING_ARGUMENT = {

@@ -1,0 +1,37 @@
+"""ONNX model -> Relax module whose parameters are constants."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+
+from tvm_sparse.frontend.onnx.einsum import make_products_explicit
+from tvm_sparse.frontend.onnx.fold_shapes import fold_shapes
+from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
+from tvm_sparse.frontend.onnx.rewrite import (
+    drop_empty_scales,
+    make_output_shapes_explicit,
+    make_padding_explicit,
+    require_whole_sizes,
+    upgrade_operators,
+)
+from tvm_sparse.frontend.relax_import import checked, tvm_frontend
+
+
+def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
+    """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
+    from tvm.relax.frontend.onnx import from_onnx
+
+    fix_shapes(where, model, shapes, batch)
+    inferred = check_shapes(where, model)
+    if fold_shapes(model) | upgrade_operators(where, model):
+        # What was unknown behind them is known now.
+        inferred = check_shapes(where, model)
+    drop_empty_scales(model)
+    make_products_explicit(model)
+    require_whole_sizes(where, model, inferred)
+    make_padding_explicit(model, inferred)
+    make_output_shapes_explicit(where, model, inferred)
+    with tvm_frontend(where):
+        module = from_onnx(model, keep_params_in_input=False)
+    return checked(where, module)

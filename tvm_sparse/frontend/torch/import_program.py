@@ -1,0 +1,67 @@
+"""Torch module or program -> Relax module whose parameters are constants."""
+
+import copy
+from typing import Any
+
+import tvm
+
+from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.relax_import import checked, quiet, tvm_frontend
+from tvm_sparse.frontend.torch.direct import CONVERTERS, is_direct
+from tvm_sparse.frontend.torch.refuse import refuse_ignored_arguments
+from tvm_sparse.frontend.torch.training import require_evaluation, require_evaluation_graph
+
+# Where TVM's passes read constants.
+_HOST = "cpu"
+
+
+def export_module(module: Any, example_inputs: Any) -> Any:
+    """The `torch.export.ExportedProgram` of a module, traced with `example_inputs`.
+
+    Raises
+    ------
+    ModelError
+        The module, or a part of it, is in training mode, gets no inputs, or cannot be traced.
+    """
+    import torch
+
+    require_evaluation(module)
+    if example_inputs is None:
+        raise ModelError(
+            "model", "a torch module needs example inputs", hint="pass example_inputs=(torch.zeros(1, 3, 224, 224),)"
+        )
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    try:
+        with torch.no_grad(), quiet():
+            return torch.export.export(module, inputs)
+    # They report what they cannot convert by exceptions of any kind.
+    except Exception as error:
+        problem = f"torch.export cannot trace it ({first_line(error)})"
+        raise ModelError("model", problem, hint="see docs.pytorch.org/docs/stable/export.html") from error
+
+
+def import_program(where: str, program: Any) -> tvm.IRModule:
+    """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
+    from tvm.relax.frontend.torch import from_exported_program
+
+    require_evaluation_graph(where, program)
+    refuse_ignored_arguments(where, program)
+    direct = is_direct(program)
+    with tvm_frontend(where):
+        module = from_exported_program(
+            _on_cpu(program),
+            unwrap_unit_return_tuple=True,
+            custom_convert_map=CONVERTERS if direct else None,
+            run_ep_decomposition=not direct,
+        )
+    return checked(where, module)
+
+
+def _on_cpu(program: Any) -> Any:
+    """`program` with its parameters and buffers on the CPU, itself if they are there already."""
+    from torch.export.passes import move_to_device_pass
+
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    if all(str(getattr(each, "device", _HOST)) == _HOST for each in tensors):
+        return program
+    return move_to_device_pass(copy.deepcopy(program), "cpu")
