@@ -5,10 +5,16 @@ import pytest
 import torch
 from torch import nn
 
+from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.known_answer import ANSWER_BYTES
 from tvm_sparse.runtime import artifact
 
 X = torch.randn(1, 8, 20, 20)
+COLLIDING = (
+    [167.0, 202.125, 207.5, 83.25, 95.875, 47.875, 17.25, 90.0],
+    [183.125, 206.25, 30.625, 88.375, 41.625, 78.875, 186.5, 31.125],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +64,40 @@ def test_another_model_is_another(builds, other):
     compiled = build_model.compile(other, X)
     assert len(builds) == 2
     check(other, compiled)
+
+
+def test_biases_that_a_table_s_hash_takes_for_the_same_are_another(builds):
+    """TVM's structural hash is the same for these two."""
+    for bias in COLLIDING:
+        module = make()
+        with torch.no_grad():
+            module[0].bias.copy_(torch.tensor(bias))
+        check(module, build_model.compile(module, X))
+    assert len(builds) == 2
+
+
+def test_a_library_that_gives_something_else_is_built_again(builds, home):
+    module = make()
+    build_model.compile(module, X)
+    other = build_model.compile(make(seed=1), X)
+    (*_, mine) = sorted(home.iterdir(), key=lambda path: -path.stat().st_mtime)
+    # As if an update of the machine had changed what the code computes.
+    cache = KernelCache(home, 1 << 40)
+    cache.write(mine.name, cache.read(mine.name)[:ANSWER_BYTES] + other.library.content())
+    with pytest.warns(UserWarning, match="gives another result than when it was compiled"):
+        check(module, build_model.compile(module, X))
+    check(module, build_model.compile(module, X))
+    assert len(builds) == 3
+
+
+def test_a_library_that_cannot_be_loaded_is_built_again(builds, home):
+    module = make()
+    build_model.compile(module, X)
+    (mine,) = home.iterdir()
+    cache = KernelCache(home, 1 << 40)
+    cache.write(mine.name, cache.read(mine.name)[:ANSWER_BYTES] + b"no library")
+    check(module, build_model.compile(module, X))
+    assert len(builds) == 2
 
 
 def test_other_decisions_are_another(builds, tmp_path):

@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import tvm
+
 from tvm_sparse.errors import UsageError
 from tvm_sparse.target.user_folders import cache_folder, make_private
 from tvm_sparse.version import __version__
@@ -39,8 +41,11 @@ _DECIDING = ("target", "conv", "scheduling", "schedules", "codegen")
 
 
 def content_key(parts: Mapping[str, Any]) -> str:
-    """The key of what is made from `parts`, JSON values, by this version of tvm-sparse and TVM: 64 hex digits."""
-    text = json.dumps({**parts, "versions": _versions()}, sort_keys=True)
+    """The key of what is made from `parts`, JSON values, by this version of tvm-sparse and TVM: 64 hex digits.
+
+    Also of TVM's `PassContext`, which turns passes off and sets what they do.
+    """
+    text = json.dumps({**parts, "versions": _versions(), "passes": _pass_context()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -49,6 +54,12 @@ def _versions() -> dict[str, str]:
     """Versions of what makes kernels; of tvm-sparse the code too, which may change without its number."""
     versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
     return {"tvm-sparse": __version__, "code": code_digest(_DECIDING), **versions}
+
+
+def _pass_context() -> list[Any]:
+    context = tvm.transform.PassContext.current()
+    passes = (sorted(map(str, each)) for each in (context.required_pass, context.disabled_pass))
+    return [int(context.opt_level), *passes, str(tvm.ir.save_json(context.config))]
 
 
 @lru_cache
@@ -133,6 +144,10 @@ class KernelCache:
                 self._trim()
         except OSError as error:
             _warn(error)
+
+    def remove(self, key: str) -> None:
+        """Keep nothing under `key`."""
+        (self.folder / key).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:

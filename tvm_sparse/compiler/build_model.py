@@ -31,7 +31,7 @@ from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
-from tvm_sparse.compiler.library_cache import LibraryCache, exported
+from tvm_sparse.compiler.library_cache import LibraryCache, loadable
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.resize_by_axes import resize_by_axes
@@ -153,15 +153,15 @@ def build(
     # What calls a library is as that is found here and now.
     if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
         return _built(prepared, decisions, target, on_progress, allow_tf32)
-    key = cache.key(prepared, decisions)
-    found = cache.find(key)
+    key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared.mod)
+    found = cache.find(key, signature)
     if found is not None:
         rows = [decision.to_json() for decision in decisions]
-        return CompiledModel(found.module, target, _signature(prepared.mod), rows, library=found)
+        return CompiledModel(found.module, target, signature, rows, library=found)
     model = _built(prepared, decisions, target, on_progress, allow_tf32, in_file=True)
     # What was wrong is found out again, and said again.
     if model.library is not None and model.decisions == [decision.to_json() for decision in decisions]:
-        cache.keep(key, model.library)
+        cache.keep(key, model.library, signature)
     return model
 
 
@@ -193,7 +193,7 @@ def _built(
         with store.remembered() if store is not None else nullcontext():
             module = plan_scratch(module) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
-        file = exported(executable) if in_file else None
+        file = loadable(executable.export_library) if in_file else None
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
         wrong_products = products.wrong(of_products, made, target, store)

@@ -1,22 +1,26 @@
 """Whole models that were compiled for a CPU before, as shared libraries in the user's cache.
 
 What a library is kept under is all that decides it: the prepared model with its weights, the kernel of each layer, the
-target, the code of tvm-sparse and the versions of TVM. Only what was verified is kept.
+target, the code of tvm-sparse and the versions of TVM. Only what was verified is kept, with what it gave for one input:
+a library that gives something else is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import tvm_ffi
 from tvm.target import Target
 
+from tvm_sparse.codegen.ir_digest import ir_digest
 from tvm_sparse.codegen.kernel_cache import KernelCache, code_digest, content_key
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.known_answer import ANSWER_BYTES, answer_of
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.library_file import LibraryFile
+from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -29,7 +33,7 @@ class LibraryCache:
     """The libraries of one user, for `target`."""
 
     def __init__(self, cache: KernelCache, target: Target):
-        self._cache = cache
+        self._cache, self._target = cache, target
         # The processor too: what was verified on one may be wrong on another.
         self._common = {"target": target_json(target), "on": fingerprint_of(target), "code": code_digest(_DECIDING)}
 
@@ -40,30 +44,40 @@ class LibraryCache:
         cache = KernelCache.of_user() if is_here else None
         return cls(cache, target) if cache is not None else None
 
-    def key(self, prepared: PreparedModel, decisions: Sequence[Decision]) -> str:
+    def key(self, prepared: PreparedModel, decisions: Sequence[Decision], allow_tf32: bool = False) -> str:
         """Of the library of `prepared`, whose layers are computed as `decisions` say."""
         layers = [
-            [each.layer, each.schedule, each.chosen, each.joins, layer.pattern.value_digest]
+            [each.layer, each.schedule, each.chosen, each.joins, asdict(each.layouts), layer.pattern.value_digest]
             for each, layer in zip(decisions, prepared.layers, strict=True)
         ]
-        return content_key({**self._common, "model": tvm_ffi.structural_hash(prepared.mod), "layers": layers})
+        model = {"model": ir_digest(prepared.mod), "layers": layers, "allow_tf32": allow_tf32}
+        return content_key({**self._common, **model})
 
-    def find(self, key: str) -> LibraryFile | None:
-        """The library under `key`; None where there is none."""
+    def find(self, key: str, signature: Signature) -> LibraryFile | None:
+        """The library under `key`, which gives what it gave when it was built; None where there is none."""
         content = self._cache.read(key)
         if content is None:
             return None
-        return LibraryFile.of(lambda path: Path(path).write_bytes(content))
+        answer, code = content[:ANSWER_BYTES], content[ANSWER_BYTES:]
+        found = loadable(lambda path: Path(path).write_bytes(code))
+        if found is None or answer_of(found.module, self._target, signature) == answer:
+            return found
+        self._cache.remove(key)
+        text = "a model in the cache gives another result than when it was compiled, so it is compiled anew"
+        warnings.warn(text, stacklevel=2)
+        return None
 
-    def keep(self, key: str, library: LibraryFile) -> None:
-        """For the next time."""
-        self._cache.write(key, library.content())
+    def keep(self, key: str, library: LibraryFile, signature: Signature) -> None:
+        """For the next time, in the place of what is there."""
+        self._cache.write(key, answer_of(library.module, self._target, signature) + library.content())
 
 
-def exported(executable: Any) -> LibraryFile | None:
-    """The library of what TVM compiled; None where nothing here can link it."""
+def loadable(write: Callable[[str], object]) -> LibraryFile | None:
+    """The library that `write` writes to the path it is given; None where nothing here can link or load it.
+
+    TVM then compiles into memory, and `artifact.save` says what is missing.
+    """
     try:
-        return LibraryFile.of(executable.export_library)
+        return LibraryFile.of(write)
     except RuntimeError:
-        # TVM then compiles into memory, and `artifact.save` says what is missing.
         return None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import tvm_ffi
 from tvm.target import Target
 
+from tvm_sparse.codegen.ir_digest import ir_digest
 from tvm_sparse.conv.random_weights import weight_like
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -34,8 +34,8 @@ class Verdict:
     """What became of a record.
 
     ``verified``: its kernel was built, run and compared with the reference, `error` is the fraction of the bound;
-    ``structure``: it was scheduled again, but cannot run here; ``failed``: `note` says why. `kernel` is a hash of the
-    scheduled function: the same log and versions give the same.
+    ``structure``: it was scheduled again, but cannot run here; ``failed``: `note` says why. `kernel` is the SHA-256 of
+    the scheduled function: the same log and versions give the same.
     """
 
     record: TuningRecord
@@ -79,7 +79,7 @@ def _by_structure(record: TuningRecord, replay: SafeReplay) -> Verdict:
         schedule = replay.scheduled(each, record.spec, record.pattern, target, record.chosen)
     except TvmSparseError as error:
         return Verdict(record, "failed", str(error))
-    kernel = f"{tvm_ffi.structural_hash(schedule.mod['main']) % 2**64:016x}"
+    kernel = ir_digest(schedule.mod["main"])
     made = record.fingerprint["tvm"]
     obstacle = f"made with TVM {made}, this is {here['tvm']}" if made != here["tvm"] else why_not_here(target)
     return Verdict(record, "structure", f"not run: {obstacle}" if obstacle else "", kernel)
