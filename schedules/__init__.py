@@ -19,6 +19,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import (
+    bias_cpu,
+    bias_cuda,
     csr_cpu,
     csr_cuda,
     data_cuda,
@@ -43,11 +45,12 @@ from tvm_sparse.schedules import (
     winograd_cpu,
 )
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
-from tvm_sparse.scheduling.schedule_names import must_be_asked_for
+from tvm_sparse.scheduling.schedule_names import is_bias, must_be_asked_for
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # In the order in which they are tried. Sparse schedules first, then the dense baseline.
 SCHEDULES: tuple[ModuleType, ...] = (
+    bias_cpu,
     folded_cpu,
     generated_cpu,
     vector_cpu,
@@ -55,6 +58,7 @@ SCHEDULES: tuple[ModuleType, ...] = (
     linear_cpu,
     winograd_cpu,
     dense_cpu,
+    bias_cuda,
     folded_cuda,
     folded_half_cuda,
     generated_cuda,
@@ -99,11 +103,12 @@ def spaces_of(
 ) -> tuple[list[Space], dict[str, str]]:
     """Spaces for one convolution, and for each schedule that has none the reason, as a sentence.
 
-    Without names those of all schedules that compute a convolution and nothing else.
+    Without names those of all schedules that compute a convolution and nothing else; of a weight of zeros alone that
+    of `bias_schedule`.
     """
     found: list[Space] = []
     reasons: dict[str, str] = {}
-    names = schedule_names(target) if schedules is None else schedules
+    names = _searched(pattern, target) if schedules is None else schedules
     for module in SCHEDULES:
         if target.kind.name != module.TARGET or module.NAME not in names:
             continue
@@ -112,6 +117,16 @@ def spaces_of(
         except NotApplicable as reason:
             reasons[module.NAME] = str(reason)
     return found, reasons
+
+
+def _searched(pattern: SparsityPattern, target: Target) -> list[str]:
+    bias = None if pattern.nnz else bias_schedule(target)
+    return schedule_names(target) if bias is None else [bias]
+
+
+def bias_schedule(target: Target) -> str | None:
+    """The schedule of layers whose weights are all zero; None where `target` has none."""
+    return next(filter(is_bias, schedule_names(target, every=True)), None)
 
 
 def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) -> Space:

@@ -45,10 +45,12 @@ def tuned_layers(layers: Sequence[ConvLayer], schedules: Sequence[str] | None) -
 
 
 def tasks_of(layers: Sequence[ConvLayer]) -> list[Task]:
-    """Group a model's layers into tasks, in the order of the model."""
+    """Group a model's layers into tasks, in the order of the model; there is nothing to tune where all is zero."""
     tasks: list[Task] = []
     for layer in layers:
         pattern = layer.pattern
+        if not pattern.nnz:
+            continue
         for index, task in enumerate(tasks):
             if task.spec == layer.spec and are_alike(task.pattern, pattern):
                 tasks[index] = replace(task, names=(*task.names, layer.name))

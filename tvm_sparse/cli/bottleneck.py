@@ -62,16 +62,16 @@ def limit_of(
     estimate_us
         Estimated time of the best schedule's default decisions, where a space gives one.
     """
+    if pattern.nnz == 0:
+        return Limit("memory", "all its weights are zero, so it only writes its output")
     if target.kind.name == "cuda" and estimate_us is not None:
         return _limit_on_gpu(spec, pattern, gpu_info(target), estimate_us)
     if target.kind.name != "llvm":
         return None
-    if is_linear(spec) and pattern.nnz and pattern.density <= PAYS_BELOW["llvm"]:
+    if is_linear(spec) and pattern.density <= PAYS_BELOW["llvm"]:
         return _limit_of_linear(spec, pattern)
     flop_per_byte = spec.sparse_flops(pattern.nnz) / spec.traffic_bytes
     waste = min(layout.waste(spec) for layout in layouts(spec, CpuInfo.of(target).lanes))
-    if pattern.nnz == 0:
-        return Limit("memory", "all its weights are zero, so it only writes its output")
     if pattern.density > PAYS_BELOW["llvm"]:
         return Limit("density", f"{pattern.density:.0%} of its weights are left, where a dense kernel is mostly faster")
     if flop_per_byte < BALANCE_FLOP_PER_BYTE:

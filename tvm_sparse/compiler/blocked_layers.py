@@ -19,7 +19,8 @@ from tvm_sparse.compiler.keep_blocks import kept_in_blocks
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph
-from tvm_sparse.schedules import dense_cpu, winograd_cpu
+from tvm_sparse.schedules import bias_cpu, dense_cpu, winograd_cpu
+from tvm_sparse.scheduling.bias_space import BlockedBiasSpace
 from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
 from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
 from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
@@ -29,12 +30,15 @@ from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
-_SpaceOf = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace]
+_SpaceOf = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace] | type[BlockedBiasSpace]
 # Spaces for tensors in blocks, of schedules that have some.
 _SPACES: dict[str, tuple[_SpaceOf, ...]] = {
     dense_cpu.NAME: (NCHWcSpace, DepthwiseNCHWcSpace),
     winograd_cpu.NAME: (WinogradNCHWcSpace,),
+    bias_cpu.NAME: (BlockedBiasSpace,),
 }
+# Those that need not have all of a layer's tensors in blocks.
+_FREE = (NCHWcSpace, BlockedBiasSpace)
 
 
 def with_blocks(
@@ -116,8 +120,8 @@ def _steps(module: tvm.IRModule, graph: Graph, spaces: Mapping[str, _SpaceOf], c
     found, groups = [], find_groups(module)
     for group in groups:
         space, spec = spaces.get(group.layer.name), group.layer.spec
-        is_uniform = space is not None and space is not NCHWcSpace
-        can_read = is_uniform or (space is NCHWcSpace and NCHWcSpace.reads(spec, cpu))
+        is_uniform = space is not None and space not in _FREE
+        can_read = is_uniform or any(space is each and each.reads(spec, cpu) for each in _FREE)
         of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
         found.append(_Step(group.layer.name, *of, fills_last=spec.k % cpu.lanes > 0))
     for var, kept in kept_in_blocks(module, groups).items():

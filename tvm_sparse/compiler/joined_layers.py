@@ -15,7 +15,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.scheduling.schedule_names import is_bias, schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -76,6 +76,9 @@ def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
 def _is_worth_it(
     expansion: ConvLayer, layer: ConvLayer, expanding: Decision, decision: Decision, target: Target
 ) -> bool:
+    # One of zeros alone writes its bias, as fast as that is read.
+    if is_bias(expanding.schedule):
+        return False
     if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False
     if schedule_of(expanding.schedule) == dense_cpu.NAME:

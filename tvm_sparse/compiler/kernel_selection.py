@@ -3,7 +3,8 @@
 Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
 by quartiles and with cold code where that was timed. A layer without a record of this machine gets the decisions of a
 near one, where they won there, or the default kernel that `predict` expects to win; both are marked as predicted, and
-verified before they are used. Everything else runs dense, and the reason is kept as a sentence.
+verified before they are used. A layer of zeros alone is its bias. Everything else runs dense, and the reason is kept as
+a sentence.
 """
 
 import math
@@ -26,7 +27,7 @@ from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import title_of, why_not_here
+from tvm_sparse.schedules import bias_schedule, title_of, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_exact, schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -53,12 +54,14 @@ def decide(
     def is_allowed(schedule: str) -> bool:
         return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule_of(schedule))
 
-    growth_of = Growths(target)
+    growth_of, bias = Growths(target), bias_schedule(target)
     farthest = FAR if predict and target.kind.name == "llvm" else math.inf
     guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
         found = _decide(layer, target, fingerprint, log, is_allowed, growth_of, farthest)
+        if bias is not None and not layer.pattern.nnz:
+            return _as_bias(found, bias)
         if not predict or not found.is_open:
             return found
         # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
@@ -160,6 +163,13 @@ def _from_near(
     reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
     reason += f"{from_log(log, record)}; {MEASURE}"
     return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
+
+
+def _as_bias(found: Decision, schedule: str) -> Decision:
+    """Of a layer of zeros alone, whatever was measured."""
+    reason = "all weights are zero: the layer is its bias"
+    bias = replace(found, schedule=schedule, reason=reason, time_us=None, record=None)
+    return replace(bias, transferred=False, is_open=False)
 
 
 def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:

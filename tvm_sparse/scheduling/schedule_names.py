@@ -67,12 +67,18 @@ def is_pooled(name: str) -> bool:
     return schedule_of(name) == POOLED
 
 
+def is_bias(name: str) -> bool:
+    """Whether kernels write the bias alone, as they serve layers whose weights are all zero."""
+    return schedule_of(name).startswith("bias")
+
+
 def must_be_asked_for(name: str) -> bool:
     """Whether a schedule is searched only where it is named.
 
-    As it serves no other layers than those with a pool behind them, or rounds more than a model's type says.
+    As it serves no other layers than those with a pool behind them, or of zeros alone, or rounds more than a model's
+    type says.
     """
-    return is_pooled(name) or schedule_of(name) == FOLDED_HALF
+    return is_pooled(name) or is_bias(name) or schedule_of(name) == FOLDED_HALF
 
 
 def arithmetic_of(name: str) -> str:

@@ -1,0 +1,17 @@
+"""A layer whose weights are all zero, for CUDA: its bias, with residual and ReLU. Taken without being measured."""
+
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.bias_space import CudaBiasSpace, require_zeros
+from tvm_sparse.scheduling.space import Space
+
+NAME = "bias_cuda"
+TARGET = "cuda"
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
+    """The only space of `spec`; NotApplicable where a weight is not zero."""
+    require_zeros(pattern)
+    return [CudaBiasSpace(NAME, spec)]

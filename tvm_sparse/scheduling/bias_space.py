@@ -1,0 +1,77 @@
+"""The space of a layer whose weights are all zero, which is its bias. Nothing is decided."""
+
+from functools import partial
+
+import numpy as np
+from tvm.s_tir import Schedule
+
+from tvm_sparse.conv.conv2d_bias import conv2d_bias
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable
+from tvm_sparse.target.cpu_info import CpuInfo
+
+# Threads of a GPU's block.
+THREADS = 256
+
+
+def require_zeros(pattern: SparsityPattern) -> None:
+    """Raise NotApplicable where a weight is not zero."""
+    if pattern.nnz:
+        raise NotApplicable("not all of its weights are zero")
+
+
+class _BiasSpace(HandMadeSpace):
+    """Of tensors in `layouts`."""
+
+    def __init__(self, name: str, spec: ConvSpec, layouts: Layouts = NCHW):
+        self.spec, self.layouts = spec, layouts
+        super().__init__(name, "", partial(conv2d_bias, spec, layouts), fold=False)
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """None."""
+        return ()
+
+
+class BiasSpace(_BiasSpace):
+    """On a CPU."""
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
+        if self.spec.out_h * self.spec.out_w == 1:
+            sch.parallel(n)
+            return
+        sch.parallel(sch.fuse(n, k))
+        # LLVM makes vectors of the loop over a map's pixels.
+        sch.fuse(y, x)
+        for each in lane:
+            sch.vectorize(each)
+
+
+class BlockedBiasSpace(BiasSpace):
+    """On a CPU, of tensors in blocks of channels: of any input, and a residual that lies as the output."""
+
+    def __init__(self, name: str, spec: ConvSpec, _cpu: CpuInfo, layouts: Layouts, _threads: int = 1):
+        super().__init__(name, spec, layouts)
+
+    @staticmethod
+    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether the output can lie in blocks: filters fill vectors."""
+        return cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
+
+    @staticmethod
+    def reads(_spec: ConvSpec, _cpu: CpuInfo) -> bool:
+        """Whether the input can lie in blocks."""
+        return True
+
+
+class CudaBiasSpace(_BiasSpace):
+    """On a GPU: a thread for each value."""
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        block, thread = sch.split(sch.fuse(*sch.get_loops(sch.get_sblock("out"))), [None, THREADS])
+        sch.bind(block, "blockIdx.x")
+        sch.bind(thread, "threadIdx.x")
