@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.serve import serve
 
 # Environment variable with the file in which finished trials are noted.
 EVENTS = "FAKE_KERNELS_EVENTS"
@@ -38,4 +39,4 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker_main.serve({**worker_main.ACTIONS, "build": build, "run": run})
+    serve({**worker_main.ACTIONS, "build": build, "run": run})

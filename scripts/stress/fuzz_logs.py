@@ -35,7 +35,7 @@ from tvm_sparse.logs.merge import merge
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.measure.worker_main import Action
+from tvm_sparse.measure.serve import Action
 from tvm_sparse.schedules import find_space, why_not_here
 from tvm_sparse.scheduling.schedule_names import is_library
 from tvm_sparse.target.resolve import resolve_target

@@ -33,8 +33,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.serve import Action
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules import spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
@@ -202,6 +202,6 @@ def _job(request: dict[str, Any]) -> Job:
     return Job(**{**data, "spec": data["spec"] and ConvSpec.from_json(data["spec"])})
 
 
-def actions() -> dict[str, worker_main.Action]:
+def actions() -> dict[str, Action]:
     """What a worker process does."""
     return {"build": build, "run": run}

@@ -89,7 +89,7 @@ def test_a_crash_or_an_error_is_that_of_its_case_and_schedule(tmp_path, monkeypa
     script = tmp_path / "worker.py"
     script.write_text("""
 import os
-from tvm_sparse.measure.worker_main import serve
+from tvm_sparse.measure.serve import serve
 
 def build(request):
     if (request["job"]["index"], request["job"]["schedule"]) == (13, "csr_cpu"):

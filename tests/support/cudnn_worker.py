@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.serve import serve
 
 
 def main():
@@ -14,7 +15,7 @@ def main():
 
     dense_cudnn.TARGET = "llvm"
     dense_cudnn.gpu_info = lambda _: SimpleNamespace(compute_capability=90)
-    worker_main.serve(worker_main.ACTIONS)
+    serve(worker_main.ACTIONS)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tvm_sparse.frontend.optional_imports import without_torch
-from tvm_sparse.measure import worker_main
+from tvm_sparse.measure.serve import serve
 from tvm_sparse.measure.worker import Worker
 
 with without_torch():
@@ -51,4 +51,4 @@ if __name__ == "__main__":
     Worker.command = (sys.executable, FAULTY_WORKER)
     be_gpu(json.loads(os.environ.get("FAKE_GPUS", "{}")).get(VISIBLE))
     tuner = FaultyTuner()
-    worker_main.serve(dict.fromkeys(("hello", "begin", "advance", "end"), tuner.answer))
+    serve(dict.fromkeys(("hello", "begin", "advance", "end"), tuner.answer))

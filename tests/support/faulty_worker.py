@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.serve import serve
 
 FAULTS = json.loads(os.environ.get("FAULTS", "{}"))
 REAL = dict(worker_main.ACTIONS) if "FAULTY_REAL" in os.environ else {}
@@ -172,4 +173,4 @@ FAULT_FUNCTIONS = {
 
 
 if __name__ == "__main__":
-    worker_main.serve({**worker_main.ACTIONS, "build": build, "run": run})
+    serve({**worker_main.ACTIONS, "build": build, "run": run})

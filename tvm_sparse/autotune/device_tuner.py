@@ -15,8 +15,8 @@ from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.crew import Crew
+from tvm_sparse.measure.serve import Action, answered
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
@@ -40,7 +40,7 @@ class DeviceTuner:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to ``hello``, ``begin``, ``advance`` or ``end``; ``{"failure": cause}`` where that fails."""
-        return worker_main.answered(getattr(self, f"_{request['action']}"), request)
+        return answered(getattr(self, f"_{request['action']}"), request)
 
     def _hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """What is here: versions, the target, whose missing parts are this device's, and its fingerprint."""
@@ -96,6 +96,6 @@ def _require_gpu(arch: str) -> None:
         raise UsageError("target cuda", "the GPU is another", found, arch, "give --target the GPU's architecture")
 
 
-def actions() -> dict[str, worker_main.Action]:
+def actions() -> dict[str, Action]:
     """What `worker_main` serves in a process of a device's own."""
     return dict.fromkeys(("hello", "begin", "advance", "end"), DeviceTuner().answer)

@@ -25,6 +25,7 @@ from tvm_sparse.compiler.kernel_store import Facts, KernelRequest, KernelStore
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.measure import memory, worker_main
 from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.measure.serve import answered
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.cpu import compiler_count
 from tvm_sparse.target.resolve import target_json
@@ -153,7 +154,7 @@ class BuildPool:
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if not self._workers:
-            return worker_main.answered(worker_main.lower, request)
+            return answered(worker_main.lower, request)
         worker = self._idle.get()
         try:
             return worker.ask(request, LOWERING_TIMEOUT_S)

@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.worker_main import Action
+from tvm_sparse.measure.serve import Action
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.metaschedule import meta_schedule
 from tvm_sparse.scheduling.space import Decisions, Space
