@@ -23,6 +23,7 @@ from tvm_sparse.compiler.blocked_layers import blocked_kernel, with_blocks
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
 from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.comparison.compare import Comparing, Source
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
@@ -80,6 +81,7 @@ def compile(
     progress: OnProgress | bool | None = None,
     predict: bool = True,
     dtype: str | None = None,
+    compare: bool | None = None,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
 
@@ -109,6 +111,14 @@ def compile(
     progress
         Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error;
         False, nothing; None, that line where standard error is a terminal or Jupyter runs.
+    compare
+        Run the compiled model and its source once on a random input, and compare the outputs; see `comparison`. An
+        .onnx file is run with ONNX Runtime, in a process of its own. None: unless the environment variable
+        TVM_SPARSE_COMPARE is 0.
+
+    Returns
+    -------
+    A `CompiledModel`, or with `batch` a `BatchedModel`, whose `comparison` says what was found, or why nothing was.
 
     Raises
     ------
@@ -120,19 +130,28 @@ def compile(
         The log cannot be read, or holds records of a newer tvm-sparse.
     BuildError
         TVM cannot compile it.
+    VerificationError
+        It does not compute what its source does.
     """
     resolved = resolve_target(target)
     if not isinstance(log, TuningLog):
         log = known_log(resolved) if log is None else TuningLog(log)
     log.require_known_schema()
 
+    def alone(operator: Any, inputs: Any = None) -> AnyModel:
+        return compile(operator, inputs, resolved, log, allow_tf32=allow_tf32, progress=False, compare=False)
+
     def compiled(size: int | None) -> CompiledModel:
-        with told(progress) as on_progress:
+        origin = Source(source, example_inputs, shapes, size)
+        with told(progress) as on_progress, Comparing(origin, resolved, alone, allow_tf32, compare) as comparing:
             prepared = prepare(source, example_inputs, shapes, size, dtype)
+            comparing.expect(prepared)
             decisions = decide_together(prepared, resolved, log, allow_tf32, predict)
             if strict_nonfinite:
                 decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-            return build(prepared, decisions, resolved, on_progress, allow_tf32)
+            model = build(prepared, decisions, resolved, on_progress, allow_tf32)
+            comparing.judge(model)
+            return model
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
 

@@ -54,6 +54,9 @@ class Worker:
 
     def _start(self) -> Channel:
         self._channel = Channel(self.command, self._variables)
+        if self.is_killed:
+            # Before there was one to kill.
+            self._channel.kill()
         answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S)
         if answer != {}:
             raise BuildError("worker", "the process that builds kernels does not start", answer)

@@ -5,6 +5,7 @@ from typing import Any
 
 from tvm_sparse.errors import InputError
 from tvm_sparse.runtime import samples
+from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.tensors import library_of
 
@@ -63,6 +64,12 @@ class BatchedModel:
             turns.append([found] if self.signature.single else found)
         results = [samples.join(libraries[0], parts, count) for parts in zip(*turns, strict=True)]
         return results[0] if self.signature.single else results
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Of the batch whose outputs differ most from the source's, or that was not compared."""
+        found = [model.comparison for model in self.models.values() if model.comparison is not None]
+        return max(found, key=lambda each: (each.difference is None, each.difference), default=None)
 
     def _count(self, inputs: tuple[Any, ...]) -> int | None:
         """How many samples each input has; None where something else is wrong, which each of the models says."""

@@ -14,6 +14,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse.errors import BuildError, InputError
+from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
@@ -72,6 +73,7 @@ class CompiledModel:
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
         self.libraries, self.library = dict(libraries or {}), library
+        self.comparison: Comparison | None = None
         provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"

@@ -9,7 +9,7 @@ from tvm_sparse.frontend.precision import Precision
 
 def precision_of(where: str, program: Any) -> Precision:
     """In which types a `torch.export.ExportedProgram` stores its tensors; ModelError where it mixes halves."""
-    inputs, outputs = _inputs(program), _outputs(program)
+    inputs, outputs = inputs_of(program), _outputs(program)
     # Inputs, weights and buffers. One that is only cast is compressed, and computed with in another type.
     read = [node for node in program.graph.nodes if node.op == "placeholder" and not all(map(_is_cast, node.users))]
     stored = {_name(node.meta["val"]) for node in read if hasattr(node.meta["val"], "dtype")}
@@ -45,7 +45,7 @@ def widened(where: str, program: Any) -> Any:
     for node in module.graph.nodes:
         node.args, node.kwargs = pytree.tree_map(wide, (node.args, node.kwargs))
     module.recompile()
-    examples = [wide(torch.zeros(each.shape, dtype=each.dtype, device=each.device)) for each in _inputs(program)]
+    examples = [wide(torch.zeros(each.shape, dtype=each.dtype, device=each.device)) for each in inputs_of(program)]
     args, kwargs = pytree.tree_unflatten(examples, program.call_spec.in_spec)
     try:
         with torch.no_grad():
@@ -65,7 +65,7 @@ def _name(tensor: Any) -> str:
     return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
 
 
-def _inputs(program: Any) -> list[Any]:
+def inputs_of(program: Any) -> list[Any]:
     """What the program knows of the caller's inputs."""
     names = set(program.graph_signature.user_inputs)
     return [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]

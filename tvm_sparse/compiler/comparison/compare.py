@@ -1,0 +1,113 @@
+"""Compare a compiled model with its source on one random input, and settle what differs before it is refused."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.comparison.inputs import outputs_of, says_something
+from tvm_sparse.compiler.comparison.onnx_reference import OnnxReference
+from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Reference, first_answer
+from tvm_sparse.compiler.comparison.settle import settled
+from tvm_sparse.compiler.comparison.torch_reference import TorchReference
+from tvm_sparse.compiler.comparison.verdict import Tolerance, worst_difference
+from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.target.compatibility import why_not_here
+
+# Environment variable: 0 leaves the comparison out wherever nothing else is said.
+SWITCH = "TVM_SPARSE_COMPARE"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a model is compiled from; see `tvm_sparse.compile`."""
+
+    model: Any
+    example_inputs: Any
+    shapes: Mapping[str, Sequence[int]] | None
+    batch: int | None = None
+
+
+def is_wanted(compare: bool | None) -> bool:
+    """What the user says, else what the environment does."""
+    return os.environ.get(SWITCH) != "0" if compare is None else compare
+
+
+class Comparing:
+    """The comparison of one model with its source, for as long as it is entered.
+
+    Parameters
+    ----------
+    source
+        The model.
+    target, allow_tf32
+        What it is compiled for.
+    alone
+        Compiles a model of one operator, where results differ.
+    compare
+        Whether there is to be a comparison; see `is_wanted`.
+    """
+
+    def __init__(self, source: Source, target: Target, alone: Alone, allow_tf32: bool, compare: bool | None):
+        self._source, self._alone, self._allow_tf32 = source, alone, allow_tf32
+        self._is_wanted = is_wanted(compare)
+        self._obstacle = why_not_here(target) if self._is_wanted else ""
+        self._reference: Reference | None = None
+
+    def __enter__(self) -> "Comparing":
+        path = Path(self._source.model) if isinstance(self._source.model, str | Path) else Path()
+        # Its process starts while the model is imported, which says what is wrong with another path.
+        if self._is_wanted and not self._obstacle and path.suffix == ".onnx" and path.is_file():
+            self._reference = OnnxReference(path, self._source.shapes, self._source.batch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reference is not None:
+            self._reference.close()
+
+    def expect(self, prepared: PreparedModel) -> None:
+        """Start to run the source of `prepared`, which is then compiled."""
+        if not self._is_wanted or self._obstacle:
+            return
+        if self._reference is None:
+            self._reference = TorchReference(self._source.model, self._source.example_inputs, self._source.batch)
+        self._prepared = prepared
+        self._answer = self._reference.begin(partial(first_answer, self._reference, prepared))
+
+    def judge(self, model: CompiledModel) -> None:
+        """Compare what `expect` was told of; `model` then says how.
+
+        Raises
+        ------
+        VerificationError
+            The results differ, and neither ONNX's reference implementation nor the network's own rounding explains it.
+        """
+        if not self._is_wanted:
+            return
+        start_s = time.monotonic()
+        try:
+            reference, difference, note = self._found(model)
+        except NotCompared as error:
+            reference, difference, note = None, None, str(error)
+        model.comparison = Comparison(reference, difference, time.monotonic() - start_s, note)
+
+    def _found(self, model: CompiledModel) -> tuple[str, float, str]:
+        """The fields of a `Comparison`."""
+        if self._obstacle:
+            raise NotCompared(self._obstacle)
+        assert self._reference is not None, "expect was called"
+        answer = self._answer()
+        outputs = outputs_of(model, answer.inputs)
+        tolerance = Tolerance.of(self._prepared, self._allow_tf32)
+        worst = worst_difference(outputs, answer.outputs, tolerance.agreement)
+        if worst.text:
+            return settled(self._reference, answer, outputs, tolerance, self._alone)
+        note = "" if says_something(answer.outputs) else "it makes nothing but NaN and infinity of random inputs"
+        return answer.way.name, worst.amount, note

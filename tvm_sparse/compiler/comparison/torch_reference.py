@@ -1,0 +1,118 @@
+"""A torch module or program as what it was compiled from, in this process, where its tensors are."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.compiler.comparison.reference import Alone, Answer, Refused, Settled, Way
+from tvm_sparse.compiler.comparison.torch_tensors import array_of, tensor_of
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.errors import first_line
+from tvm_sparse.frontend.batch import with_batch
+from tvm_sparse.frontend.torch import half
+from tvm_sparse.frontend.torch.import_program import export_module
+from tvm_sparse.frontend.torch.pt2_file import load_exported_program
+
+
+class TorchReference:
+    """A `torch.nn.Module` with the inputs that it is called with, a `torch.export.ExportedProgram`, or a .pt2 file."""
+
+    def __init__(self, source: Any, example_inputs: Any, batch: int | None):
+        import torch
+
+        self.where, self._torch = "model", torch
+        if isinstance(source, str | Path):
+            self.where, source = str(source), load_exported_program(Path(source))
+        self._source = source
+        if isinstance(source, torch.nn.Module):
+            examples = example_inputs if batch is None else with_batch(example_inputs, batch)
+            examples = (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
+            self._examples: Any = (examples, {})
+        else:
+            # Of no known values: the program knows their shapes and places.
+            examples = [
+                torch.zeros(each.shape, dtype=each.dtype, device=each.device) for each in half.inputs_of(source)
+            ]
+            self._examples = torch.utils._pytree.tree_unflatten(examples, source.call_spec.in_spec)
+
+    def ways(self) -> Iterator[Way]:
+        """The module itself, or the program's."""
+        is_module = isinstance(self._source, self._torch.nn.Module)
+        yield Way("torch", self._runner(self._source if is_module else self._source.module(check_guards=False)))
+
+    def widened(self) -> Way | None:
+        """The program in float32, of one in half precision."""
+        if half.precision_of(self.where, self._program).dtype == FLOAT32:
+            return None
+        run = self._runner(self._in_float32.module(check_guards=False))
+        return Way("torch in float32", lambda inputs: run(_in_float32(inputs)))
+
+    @cached_property
+    def _program(self) -> Any:
+        is_module = isinstance(self._source, self._torch.nn.Module)
+        return export_module(self._source, self._examples[0]) if is_module else self._source
+
+    @cached_property
+    def _in_float32(self) -> Any:
+        is_wide = half.precision_of(self.where, self._program).dtype == FLOAT32
+        return self._program if is_wide else half.widened(self.where, self._program)
+
+    def _runner(self, module: Callable[..., Any]) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        pytree = self._torch.utils._pytree
+
+        def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+            args, kwargs = self._placed(inputs)
+            try:
+                with self._undisturbed():
+                    results = pytree.tree_leaves(module(*args, **kwargs))
+            # What a module raises is the user's own.
+            except Exception as error:
+                raise Refused(first_line(error)) from error
+            return [array_of(each) for each in results if isinstance(each, self._torch.Tensor)]
+
+        return run
+
+    def _placed(self, inputs: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        """`inputs` in the places of the tensors that the source is called with."""
+        torch, pytree = self._torch, self._torch.utils._pytree
+        leaves, spec = pytree.tree_flatten(self._examples)
+        places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
+        if len(places) != len(inputs):
+            raise Refused(f"it takes {len(places)} tensors, and the compiled model {len(inputs)}")
+        for place, array in zip(places, inputs, strict=True):
+            leaves[place] = tensor_of(array).to(leaves[place].device)
+        return pytree.tree_unflatten(leaves, spec)
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Compute in float32 where it is said so, no gradients, and leave torch's random numbers as they are."""
+        torch = self._torch
+        tensors = [each for each in torch.utils._pytree.tree_leaves(self._examples) if isinstance(each, torch.Tensor)]
+        gpus = {each.device.index for each in tensors if each.is_cuda}
+        with torch.no_grad(), torch.random.fork_rng(gpus), torch.backends.cudnn.flags(allow_tf32=False):
+            yield
+
+    def begin(self, work: Callable[[], Answer]) -> Callable[[], Answer]:
+        """Later: beside others, the user's module would surprise them."""
+        return work
+
+    def settle(self, inputs: Sequence[np.ndarray], alone: Alone, end_s: float) -> Settled:
+        """Every operator of the program alone; see `torch_nodes`."""
+        # It imports torch.
+        from tvm_sparse.compiler.comparison.torch_nodes import search
+
+        leaves = self._torch.utils._pytree.tree_leaves(self._placed(_in_float32(inputs)))
+        with self._undisturbed():
+            return search(self._in_float32, leaves, alone, end_s)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def _in_float32(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [each.astype(FLOAT32) if is_half(each.dtype.name) else each for each in arrays]

@@ -1,0 +1,81 @@
+"""How outputs differ, and how far they may."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.error_bounds import TF32_CUT
+from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, relative_difference
+from tvm_sparse.conv.storage import STORAGE, is_half
+from tvm_sparse.frontend.prepare import PreparedModel
+
+# What a network whose tensors are stored in half precision, or that computes in TF32, may differ by.
+ROUNDED_AGREEMENT = 2e-2
+# The amount of a difference that is none of numbers.
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One output beside what it should be.
+
+    `amount` is that of `Comparison.difference`, NaN where shapes or types differ; `text` says it, empty where both
+    agree.
+    """
+
+    output: int
+    amount: float
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """By what fraction of the largest value outputs may differ, and the relative error of one rounding."""
+
+    agreement: float
+    roundoff: float
+
+    @classmethod
+    def of(cls, prepared: PreparedModel, allow_tf32: bool) -> "Tolerance":
+        """Of a model whose convolutions may round to TF32."""
+        main = prepared.mod["main"]
+        types = [each.ty for each in main.params]
+        types += [main.ret_ty] if hasattr(main.ret_ty, "dtype") else list(main.ret_ty.fields)
+        dtypes = {
+            *prepared.inputs,
+            *(str(each.dtype) for each in types),
+            *(each.spec.dtype for each in prepared.layers),
+        }
+        halves = [dtype for dtype in dtypes if is_half(dtype)]
+        if not halves:
+            return cls(ROUNDED_AGREEMENT, TF32_CUT) if allow_tf32 else cls(AGREEMENT, STORAGE[FLOAT32].roundoff)
+        agreement = max(ROUNDED_AGREEMENT, *(HALF_AGREEMENT[dtype] for dtype in halves))
+        return cls(agreement, max(STORAGE[dtype].roundoff for dtype in halves))
+
+
+def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], agreement: float) -> list[Difference]:
+    """Every output beside what it should be; one only, which says so, where there are more or fewer."""
+    if len(found) != len(expected):
+        return [Difference(0, NAN, f"{len(found)} outputs instead of {len(expected)}")]
+    pairs = zip(found, expected, strict=True)
+    return [_difference(output, *pair, agreement) for output, pair in enumerate(pairs)]
+
+
+def _difference(output: int, found: np.ndarray, expected: np.ndarray, agreement: float) -> Difference:
+    if found.shape != expected.shape:
+        return Difference(output, NAN, f"shape {found.shape} instead of {expected.shape}")
+    # A cast model is compared with the model before that.
+    if found.dtype != expected.dtype and not {str(found.dtype), str(expected.dtype)} <= STORAGE.keys():
+        return Difference(output, NAN, f"element type {found.dtype} instead of {expected.dtype}")
+    if expected.dtype.kind in "iub":
+        count = int((found != expected).sum())
+        return Difference(output, count / max(found.size, 1), f"{count} of {found.size} elements" if count else "")
+    amount = relative_difference(found, expected)
+    return Difference(output, amount, "" if amount <= agreement else f"{amount:.3g} of the largest value")
+
+
+def worst_difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], agreement: float) -> Difference:
+    """The largest of `differences`, one that is too large before others."""
+    return max(differences(found, expected, agreement), key=lambda each: (bool(each.text), each.amount))
