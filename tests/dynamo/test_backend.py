@@ -583,7 +583,7 @@ def test_two_models_in_one_function():
     ("options", "sentence"),
     [
         ({"density": 2}, "option density is not usable, found 2; allowed: a number from 0 to 1"),
-        ({"nonsense": 1}, "unknown option, found nonsense; allowed: .*batch, density, log"),
+        ({"nonsense": 1}, "unknown option, found nonsense; allowed: .*batch, compare, density, log"),
         ({"on_change": "ignore"}, "option on_change is unknown, found ignore; allowed: rebuild, refuse"),
         ({"batch": [0]}, r"batch: is not usable, found \[0\]"),
         ({"max_shapes": 0}, "option max_shapes is not usable, found 0"),

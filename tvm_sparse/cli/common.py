@@ -26,6 +26,7 @@ from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.target.resolve import resolve_target
@@ -78,6 +79,22 @@ def existing_log(path: Path) -> Path:
     if not path.is_file():
         raise LogError(str(path), "no such file", hint="check the path, or make a log with: tvm-sparse tune MODEL")
     return path
+
+
+def wants_comparison(arguments: argparse.Namespace) -> bool | None:
+    """Whether to compare a compiled model with its source, as `tvm_sparse.compile` takes it."""
+    return False if arguments.no_compare else None
+
+
+def comparison_of(compiled: AnyModel) -> dict[str, Any] | None:
+    """What the comparison of a compiled model with its source has shown; None where there was to be none."""
+    return compiled.comparison.to_json() if compiled.comparison is not None else None
+
+
+def show_comparison(document: Mapping[str, Any], console: Console) -> None:
+    """The comparison in the document of a command that compiled a model, as a line."""
+    if document["comparison"] is not None:
+        console.print(Text(Comparison(**document["comparison"]).text()))
 
 
 def random_inputs(compiled: AnyModel, seed: int) -> list[np.ndarray]:

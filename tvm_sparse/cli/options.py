@@ -123,6 +123,10 @@ BATCH = option(
     type=_batches,
     metavar="N,N",
 )
+COMPARE = switch(
+    "--no-compare",
+    "do not run model and result on a random input to compare them, which takes about 1 s",
+)
 SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
 REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tvm_sparse.cli import help_texts
 from tvm_sparse.cli.options import (
     BATCH,
+    COMPARE,
     OF_MODEL,
     REPEAT,
     SEED,
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         (
             *OF_MODEL,
             BATCH,
+            COMPARE,
             path("--output", "DIR", "artifact to write", required=True),
             option(
                 "--minutes",
@@ -107,6 +109,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         (
             *OF_MODEL,
             BATCH,
+            COMPARE,
             path("--output", "DIR", "artifact to write", required=True),
             switch("--strict-nonfinite", "let NaN and infinity pass zero weights: all layers dense"),
         ),

@@ -138,22 +138,30 @@ def compile(
         log = known_log(resolved) if log is None else TuningLog(log)
     log.require_known_schema()
 
-    def alone(operator: Any, inputs: Any = None) -> AnyModel:
-        return compile(operator, inputs, resolved, log, allow_tf32=allow_tf32, progress=False, compare=False)
-
     def compiled(size: int | None) -> CompiledModel:
         origin = Source(source, example_inputs, shapes, size)
-        with told(progress) as on_progress, Comparing(origin, resolved, alone, allow_tf32, compare) as comparing:
+        with told(progress) as on_progress, comparing(origin, resolved, log, allow_tf32, compare) as comparison:
             prepared = prepare(source, example_inputs, shapes, size, dtype)
-            comparing.expect(prepared)
+            comparison.expect(prepared)
             decisions = decide_together(prepared, resolved, log, allow_tf32, predict)
             if strict_nonfinite:
                 decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
             model = build(prepared, decisions, resolved, on_progress, allow_tf32)
-            comparing.judge(model)
+            comparison.judge(model)
             return model
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
+
+
+def comparing(
+    source: Source, target: Target, log: TuningLog, allow_tf32: bool, compare: bool | None = None
+) -> Comparing:
+    """The comparison with `source` of what is compiled of it; see `compile`."""
+
+    def alone(operator: Any, inputs: Any = None) -> AnyModel:
+        return compile(operator, inputs, target, log, allow_tf32=allow_tf32, progress=False, compare=False)
+
+    return Comparing(source, target, alone, allow_tf32, compare)
 
 
 def build(

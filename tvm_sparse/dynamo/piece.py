@@ -14,7 +14,7 @@ from tvm_sparse.dynamo import compile_graph, graph
 from tvm_sparse.dynamo.compile_graph import Run
 from tvm_sparse.dynamo.options import WHERE, Options
 from tvm_sparse.dynamo.weights import Weights
-from tvm_sparse.errors import BuildError, ModelError
+from tvm_sparse.errors import BuildError, ModelError, VerificationError
 from tvm_sparse.runtime.batched_model import AnyModel
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Piece:
             if is_sparse:
                 try:
                     run = self._compiled(constants, tensors, arguments)
-                except (ModelError, BuildError) as error:
+                except (ModelError, BuildError, VerificationError) as error:
                     say(f"{error}; this graph runs eagerly")
             if run != self._eager:
                 weights.add_code(constants)
@@ -142,7 +142,7 @@ class Piece:
         if self._batch is not None:
             try:
                 return compile_model(module, examples, batch=self._batch, **options)
-            except ModelError as error:
+            except (ModelError, VerificationError) as error:
                 say(f"{error}; this graph is compiled for each batch by itself")
                 self._batch = None
         return compile_model(program, **options)

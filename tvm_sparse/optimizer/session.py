@@ -14,8 +14,9 @@ from typing import Any
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
-from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.build_model import build, comparing
 from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.pooled_layers import pooled_space
@@ -64,6 +65,7 @@ def optimize(
     batch: int | Sequence[int] | None = None,
     progress: Picture | bool | None = None,
     dtype: str | None = None,
+    compare: bool | None = None,
 ) -> AnyModel:
     """Make a model as fast as `minutes` allow, compilation included, and compile it.
 
@@ -71,7 +73,7 @@ def optimize(
 
     Parameters
     ----------
-    source, example_inputs, shapes, target, allow_tf32, batch, dtype
+    source, example_inputs, shapes, target, allow_tf32, batch, dtype, compare
         As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs.
     minutes
         How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
@@ -87,8 +89,8 @@ def optimize(
     ------
     UsageError
         `minutes` is below 0, or the target is unknown.
-    ModelError, LogError, BuildError
-        The model or a log cannot be used, or the model cannot be compiled.
+    ModelError, LogError, BuildError, VerificationError
+        The model or a log cannot be used, or the model cannot be compiled, or not to what computes the same.
     """
     if not 0 <= minutes < float("inf"):
         raise UsageError("minutes", "is no time to spend", minutes, "0 or more")
@@ -108,10 +110,13 @@ def optimize(
 
         improve(models, resolved, log, stop_s, picture)
     compiled = []
-    for prepared in models:
-        with picture.compiling() as on_progress:
+    for size, prepared in zip(sizes, models, strict=True):
+        origin = Source(source, example_inputs, shapes, size)
+        with picture.compiling() as on_progress, comparing(origin, resolved, log, allow_tf32, compare) as comparison:
+            comparison.expect(prepared)
             decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
             compiled.append(build(prepared, decisions, resolved, on_progress, allow_tf32))
+            comparison.judge(compiled[-1])
     return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 

@@ -1,5 +1,6 @@
 """What the comparison of a compiled model with its source has shown."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,10 +23,12 @@ class Comparison:
         """As one line."""
         if self.reference is None:
             return f"not compared: {self.note}"
+        difference = f"{self.difference:.2g} of the largest output" if self.difference is not None else "infinite"
         note = f"; {self.note}" if self.note else ""
-        found = f"largest difference {self.difference:.2g} of the largest output{note}"
-        return f"compared with {self.reference}: {found} ({self.seconds:.1f} s; --no-compare leaves it out)"
+        cost = f"{self.seconds:.1f} s; --no-compare leaves it out"
+        return f"compared with {self.reference}: largest difference {difference}{note} ({cost})"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
+        """As JSON values; an infinite difference is None."""
+        is_finite = self.difference is not None and math.isfinite(self.difference)
+        return {**asdict(self), "difference": self.difference if is_finite else None}

@@ -58,6 +58,11 @@ class CompiledModel:
         Libraries that it calls, name -> version that it was made with.
     library
         The file that `executable` was loaded from, where it was just compiled into one.
+
+    Attributes
+    ----------
+    comparison
+        What comparing it with its source has shown; None where that was not asked for, and of a model that was loaded.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from tvm_sparse.runtime import artifact
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """The document: where the artifact is, and the decision table."""
+    """The document: where the artifact is, how it compares with the model, and the decision table."""
     log = common.log_to_read(arguments, console)
     options = {
         "log": log,
@@ -21,16 +21,22 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "allow_tf32": arguments.allow_tf32,
         "batch": arguments.batch,
         "dtype": arguments.dtype,
+        "compare": common.wants_comparison(arguments),
     }
     with build_progress.shown(console) as on_progress:
         target = arguments.target
         compiled = build_model.compile(arguments.model, None, target, progress=on_progress, **options)
     folder = artifact.save(compiled, arguments.output)
-    return {"artifact": str(folder), "layers": compiled.report()}
+    return {
+        "artifact": str(folder),
+        "comparison": common.comparison_of(compiled),
+        "layers": compiled.report(),
+    }
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """The decision table and where the artifact is."""
+    """The decision table, the comparison, and where the artifact is."""
     console.print(tables.decisions(document["layers"]))
     console.print()
+    common.show_comparison(document, console)
     console.print(Text(f"written: {document['artifact']}"))

@@ -15,7 +15,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """The document: where artifact and log are, and the decision table."""
+    """The document: where artifact and log are, how the model compares with its source, and the decision table."""
     target = resolve_target(arguments.target)
     log = common.reported(console, known_log(target, *arguments.tuning_records))
     options = {
@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "allow_tf32": arguments.allow_tf32,
         "batch": arguments.batch,
         "dtype": arguments.dtype,
+        "compare": common.wants_comparison(arguments),
     }
     before = len(log.records)
     compiled = optimize(arguments.model, None, arguments.minutes, target, log, progress=LivePicture(console), **options)
@@ -31,12 +32,14 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "artifact": str(folder),
         "log": str(log.path),
         "trials": len(log.records) - before,
+        "comparison": common.comparison_of(compiled),
         "layers": compiled.report(),
     }
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """The decision table, and where everything is."""
+    """The decision table, the comparison, and where everything is."""
     console.print(tables.decisions(document["layers"]))
     console.print()
+    common.show_comparison(document, console)
     console.print(Text(f"written: {document['artifact']}; {document['trials']} trials added to {document['log']}"))

@@ -34,8 +34,9 @@ def settled(
             return widened.name, worst.amount, ""
     search = _searched(reference, answer, alone)
     if search.wrong:
-        where, problem = f"{reference.where}, {search.wrong}", f"compiled alone it gives another result than {name}"
-        raise VerificationError(where, problem, search.difference, f"up to {AGREEMENT} of it", HINT)
+        place = f"{reference.where}, {search.wrong}"
+        alone_problem = f"compiled alone it gives another result than {name}"
+        raise VerificationError(place, alone_problem, search.difference, f"up to {AGREEMENT} of it", HINT)
     expected = search.outputs if search.disputed else answer.outputs
     worst = worst_difference(outputs, expected, agreement)
     if not worst.text:
@@ -45,8 +46,8 @@ def settled(
     if moves_as_far(answer.way.run, answer.given, answer.outputs, found, tolerance.roundoff):
         return name, worst.amount, "its own outputs move as far where an input changes by rounding errors"
     numbers = ", ".join(str(each.output) for each in found if each.text)
-    problem = f"output {numbers} is not what {name} computes, though no operator differs alone"
-    raise VerificationError(reference.where, problem, worst.text, f"up to {agreement} of it", HINT)
+    where, problem = reference.where, f"output {numbers} is not what {name} computes, and no operator differs alone"
+    raise VerificationError(where, problem, worst.text, f"up to {agreement} of it", HINT)
 
 
 def _searched(reference: Reference, answer: Answer, alone: Alone) -> Settled:

@@ -164,4 +164,4 @@ def _owner(n: Any) -> str:
     """The module that an operator belongs to, as the end of a phrase."""
     stack = list(n.meta.get("nn_module_stack", {}).values())
     path = stack[-1][0] if stack else ""
-    return f" of {path}" if path else ""
+    return f" of module {path}" if path else ""
