@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Expr
+from tvm.s_tir import SBlockRealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import Var
 from tvm.tirx.analysis import undefined_vars
@@ -23,11 +24,12 @@ VECTOR_BYTES = 16
 def schedule_each(module: tvm.IRModule, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc | None]) -> tvm.IRModule:
     """`module` with each function that was not scheduled as `schedule` makes it, or as it was for None.
 
-    Functions of shapes stay as they are: they run on the CPU whatever the target.
+    Functions of shapes stay as they are: they run on the CPU whatever the target. So do those that are no blocks of
+    loops but one piece, such as TVM's sorts and scans.
     """
     result = module.clone()
     for name, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and not is_served(func):
+        if isinstance(func, tirx.PrimFunc) and not is_served(func) and has_blocks(func):
             scheduled = schedule(func)
             if scheduled is not None:
                 result[name] = scheduled
@@ -47,6 +49,11 @@ def scheduling_pass(name: str, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc
 def is_served(func: tirx.PrimFunc) -> bool:
     """Whether a function needs no schedule: it has one, or belongs to the CPU."""
     return any(each in (func.attrs or {}) for each in ("tirx.is_scheduled", "tirx.is_host_func"))
+
+
+def has_blocks(func: tirx.PrimFunc) -> bool:
+    """Whether a function consists of blocks that a schedule can move, all within the one that TVM names ``root``."""
+    return isinstance(func.body, SBlockRealize) and func.body.block.name_hint == "root"
 
 
 def extents(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> list[int]:
