@@ -36,6 +36,9 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     pixels = math.prod(extents[spatial:])
     if any([int(sch.get(loop).extent) for loop in sch.get_loops(step)] != extents[:spatial] for step in steps):
         return None
+    # A warp cannot reduce a pair, as of a largest value and its place.
+    if len(sch.get(total).writes) > 1:
+        return None
     if not LEAST_PIXELS <= pixels <= MOST_PIXELS or sorted(is_sum) != is_sum:
         return None
     for step in steps[:-1]:

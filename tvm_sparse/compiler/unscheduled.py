@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.s_tir import SBlockRealize
@@ -54,6 +55,13 @@ def is_served(func: tirx.PrimFunc) -> bool:
 def has_blocks(func: tirx.PrimFunc) -> bool:
     """Whether a function consists of blocks that a schedule can move, all within the one that TVM names ``root``."""
     return isinstance(func.body, SBlockRealize) and func.body.block.name_hint == "root"
+
+
+def launches_threads(func: tirx.PrimFunc) -> bool:
+    """Whether a function was written for a GPU: not of blocks of loops, but with threads of its own."""
+    found: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
+    return not has_blocks(func) and any(each.attr_key == "thread_extent" for each in found)
 
 
 def extents(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> list[int]:
