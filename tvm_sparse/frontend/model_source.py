@@ -13,8 +13,10 @@ from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.batch import require_batch, with_batch
 from tvm_sparse.frontend.onnx import half as onnx_half
+from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.import_model import import_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
+from tvm_sparse.frontend.onnx.refuse import refuse_training
 from tvm_sparse.frontend.precision import Precision
 from tvm_sparse.frontend.torch import half as torch_half
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
@@ -57,6 +59,9 @@ class ModelSource:
                 # Widened, tensors would fit that do not.
                 check_shapes(self._where, self._model)
                 onnx_half.widen(self._model)
+            # Weights take their last form; what normalises only them does so in training mode.
+            fold_nodes(self._where, self._model)
+            refuse_training(self._where, self._model)
         elif not self._is_module:
             self._model = self._widened(self._model)
 

@@ -72,8 +72,8 @@ def onnx_weights(model: Any) -> dict[str, np.ndarray]:
 def layer_nodes(model: Any) -> dict[str, Any]:
     """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
-    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix; a constant weight may be reshaped,
-    transposed, cast or masked. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
+    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``,
+    ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
     for stem, node, _ in _named_nodes(model):
@@ -89,9 +89,9 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
     constants = Constants(model)
     for node in model.graph.node:
         axes = _WEIGHT_AXES.get(node.op_type)
-        parameter = constants.parameters.get(node.input[1]) if axes else None
-        if parameter is None:
+        if not axes or node.input[1] not in constants.parameters:
             continue
+        parameter = node.input[1]
         layer = layer_name(parameter if parameter.endswith(".weight") else node.name or parameter)
         try:
             weight = constants.array(node.input[1])

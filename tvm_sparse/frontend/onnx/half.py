@@ -7,6 +7,7 @@ import numpy as np
 
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.frontend.onnx.constants import array_of
+from tvm_sparse.frontend.onnx.nodes import every_graph
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.precision import Precision
 
@@ -19,7 +20,8 @@ def precision_of(where: str, model: Any) -> Precision:
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.input if value.name not in constants]
     outputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.output]
-    read = {name for node in model.graph.node if node.op_type != "Cast" for name in node.input}
+    nodes = [node for graph in every_graph(model.graph) for node in graph.node]
+    read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
     # A constant that is only cast is compressed, and computed with in another type.
     stored = {_name(tensor.data_type) for name, tensor in _tensors(model) if name in read}
     return Precision.of(where, {*stored, *inputs}, inputs, outputs)
@@ -32,22 +34,23 @@ def widen(model: Any) -> None:
     for _, tensor in _tensors(model):
         if tensor.data_type in halves:
             tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        if value.type.tensor_type.elem_type in halves:
-            value.type.tensor_type.elem_type = wide
-    for node in model.graph.node:
-        for attribute in node.attribute:
+    for graph in every_graph(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in halves:
+                value.type.tensor_type.elem_type = wide
+        for attribute in (each for node in graph.node for each in node.attribute):
             if attribute.name in _TYPES and attribute.i in halves:
                 attribute.i = wide
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
     """The constants of the graph, and tensors in attributes, such as ConstantOfShape's, by what they define."""
-    yield from ((tensor.name, tensor) for tensor in model.graph.initializer)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t") and node.output:
-                yield node.output[0], attribute.t
+    for graph in every_graph(model.graph):
+        yield from ((tensor.name, tensor) for tensor in graph.initializer)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and node.output:
+                    yield node.output[0], attribute.t
 
 
 def _name(element_type: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import tvm
 
 from tvm_sparse.frontend.onnx.einsum import make_products_explicit
-from tvm_sparse.frontend.onnx.fold_shapes import fold_shapes
+from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx.rewrite import (
     drop_empty_scales,
@@ -23,10 +23,9 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     from tvm.relax.frontend.onnx import from_onnx
 
     fix_shapes(where, model, shapes, batch)
+    fold_nodes(where, model)
+    upgrade_operators(where, model)
     inferred = check_shapes(where, model)
-    if fold_shapes(model) | upgrade_operators(where, model):
-        # What was unknown behind them is known now.
-        inferred = check_shapes(where, model)
     drop_empty_scales(model)
     make_products_explicit(model)
     require_whole_sizes(where, model, inferred)

@@ -12,7 +12,7 @@ from typing import Any
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.constants import constants_as_tensors, onnx_tensors
-from tvm_sparse.frontend.onnx.refuse import refuse_quantised, refuse_training
+from tvm_sparse.frontend.onnx.refuse import refuse_quantised
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -24,8 +24,8 @@ def load_onnx(path: Path) -> Any:
     Raises
     ------
     ModelError
-        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, is
-        quantised, or was exported in training mode.
+        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, or is
+        quantised.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
@@ -51,7 +51,6 @@ def load_onnx(path: Path) -> Any:
         model = require("onnx.inliner", "onnx").inline_local_functions(model)
     constants_as_tensors(str(path), model)
     refuse_quantised(str(path), model)
-    refuse_training(str(path), model)
     return model
 
 
@@ -151,13 +150,16 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     try:
-        graph = inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+        # Without values: ONNX would hold all numbers of a Range. `fold_nodes` has computed what shapes depend on.
+        graph = inference.infer_shapes(model, check_type=True, strict_mode=True).graph
     except (inference.InferenceError, ValueError) as error:
         raise ModelError(where, f"its shapes do not fit ({_reason(error)})", hint=_HINT) from None
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     for name, shape in shapes.items():
+        if min(shape, default=0) < 0:
+            raise ModelError(where, f"tensor {name} has an impossible shape", _shape_text(shape), "sizes of 0 or more")
         if math.prod(shape) > MAX_ELEMENTS:
             found, allowed = f"{_shape_text(shape)}, {math.prod(shape)} elements", f"up to {MAX_ELEMENTS} elements"
             raise ModelError(where, f"tensor {name} is too large", found, allowed, "use a smaller input or batch")

@@ -1,0 +1,28 @@
+"""Nodes of ONNX graphs: what they hold, and new ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.frontend.optional_imports import require
+
+
+def subgraphs_of(node: Any) -> list[Any]:
+    """The graphs that an `onnx.NodeProto` holds."""
+    return [graph for each in node.attribute for graph in ([each.g] if each.HasField("g") else each.graphs)]
+
+
+def every_graph(graph: Any) -> Iterator[Any]:
+    """An `onnx.GraphProto` and those within its nodes, at any depth."""
+    yield graph
+    for node in graph.node:
+        for each in subgraphs_of(node):
+            yield from every_graph(each)
+
+
+def constant_node(name: str, value: Any) -> Any:
+    """A Constant that gives the tensor `name`, of a NumPy array or an `onnx.TensorProto`."""
+    helper, numpy_helper = require("onnx.helper", "onnx"), require("onnx.numpy_helper", "onnx")
+    tensor = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+    return helper.make_node("Constant", [], [name], value=tensor)
