@@ -11,7 +11,9 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx.constants import constants_as_tensors, onnx_tensors
+from tvm_sparse.frontend.onnx.constants import constants_as_tensors
+from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
+from tvm_sparse.frontend.onnx.mend import mend, require_few_nodes, shapes_filled
 from tvm_sparse.frontend.onnx.refuse import refuse_quantised
 from tvm_sparse.frontend.optional_imports import require
 
@@ -24,16 +26,18 @@ def load_onnx(path: Path) -> Any:
     Raises
     ------
     ModelError
-        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, or is
-        quantised.
+        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, is too
+        large, or is quantised.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
+    require_readable(path, path.stat().st_size)
     try:
         model = onnx.load(path, load_external_data=False)
-        _check_external_data(path, model)
-        onnx.load_external_data_for_model(model, str(path.parent))
-        onnx.checker.check_model(model)
+        load_external_data(path, model)
+        mend(str(path), model)
+        with shapes_filled(model):
+            onnx.checker.check_model(model)
     except (decode_error, onnx.checker.ValidationError, ValueError, OSError) as error:
         raise ModelError(str(path), f"this is no valid ONNX model ({first_line(error)})", hint=_HINT) from None
     bad_name = next(_undecodable(model), None)
@@ -48,27 +52,11 @@ def load_onnx(path: Path) -> Any:
         raise ModelError(str(path), "the model has no output", hint=_HINT)
     if model.functions:
         # Of the model itself, such as torch's newer exporter writes; TVM knows operators only.
+        require_few_nodes(str(path), model)
         model = require("onnx.inliner", "onnx").inline_local_functions(model)
     constants_as_tensors(str(path), model)
     refuse_quantised(str(path), model)
     return model
-
-
-def _check_external_data(path: Path, model: Any) -> None:
-    """Raise ModelError where a file with tensors of the model is missing, or not in its folder or one below."""
-    folder = path.parent.resolve()
-    for tensor in onnx_tensors(model).values():
-        location = next((each.value for each in tensor.external_data if each.key == "location"), None)
-        if location is None or tensor.data_location != tensor.EXTERNAL:
-            continue
-        hint = "keep the files that the export wrote in one folder"
-        if not (folder / location).resolve().is_relative_to(folder):
-            problem = f"the data of tensor {tensor.name} is outside the model's folder"
-            raise ModelError(str(path), problem, location, "a file beside the model", hint)
-        if not (folder / location).is_file():
-            raise ModelError(
-                str(path), f"the file with the data of tensor {tensor.name} is missing", location, hint=hint
-            )
 
 
 def _undecodable(message: Any) -> Iterator[bytes]:
@@ -110,6 +98,10 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
 def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, batch: int | None) -> None:
     """Write the shape of an input into its `onnx.TypeProto.Tensor`."""
     dims = kind.shape.dim
+    if wanted is not None and not kind.HasField("shape"):
+        dims.extend(type(kind.shape).Dimension() for _ in wanted)
+    elif not kind.HasField("shape"):
+        raise ModelError(where, f"input {name} has no shape", hint=_open_shape_hint(name, ["?"] * 4))
     found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
     given = list(found if wanted is None else wanted)
     if batch is not None and found and given:
