@@ -202,11 +202,6 @@ def test_operators_that_are_rewritten(name, tmp_path):
     ("model", "sentence"),
     [
         (
-            single("Resize", 13, {**NONE, **scales(1.7, 2)}, (1, 4, 15, 18), mode="linear"),
-            r"node Resize: it resizes to sizes that are no whole numbers, found scales \(1, 1, 1\.7, 2\) of "
-            r"\(1, 4, 9, 9\).*recompute_scale_factor",
-        ),
-        (
             single("ConvTranspose", 13, T, (1, 4, 20, 20), strides=[2, 2], output_shape=[20, 20]),
             r"node ConvTranspose: its output_shape is too large, found \(20, 20\); allowed: up to \(19, 19\)",
         ),

@@ -20,6 +20,8 @@ PARAMETERS = ("where", "problem", "found", "allowed", "hint")
 CLASSES = ("UsageError", "ModelError", "LogError", "ArtifactError", "InputError", "BuildError", "VerificationError")
 # What stands at the beginning of a message -> how the page calls it.
 PLACES = {"str(path)": "FILE", "str(directory)": "ARTIFACT", "directory": "ARTIFACT", "where": "MODEL"}
+# Of rewrites of ONNX nodes.
+PLACES["to.where"] = "MODEL, node ..."
 # Functions that make an error of what they are given: class, problem, hint.
 MAKERS = {"damaged": ("ArtifactError", "is damaged (...)", "save the model again")}
 HEAD = """\

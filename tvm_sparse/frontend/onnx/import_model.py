@@ -8,13 +8,8 @@ import tvm
 from tvm_sparse.frontend.onnx.einsum import make_products_explicit
 from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
-from tvm_sparse.frontend.onnx.rewrite import (
-    drop_empty_scales,
-    make_output_shapes_explicit,
-    make_padding_explicit,
-    require_whole_sizes,
-    upgrade_operators,
-)
+from tvm_sparse.frontend.onnx.rewrite import make_output_shapes_explicit, make_padding_explicit, upgrade_operators
+from tvm_sparse.frontend.onnx.spatial import rewrite_spatial_operators
 from tvm_sparse.frontend.relax_import import checked, tvm_frontend
 
 
@@ -26,9 +21,8 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     fold_nodes(where, model)
     upgrade_operators(where, model)
     inferred = check_shapes(where, model)
-    drop_empty_scales(model)
     make_products_explicit(model)
-    require_whole_sizes(where, model, inferred)
+    rewrite_spatial_operators(where, model)
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
     with tvm_frontend(where):

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, onnx_tensors, opset_of
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
@@ -39,35 +37,6 @@ def upgrade_operators(where: str, model: Any) -> bool:
             names = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
             _set_attributes(node, tuple(names), names)
     return True
-
-
-def require_whole_sizes(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
-    """Raise ModelError where a Resize scales to a size that is rounded: TVM would scale by the rounded sizes' ratio."""
-    constants = Constants(model)
-    for node in model.graph.node:
-        scales = node.input[2] if len(node.input) > 2 else ""
-        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
-        has_sizes = len(node.input) > 3 and node.input[3]
-        if not is_resize or has_sizes or scales not in constants.parameters:
-            continue
-        factors, sizes = constants.array(scales).ravel().tolist(), shapes.get(node.input[0], [])
-        products = np.array([size * factor for size, factor in zip(sizes, factors, strict=False)])
-        # Exporters round factors to float32.
-        is_whole = (abs(products - np.rint(products)) < 1e-5 * np.maximum(products, 1)).all()
-        if not is_whole and attributes_of(node).get("coordinate_transformation_mode") != b"align_corners":
-            found = f"scales ({', '.join(f'{factor:g}' for factor in factors)}) of {tuple(sizes)}"
-            hint = "export it with sizes, as torch does for interpolate(..., recompute_scale_factor=True)"
-            name = f"{where}, node {node.name or node.output[0]}"
-            raise ModelError(name, "it resizes to sizes that are no whole numbers", found, "whole sizes", hint)
-
-
-def drop_empty_scales(model: Any) -> None:
-    """Leave out the scales of each Resize to given sizes: version 11 wants an empty tensor there, TVM nothing."""
-    empty = {name for name, tensor in onnx_tensors(model).items() if 0 in tensor.dims}
-    for node in model.graph.node:
-        is_resize = node.op_type == "Resize" and node.domain in ONNX_DOMAINS
-        if is_resize and len(node.input) == 4 and node.input[2] in empty:
-            node.input[2] = ""
 
 
 def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:

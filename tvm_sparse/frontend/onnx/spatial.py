@@ -1,0 +1,17 @@
+"""ONNX operators on images and maps that TVM reads wrongly or not at all, as other nodes of ONNX."""
+
+from typing import Any
+
+from tvm_sparse.frontend.onnx import resize
+from tvm_sparse.frontend.onnx.replace_nodes import replace_nodes
+
+
+def rewrite_spatial_operators(where: str, model: Any) -> None:
+    """Replace those of an `onnx.ModelProto`, whose shapes are fixed, in place.
+
+    Raises
+    ------
+    ModelError
+        One of them, with its attributes, is not supported.
+    """
+    replace_nodes(where, model, resize.REWRITES)
