@@ -68,7 +68,7 @@ def test_the_same_log_gives_the_same_kernels():
     kernels = kernels_of_the_demo()
     assert json.loads(done.stdout.splitlines()[-1]) == kernels
     assert len(kernels) > 5
-    assert all(len(kernel) == 16 for kernel in kernels), "a shared record does not fit its schedule any more"
+    assert all(len(kernel) == 64 for kernel in kernels), "a shared record does not fit its schedule any more"
 
 
 def kernels_of_the_demo():

@@ -147,15 +147,15 @@ class _Graph:
         self._types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
 
     def shape(self, name: str) -> list[int] | None:
-        if name in self.constants.tensors:
-            return list(self.constants.tensors[name].dims)
+        if name in self.constants.parameters:
+            return list(self.constants.parameters[name].dims)
         kind = self._types.get(name)
         if kind is None or not kind.HasField("shape"):
             return None
         return [dim.dim_value for dim in kind.shape.dim] if all(map(_is_fixed, kind.shape.dim)) else None
 
     def dtype(self, name: str) -> np.dtype:
-        tensor = self.constants.tensors.get(name)
+        tensor = self.constants.parameters.get(name)
         kind = tensor.data_type if tensor is not None else self._types[name].elem_type
         return np.dtype(require("onnx.helper", "onnx").tensor_dtype_to_np_dtype(kind))
 
