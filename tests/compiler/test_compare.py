@@ -170,6 +170,21 @@ def test_without_onnx_runtime_small_models_are_evaluated(tmp_path, monkeypatch, 
     assert "ONNX Runtime is not installed" in compiled(right).comparison.text()
 
 
+def test_integers_are_not_divided_by_random_ones(tmp_path):
+    inputs = {"x": ((3,), TensorProto.INT32), "d": ((3,), TensorProto.INT32)}
+    open_ = saved(tmp_path, node("Div", "x d", "y"), inputs=inputs)
+    assert "must not divide by 0" in compiled(open_).comparison.text()
+    inputs.pop("d")
+    fixed = saved(tmp_path, node("Div", "x d", "y"), inputs=inputs, constants={"d": np.full(3, 2, np.int32)})
+    assert compiled(fixed).comparison.difference == 0
+
+
+def test_what_onnx_runtime_does_not_run_is_evaluated_node_by_node_too(tmp_path, wrong_softsign, monkeypatch):
+    monkeypatch.setattr(OnnxProcess, "command", (sys.executable, str(FAULTY), "no_runtime"))
+    with pytest.raises(VerificationError, match=r"\(Softsign\): .* than ONNX's reference implementation"):
+        compiled(saved(tmp_path, node("Softsign", "x", "y")))
+
+
 def test_another_machine_s_code_is_not_compared(tmp_path):
     target = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}
     model = tvm_sparse.compile(saved(tmp_path, node("Relu", "x", "y")), target=target, compare=True)

@@ -37,5 +37,12 @@ def wrong_abs(request):
     return onnx_worker.run(request)
 
 
+def no_runtime(request):
+    """As an ONNX Runtime that lacks an operator."""
+    if request["engine"] == "runtime":
+        raise RuntimeError("not implemented")
+    return onnx_worker.run(request)
+
+
 if __name__ == "__main__":
     serve({"open": lambda _request: {}, "run": globals()[sys.argv[1]]})

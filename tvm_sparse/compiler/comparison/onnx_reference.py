@@ -32,6 +32,8 @@ class OnnxReference:
         self._process = OnnxProcess()
         # One thread, in which all requests wait for each other.
         self._thread = ThreadPoolExecutor(1)
+        # What has run the model, if anything.
+        self._engine = "runtime"
         self._has_runtime = importlib.util.find_spec("onnxruntime") is not None
         if self._has_runtime and batch is None:
             # While the model is imported.
@@ -44,6 +46,7 @@ class OnnxReference:
         if self._has_runtime and (self._batch is not None or self._is_half):
             yield self._way("runtime", lambda: self._file)
         if self._path.stat().st_size <= EVALUATOR_BYTES:
+            self._engine = "evaluator"
             yield self._way("evaluator", lambda: self._file)
         elif not self._has_runtime:
             raise NotCompared("ONNX Runtime is not installed, and the model is too large for ONNX's own implementation")
@@ -90,8 +93,7 @@ class OnnxReference:
 
     def settle(self, inputs: Sequence[np.ndarray], alone: Alone, end_s: float) -> Settled:
         """Every node alone, on what the nodes before it gave in ONNX Runtime; see `NodeSearch`."""
-        engine = "runtime" if self._has_runtime else "evaluator"
-        return NodeSearch(self._process, engine, self.model, _in_float32(inputs), alone, end_s).run()
+        return NodeSearch(self._process, self._engine, self.model, _in_float32(inputs), alone, end_s).run()
 
     def close(self) -> None:
         """End the process."""
