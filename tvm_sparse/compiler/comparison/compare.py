@@ -16,6 +16,7 @@ from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Referen
 from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
 from tvm_sparse.compiler.comparison.verdict import Tolerance, worst_difference
+from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -65,7 +66,10 @@ class Comparing:
         path = Path(self._source.model) if isinstance(self._source.model, str | Path) else Path()
         # Its process starts while the model is imported, which says what is wrong with another path.
         if self._is_wanted and not self._obstacle and path.suffix == ".onnx" and path.is_file():
-            self._reference = OnnxReference(path, self._source.shapes, self._source.batch)
+            try:
+                self._reference = OnnxReference(path, self._source.shapes, self._source.batch)
+            except (TvmSparseError, OSError) as error:
+                self._obstacle = f"there is no place for temporary files ({last_line(error)})"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +110,12 @@ class Comparing:
             raise NotCompared(self._obstacle)
         assert self._reference is not None, "expect was called"
         answer = self._answer()
-        outputs = outputs_of(model, answer.inputs)
+        # Its first call is the user's: on a GPU it allocates, and records a graph.
+        other = CompiledModel(model.executable, model.target, model.signature, (), False, model.libraries)
+        try:
+            outputs = outputs_of(other, answer.inputs)
+        except (TvmSparseError, RuntimeError) as error:
+            raise NotCompared(f"the compiled model does not run on random inputs ({last_line(error)})") from error
         tolerance = Tolerance.of(self._prepared, self._allow_tf32)
         worst = worst_difference(outputs, answer.outputs, tolerance.agreement)
         if worst.text:

@@ -22,6 +22,8 @@ from tvm_sparse.runtime.batched_model import AnyModel
 EVALUATOR_S = 10.0
 # Constants with more elements are weights: nodes that differ in nothing else are compiled once.
 SMALL = 64
+# The file of the node that is looked at.
+NODE = "node.onnx"
 
 
 class NodeSearch:
@@ -89,8 +91,7 @@ class NodeSearch:
         graph.node.extend(kept)
         graph.input.extend(self._info(name, array) for name, array in given.items())
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        path = self._process.path(f"all-{len(self._ours)}.onnx")
-        onnx.save(model, path)
+        path = self._process.save(model, f"all-{len(self._ours)}.onnx")
         found = self._process.run(self._engine, path, [*self._given.values(), *given.values()])
         return {**self._constants, **self._given, **self._ours, **dict(zip(names, found, strict=True))}
 
@@ -140,7 +141,7 @@ class NodeSearch:
 
     @property
     def _node_path(self) -> Path:
-        return self._process.path("node.onnx")
+        return self._process.path(NODE)
 
     def _write(
         self, node: Any, arrays: Mapping[str, np.ndarray], fixed: set[str], expected: Mapping[str, np.ndarray]
@@ -152,7 +153,7 @@ class NodeSearch:
         outputs = [self._info(*each) for each in expected.items()]
         graph = helper.make_graph([node], "node", inputs, outputs, initializers)
         model = helper.make_model(graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
-        self._onnx.save(model, self._node_path)
+        self._process.save(model, NODE)
 
     def _info(self, name: str, array: np.ndarray) -> Any:
         helper = self._onnx.helper

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.compiler.comparison.reference import NotCompared, Refused
-from tvm_sparse.errors import MAX_QUOTE, BuildError, printable
+from tvm_sparse.errors import MAX_QUOTE, BuildError, first_line, printable
+from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.measure import memory
 from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
@@ -29,6 +30,22 @@ class OnnxProcess:
         """Of a file in the folder."""
         return Path(self._folder.name, name)
 
+    def save(self, model: Any, name: str) -> Path:
+        """Write an `onnx.ModelProto` into the folder.
+
+        Raises
+        ------
+        NotCompared
+            Its weights take more than one such file can hold.
+        """
+        path = self.path(name)
+        encode_error = require("google.protobuf.message", "onnx").EncodeError
+        try:
+            require("onnx", "onnx").save(model, path)
+        except (ValueError, encode_error) as error:
+            raise NotCompared(f"the model cannot be written again ({first_line(error)})") from error
+        return path
+
     def open(self, engine: str, model: Path) -> None:
         """Read a file; see `run` for errors."""
         self._ask({"action": "open", "engine": engine, "path": str(model)}, self.time_limit_s)
@@ -46,7 +63,10 @@ class OnnxProcess:
             The process ended, or was ended as it took too long or too much memory.
         """
         given, made = self.path("inputs.npz"), self.path("outputs.npz")
-        np.savez(given, *inputs)
+        try:
+            np.savez(given, *inputs)
+        except OSError as error:
+            raise NotCompared(f"its inputs cannot be written ({first_line(error)})") from error
         request = {"action": "run", "engine": engine, "path": str(model), "inputs": str(given), "outputs": str(made)}
         self._ask(request, time_limit_s or self.time_limit_s)
         with np.load(made, allow_pickle=False) as arrays:

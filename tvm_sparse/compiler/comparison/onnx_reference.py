@@ -16,7 +16,6 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.onnx import half
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
-from tvm_sparse.frontend.optional_imports import require
 
 # The reference implementation is slow: what it is given at most, in bytes of a file, and for how long.
 EVALUATOR_BYTES = 16 << 20
@@ -79,9 +78,7 @@ class OnnxReference:
     @cached_property
     def _file(self) -> Path:
         """`model` as a file."""
-        path = self._process.path("model.onnx")
-        require("onnx", "onnx").save(self.model, path)
-        return path
+        return self._process.save(self.model, "model.onnx")
 
     def widened(self) -> Way | None:
         """In float32 where the file is in half precision and ONNX Runtime runs that."""

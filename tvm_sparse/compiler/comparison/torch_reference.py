@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.compiler.comparison.reference import Alone, Answer, Refused, Settled, Way
+from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Refused, Settled, Way
 from tvm_sparse.compiler.comparison.torch_tensors import array_of, tensor_of
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
@@ -107,8 +107,12 @@ class TorchReference:
         from tvm_sparse.compiler.comparison.torch_nodes import search
 
         leaves = self._torch.utils._pytree.tree_leaves(self._placed(_in_float32(inputs)))
-        with self._undisturbed():
-            return search(self._in_float32, leaves, alone, end_s)
+        try:
+            with self._undisturbed():
+                return search(self._in_float32, leaves, alone, end_s)
+        # Of the user's own operators, one by one.
+        except Exception as error:
+            raise NotCompared(first_line(error)) from error
 
     def close(self) -> None:
         """Nothing was started."""
