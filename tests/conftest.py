@@ -23,8 +23,8 @@ os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_":
 # Test processes share the cores: threads that wait busily for each other take longer than the work.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
-# Hundreds of models are compiled, and compared as their tests say.
-os.environ["TVM_SPARSE_COMPARE"] = "0"
+# Hundreds of models are compiled, and compared where a test says so, or who runs them.
+os.environ.setdefault("TVM_SPARSE_COMPARE", "0")
 # An example's time says nothing where other tests run beside it.
 settings.register_profile("shared_cores", deadline=None)
 settings.load_profile("shared_cores")

@@ -1,6 +1,7 @@
 """A compiled model is compared with its source: what differs is named, what cannot be compared is said."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -168,6 +169,13 @@ def test_without_onnx_runtime_small_models_are_evaluated(tmp_path, monkeypatch, 
         compiled(saved(tmp_path, node("Softsign", "x", "y")))
     monkeypatch.setattr(onnx_reference, "EVALUATOR_BYTES", 0)
     assert "ONNX Runtime is not installed" in compiled(right).comparison.text()
+
+
+def test_the_process_loads_no_more_than_it_needs():
+    command = [sys.executable, "-X", "importtime", "-m", "tvm_sparse.compiler.comparison.onnx_worker"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "numpy" in loaded and not loaded & {"tvm", "torch", "onnx", "onnxruntime"}
 
 
 def test_integers_are_not_divided_by_random_ones(tmp_path):

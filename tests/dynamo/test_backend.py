@@ -16,6 +16,8 @@ from factories import make_record
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils import prune as torch_prune
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 from vision import prune
 from zoo import UNOPTIMISED
 
@@ -474,6 +476,15 @@ def test_autocast_stays_eager():
     model = Plain()
     with torch.autocast("cpu"), pytest.warns(UserWarning, match="autocast is on"), torch.no_grad():
         assert Compiled(model).call(randn()).dtype is torch.bfloat16
+
+
+def test_a_graph_that_is_compiled_wrongly_stays_eager(monkeypatch):
+    def wrong(self, node):
+        return self.block_builder.emit(relax.op.nn.relu(self.env[node.args[0]]))
+
+    monkeypatch.setattr(ExportedProgramImporter, "_leakyrelu", wrong)
+    model = nn.Sequential(conv(), nn.LeakyReLU()).eval()
+    stays_eager(model, randn(1, 3, 8, 8), message="compiled alone it gives another result than torch", compare=True)
 
 
 def test_half_precision_is_compiled():
