@@ -178,13 +178,11 @@ def test_the_process_loads_no_more_than_it_needs():
     assert "numpy" in loaded and not loaded & {"tvm", "torch", "onnx", "onnxruntime"}
 
 
-def test_integers_are_not_divided_by_random_ones(tmp_path):
-    inputs = {"x": ((3,), TensorProto.INT32), "d": ((3,), TensorProto.INT32)}
-    open_ = saved(tmp_path, node("Div", "x d", "y"), inputs=inputs)
-    assert "must not divide by 0" in compiled(open_).comparison.text()
-    inputs.pop("d")
-    fixed = saved(tmp_path, node("Div", "x d", "y"), inputs=inputs, constants={"d": np.full(3, 2, np.int32)})
-    assert compiled(fixed).comparison.difference == 0
+def test_a_division_by_0_does_not_end_the_process(tmp_path):
+    inputs = {"x": ((30,), TensorProto.INT8), "d": ((30,), TensorProto.INT8)}
+    # ONNX Runtime does not divide bytes; the reference implementation is given some zeros to divide by.
+    found = compiled(saved(tmp_path, node("Div", "x d", "y"), inputs=inputs)).comparison
+    assert found.reference == "ONNX's reference implementation" and found.difference == 0
 
 
 def test_what_onnx_runtime_does_not_run_is_evaluated_node_by_node_too(tmp_path, wrong_softsign, monkeypatch):

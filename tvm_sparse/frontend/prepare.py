@@ -11,6 +11,7 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.check_constants import check_constants
+from tvm_sparse.frontend.passes.divide_integers import divide_integers
 from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
@@ -59,6 +60,8 @@ def prepare(
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
     module = opened.relax_module(example_inputs, shapes, batch)
+    # Before anything is computed of constants.
+    module = divide_integers(module)
     # Constants, so that pruning masks are in the weights.
     module = fold_clips(fold_constants(module))
     module = einsum_as_matmul(module)

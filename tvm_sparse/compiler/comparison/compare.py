@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.comparison.inputs import hazard_of, outputs_of, says_something
+from tvm_sparse.compiler.comparison.inputs import outputs_of, says_something
 from tvm_sparse.compiler.comparison.onnx_reference import OnnxReference
 from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Reference, first_answer
 from tvm_sparse.compiler.comparison.settle import settled
@@ -78,8 +78,6 @@ class Comparing:
 
     def expect(self, prepared: PreparedModel) -> None:
         """Start to run the source of `prepared`, which is then compiled."""
-        if self._is_wanted and not self._obstacle:
-            self._obstacle = hazard_of(prepared)
         if not self._is_wanted or self._obstacle:
             return
         if self._reference is None:

@@ -5,18 +5,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.ir import GenericConst
 
 from tvm_sparse.conv.storage import is_half, stored
-from tvm_sparse.frontend.passes.relax_graph import Graph, fixed_shape, is_call
+from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.batched_model import AnyModel
 
 SEED = 2020
 # How inputs are drawn, one way after the other until the model takes them and makes numbers of them.
 ATTEMPTS = 2
-# Operators that end the process where they divide an integer by 0.
-_DIVIDING = ("relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod")
 
 
 def random_inputs(prepared: PreparedModel, attempt: int) -> list[np.ndarray]:
@@ -38,15 +35,6 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, own: s
         return rng.integers(0, 2 - attempt, shape).astype(dtype)
     numbers = np.asarray(rng.uniform(0.01, 0.99, shape) if attempt else rng.standard_normal(shape), np.float32)
     return stored(stored(numbers, own) if is_half(own) else numbers, dtype)
-
-
-def hazard_of(prepared: PreparedModel) -> str:
-    """Why a compiled model must not be run on random inputs, as a sentence; empty where it may."""
-    divisions = (v for v in Graph.of(prepared.mod).definitions.values() if any(is_call(v, name) for name in _DIVIDING))
-    divisors = [value.args[1] for value in divisions if np.dtype(str(value.ty.dtype)).kind in "iu"]
-    if all(isinstance(divisor, GenericConst) for divisor in divisors):
-        return ""
-    return "it divides integers by what its inputs decide, and compiled code must not divide by 0"
 
 
 def says_something(outputs: Sequence[np.ndarray]) -> bool:
