@@ -235,10 +235,13 @@ class Two(nn.Module):
 
 def test_a_module_is_run_in_its_own_way_and_left_as_it_was():
     state = torch.random.get_rng_state()
+    torch.set_float32_matmul_precision("high")
     model = Two().eval()
     found = compiled(model, (torch.zeros(2, 3), [torch.zeros(2, 3)])).comparison
     assert found == Comparison("torch", 0.0, found.seconds)
     assert torch.equal(torch.random.get_rng_state(), state) and not model.training
+    assert torch.get_float32_matmul_precision() == "high"
+    torch.set_float32_matmul_precision("highest")
 
 
 def test_programs_and_their_files_are_compared(tmp_path):

@@ -107,7 +107,10 @@ class Comparing:
         if self._obstacle:
             raise NotCompared(self._obstacle)
         assert self._reference is not None, "expect was called"
-        answer = self._answer()
+        try:
+            answer = self._answer()
+        except OSError as error:
+            raise NotCompared(f"a file is gone ({last_line(error)})") from error
         # Its first call is the user's: on a GPU it allocates, and records a graph.
         other = CompiledModel(model.executable, model.target, model.signature, (), False, model.libraries)
         try:

@@ -90,12 +90,19 @@ class TorchReference:
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Compute in float32 where it is said so, no gradients, and leave torch's random numbers as they are."""
+        """Compute in float32 where it is said so, no gradients, and leave torch's settings and random numbers alone."""
         torch = self._torch
         tensors = [each for each in torch.utils._pytree.tree_leaves(self._examples) if isinstance(each, torch.Tensor)]
         gpus = {each.device.index for each in tensors if each.is_cuda}
-        with torch.no_grad(), torch.random.fork_rng(gpus), torch.backends.cudnn.flags(allow_tf32=False):
-            yield
+        # Torch says how it may round for the whole process.
+        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if gpus else contextlib.nullcontext()
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with torch.no_grad(), torch.random.fork_rng(gpus), exact:
+                yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
 
     def begin(self, work: Callable[[], Answer]) -> Callable[[], Answer]:
         """Later: beside others, the user's module would surprise them."""
