@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import zoo
-from onnx import helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from tvm_sparse.frontend.onnx.import_model import import_onnx
@@ -26,7 +26,9 @@ def one_node(op, inputs, constants=None, opset=22, dtype=None, outputs=1, **attr
         if array is not None
     ]
     tensors = [numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items() if each is not None]
-    outs = [helper.make_tensor_value_info(name, kind, None) for name in results]
+    # All but the first are indices.
+    kinds = [kind, *[TensorProto.INT64] * (outputs - 1)]
+    outs = [helper.make_tensor_value_info(*each, None) for each in zip(results, kinds, strict=True)]
     graph = helper.make_graph([node], "node", values, outs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return shape_inference.infer_shapes(model)
@@ -37,6 +39,11 @@ def imported(model):
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return import_onnx("m.onnx", copy, {})
+
+
+def runtime(model, inputs):
+    """What ONNX Runtime computes, for what the reference evaluator has wrong."""
+    return zoo.run_onnx(model, *(array for array in inputs.values() if array is not None))[0]
 
 
 def assert_right(model, inputs, wanted=None, tolerance=1e-5):

@@ -22,9 +22,9 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     upgrade_operators(where, model)
     inferred = check_shapes(where, model)
     make_products_explicit(model)
-    rewrite_spatial_operators(where, model)
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
+    rewrite_spatial_operators(where, model)
     with tvm_frontend(where):
         module = from_onnx(model, keep_params_in_input=False)
     return checked(where, module)

@@ -11,7 +11,7 @@ from tvm_sparse.frontend.optional_imports import require
 # Operators whose first forms TVM does not read, and the first version of which it reads all.
 _OLD = ("Resize", "Slice", "Upsample")
 _READ_OPSET = 11
-_PADDED = ("Conv", "MaxPool", "AveragePool")
+_PADDED = ("Conv", "MaxPool", "AveragePool", "LpPool")
 
 
 def upgrade_operators(where: str, model: Any) -> bool:
@@ -51,15 +51,17 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
             continue
         sizes = shapes.get(node.input[0], [])[2:]
         kernel = attributes.get("kernel_shape") or shapes.get(node.input[1], [])[2:]
-        if len(sizes) != 2 or len(kernel) != 2 or 0 in sizes:
+        if not sizes or len(sizes) != len(kernel) or 0 in sizes:
             continue
-        strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+        ones = [1] * len(sizes)
+        strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
         # What makes the output as large as the input by the stride.
         totals = [
             max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
             for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
         ]
-        _set_attributes(node, ("auto_pad",), {"pads": _pads(totals, mode == b"SAME_UPPER")})
+        # The output's size is rounded up as it is.
+        _set_attributes(node, ("auto_pad", "ceil_mode"), {"pads": _pads(totals, mode == b"SAME_UPPER")})
 
 
 def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:

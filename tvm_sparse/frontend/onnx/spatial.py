@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from tvm_sparse.frontend.onnx import resize
+from tvm_sparse.frontend.onnx import deform_conv, pooling, rearrange, resize
 from tvm_sparse.frontend.onnx.replace_nodes import replace_nodes
+
+_REWRITES = {**resize.REWRITES, **pooling.REWRITES, **rearrange.REWRITES, **deform_conv.REWRITES}
 
 
 def rewrite_spatial_operators(where: str, model: Any) -> None:
@@ -14,4 +16,4 @@ def rewrite_spatial_operators(where: str, model: Any) -> None:
     ModelError
         One of them, with its attributes, is not supported.
     """
-    replace_nodes(where, model, resize.REWRITES)
+    replace_nodes(where, model, _REWRITES)
