@@ -29,6 +29,25 @@ def rewrite_lp_pool(to: Replacement) -> str:
     return to.add("Pow", to.add("Mul", means, _number(to, np.prod(kernel))), _number(to, 1 / power))
 
 
+def rewrite_max_unpool(to: Replacement) -> str:
+    """A scatter into zeros; TVM takes the paddings of other axes, and indices for those of a larger output."""
+    kernel, (batch, channels, *sizes) = to.attributes["kernel_shape"], to.shape(to.input(0))
+    strides, pads = to.attributes.get("strides", [1] * len(kernel)), to.attributes.get("pads", [0, 0] * len(kernel))
+    outs = [
+        (size - 1) * stride + extent - before - after
+        for size, stride, extent, before, after in zip(
+            sizes, strides, kernel, pads[: len(kernel)], pads[len(kernel) :], strict=True
+        )
+    ]
+    shape = [batch, channels, *outs]
+    if to.input(2) and (wanted := to.array_of_input(2, "output_shape").tolist()) != shape:
+        # ONNX Runtime counts indices in the larger output, onnx's reference in the smaller.
+        raise ModelError(to.where, "its output_shape is not what it pooled", wanted, f"{shape}", "pool whole windows")
+    flat = [to.reshape(to.input(index), [-1]) for index in (1, 0)]
+    zeros = to.add("Expand", _number(to, 0), to.constant(np.array([np.prod(shape)])))
+    return to.reshape(to.add("ScatterElements", zeros, *flat, axis=0), shape)
+
+
 def _covering(
     sizes: list[int], kernel: list[int], pads: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
@@ -58,4 +77,9 @@ def _number(to: Replacement, value: float) -> str:
     return to.constant(np.array(value, to.dtype(to.input(0))))
 
 
-REWRITES: dict[str, Rewrite] = {"MaxPool": refuse_indices, "LpPool": rewrite_lp_pool, "LRN": rewrite_lrn}
+REWRITES: dict[str, Rewrite] = {
+    "MaxPool": refuse_indices,
+    "MaxUnpool": rewrite_max_unpool,
+    "LpPool": rewrite_lp_pool,
+    "LRN": rewrite_lrn,
+}

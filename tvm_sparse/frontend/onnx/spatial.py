@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tvm_sparse.frontend.onnx import deform_conv, pooling, rearrange, resize
+from tvm_sparse.frontend.onnx import deform_conv, pooling, rearrange, resize, sampling
 from tvm_sparse.frontend.onnx.replace_nodes import replace_nodes
 
-_REWRITES = {**resize.REWRITES, **pooling.REWRITES, **rearrange.REWRITES, **deform_conv.REWRITES}
+_SUBJECTS = (resize, pooling, rearrange, deform_conv, sampling)
+_REWRITES = {operator: rewrite for subject in _SUBJECTS for operator, rewrite in subject.REWRITES.items()}
 
 
 def rewrite_spatial_operators(where: str, model: Any) -> None:
