@@ -202,8 +202,8 @@ def test_operators_that_are_rewritten(name, tmp_path):
     ("model", "sentence"),
     [
         (
-            single("ConvTranspose", 13, T, (1, 4, 20, 20), strides=[2, 2], output_shape=[20, 20]),
-            r"node ConvTranspose: its output_shape is too large, found \(20, 20\); allowed: up to \(19, 19\)",
+            single("ConvTranspose", 13, T, (1, 4, 21, 21), strides=[2, 2], output_shape=[21, 21]),
+            r"node ConvTranspose: its output_shape is too large, found \(21, 21\); allowed: up to \(20, 20\)",
         ),
     ],
 )

@@ -179,6 +179,23 @@ def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -
     if kernel != weight[2:]:
         found, allowed = _shape_text(kernel), _shape_text(weight[2:])
         raise ModelError(name, "kernel_shape is not its weight's", found, allowed, _HINT)
+    padded = _padded_sizes(data[2:], attributes)
+    extents = [
+        (size - 1) * dilation + 1
+        for size, dilation in zip(kernel, attributes.get("dilations", [1] * len(kernel)), strict=True)
+    ]
+    if any(extent > size for extent, size in zip(extents, padded, strict=False)):
+        raise ModelError(
+            name, "its kernel is larger than its input", _shape_text(extents), f"up to {_shape_text(padded)}", _HINT
+        )
+
+
+def _padded_sizes(sizes: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
+    """The sides of a convolution's input with its padding; none where they are not known, or as large as it takes."""
+    if 0 in sizes or attributes.get("auto_pad", b"NOTSET").startswith(b"SAME"):
+        return []
+    pads = attributes.get("pads") or [0, 0] * len(sizes)
+    return [size + pads[axis] + pads[len(sizes) + axis] for axis, size in enumerate(sizes)]
 
 
 def attributes_of(node: Any) -> dict[str, Any]:

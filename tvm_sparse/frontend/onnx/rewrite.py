@@ -65,7 +65,7 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
 
 
 def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
-    """Replace ``output_shape`` of each ConvTranspose by ``pads``: TVM does not read the former.
+    """Replace ``output_shape`` of each ConvTranspose by ``pads`` and ``output_padding``: TVM does not read the former.
 
     Raises
     ------
@@ -80,26 +80,25 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
         sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
         if len(sizes) != len(kernel) or 0 in sizes:
             continue
-        ones, zeros = [1] * len(sizes), [0] * len(sizes)
+        outs, strides = wanted[-len(sizes) :], attributes.get("strides", [1] * len(sizes))
+        dilations, added = (
+            attributes.get("dilations", [1] * len(sizes)),
+            attributes.get("output_padding", [0] * len(sizes)),
+        )
         totals = [
-            stride * (size - 1) + more + (extent - 1) * dilation + 1 - out
+            stride * (size - 1) + (extent - 1) * dilation + 1 + more - out
             for size, extent, stride, dilation, more, out in zip(
-                sizes,
-                kernel,
-                attributes.get("strides", ones),
-                attributes.get("dilations", ones),
-                attributes.get("output_padding", zeros),
-                wanted[-len(sizes) :],
-                strict=False,
+                sizes, kernel, strides, dilations, added, outs, strict=True
             )
         ]
-        if min(totals, default=0) < 0:
+        # What is missing is added behind, where a stride leaves place for it.
+        added = [more + max(-total, 0) for more, total in zip(added, totals, strict=True)]
+        if any(more >= stride for more, stride in zip(added, strides, strict=True)):
             name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
-            largest = tuple(out + total for out, total in zip(wanted[-len(sizes) :], totals, strict=False))
+            largest = tuple(out + total + stride - 1 for out, total, stride in zip(outs, totals, strides, strict=True))
             raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
-        _set_attributes(
-            node, ("auto_pad", "output_shape"), {"pads": _pads(totals, attributes.get("auto_pad") == b"SAME_UPPER")}
-        )
+        pads = _pads([max(total, 0) for total in totals], attributes.get("auto_pad") == b"SAME_UPPER")
+        _set_attributes(node, ("auto_pad", "output_shape"), {"pads": pads, "output_padding": added})
 
 
 def _pads(totals: Sequence[int], is_upper: bool) -> list[int]:
