@@ -1,8 +1,8 @@
-"""SpaceToDepth, CenterCropPad and Col2Im are what onnx's reference evaluator says."""
+"""SpaceToDepth, CenterCropPad, Col2Im and Pad are what onnx's reference evaluator says."""
 
 import numpy as np
 import pytest
-from onnx_nodes import assert_right, imported, numbers, one_node
+from onnx_nodes import assert_right, imported, numbers, one_node, runtime
 
 from tvm_sparse.errors import ModelError
 
@@ -42,6 +42,47 @@ def test_blocks_are_added_to_an_image(image, block, blocks, attributes):
     x = {"x": numbers(2, 3 * int(np.prod(block)), blocks)}
     constants = {"image": np.array(image), "block": np.array(block)}
     assert_right(one_node("Col2Im", x, constants, **attributes), x)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pads"),
+    [
+        ("reflect", [2, 1, 2, 0]),
+        ("reflect", [3, 0, 0, 7]),
+        ("wrap", [3, 0, 0, 7]),
+        ("edge", [0, 2, 5, 0]),
+        ("constant", [-1, 2, 0, -2]),
+    ],
+)
+def test_paddings_longer_than_their_axis(mode, pads):
+    x = {"x": numbers(3, 4)}
+    model = one_node("Pad", x, {"pads": np.array(pads)}, mode=mode)
+    before, behind = pads[:2], pads[2:]
+    if min(pads) >= 0:
+        wanted = np.pad(x["x"], [*zip(before, behind, strict=True)], mode=mode)
+    else:
+        wanted = np.pad(x["x"][1:, :2], [(0, 0), (2, 0)])
+    assert_right(model, x, wanted=wanted)
+
+
+@pytest.mark.parametrize("mode", ["wrap", "edge"])
+def test_paddings_of_what_is_left_of_an_axis(mode):
+    x = {"x": numbers(2, 4)}
+    model = one_node("Pad", x, {"pads": np.array([-1, 3]), "value": None, "axes": np.array([-1])}, mode=mode)
+    assert_right(model, x, wanted=runtime(model, x))
+
+
+@pytest.mark.parametrize(
+    ("mode", "pads", "sentence"),
+    [
+        ("reflect", [0, -1, 0, 2], "it reflects at an edge that it cuts off"),
+        ("wrap", [0, -3, 0, 2], "it cuts off all of an axis"),
+        ("reflect", [0, 2**25, 0, 0], "its output is too large, found 33554435 elements; allowed: 16777216"),
+    ],
+)
+def test_paddings_that_are_refused(mode, pads, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        imported(one_node("Pad", {"x": numbers(2, 3)}, {"pads": np.array(pads)}, mode=mode))
 
 
 def test_blocks_that_do_not_fit_are_refused():

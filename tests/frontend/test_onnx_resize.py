@@ -115,8 +115,12 @@ def test_old_forms():
             "it resizes int32 data, found linear; allowed: nearest; cast the data to float32 before it",
         ),
         (
+            resize(IMAGE, [1, 1, 0.1, 2]),
+            "it resizes axis 2, found 5 to 0 elements; allowed: 1 or more",
+        ),
+        (
             resize((1, 1, 2, 1), sizes=[1, 1, 2, 2**25], mode="linear"),
-            "it resizes axis 3, found 1 to 33554432 elements; allowed: 1 to 16777216",
+            "its output is too large, found 33554432 elements; allowed: 16777216",
         ),
     ],
 )

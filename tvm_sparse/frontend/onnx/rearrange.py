@@ -1,5 +1,6 @@
-"""ONNX operators that move elements and compute nothing, or add those that meet, as plain nodes."""
+"""ONNX operators that move elements, or add those that meet, as plain nodes where TVM has them wrong or not at all."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,21 +36,48 @@ def rewrite_center_crop_pad(to: Replacement) -> str:
     return to.add("Pad", cropped, to.constant(np.array(before + behind)))
 
 
+def rewrite_pad(to: Replacement) -> str | None:
+    """Reflections that are longer than their axis, of which TVM reads outside it, and what wraps around a cut axis."""
+    mode, shape = to.attributes.get("mode", "constant"), to.shape(to.input(0))
+    if mode not in ("reflect", "wrap"):
+        return None
+    pads = list(to.attributes["pads"]) if "pads" in to.attributes else to.array_of_input(1, "pads").tolist()
+    axes = to.array_of_input(3, "axes").tolist() if to.input(3) else range(len(shape))
+    padded = [(axis % len(shape), pads[at], pads[len(axes) + at]) for at, axis in enumerate(axes)]
+    if mode == "reflect" and min(pads, default=0) < 0:
+        raise ModelError(
+            to.where, "it reflects at an edge that it cuts off", pads, "pads of 0 or more", "slice before it"
+        )
+    longest = max((max(pair) - (shape[axis] - 1) for axis, *pair in padded), default=0)
+    if longest <= 0 if mode == "reflect" else min(pads, default=0) >= 0:
+        return None
+    data = to.input(0)
+    for axis, before, behind in padded:
+        to.require_few(shape[axis] + before + behind)
+        left = np.arange(max(-before, 0), shape[axis] - max(-behind, 0))
+        if not len(left):
+            raise ModelError(to.where, "it cuts off all of an axis", pads, "fewer than it has", "leave the axis out")
+        indices = np.pad(left, [max(before, 0), max(behind, 0)], mode=mode)
+        data = to.add("Gather", data, to.constant(indices), axis=axis) if before or behind else data
+    return data
+
+
 def rewrite_col2im(to: Replacement) -> str:
     """Each pixel is the sum of the elements of the blocks that it is in: a Gather of them and a ReduceSum."""
     image, kernel = (
         to.array_of_input(index, what).tolist() for index, what in ((1, "image_shape"), (2, "block_shape"))
     )
     batch, columns, blocks = to.shape(to.input(0))
+    to.require_few(math.prod(image))
     targets = _targets(to, image, kernel)
-    if targets.size != np.prod(kernel) * blocks or columns % np.prod(kernel):
+    if targets.size != math.prod(kernel) * blocks or columns % math.prod(kernel):
         found = f"{columns} x {blocks}"
         raise ModelError(to.where, "its blocks do not fit the image", found, f"{targets.shape}", "export it again")
-    channels, elements = columns // int(np.prod(kernel)), targets.size
+    channels, elements = columns // math.prod(kernel), targets.size
     flat = to.reshape(to.input(0), [batch, channels, elements])
     # Behind the last element is a zero, for what is in fewer blocks than others.
     padded = to.add("Pad", flat, to.constant(np.array([0, 0, 0, 0, 0, 1])))
-    sources = _sources(targets.ravel(), int(np.prod(image)))
+    sources = _sources(targets.ravel(), math.prod(image))
     gathered = to.add("Gather", padded, to.constant(sources), axis=2)
     return to.reshape(to.add("ReduceSum", gathered, to.constant(np.array([3])), keepdims=0), [batch, channels, *image])
 
@@ -86,4 +114,5 @@ REWRITES: dict[str, Rewrite] = {
     "SpaceToDepth": rewrite_space_to_depth,
     "CenterCropPad": rewrite_center_crop_pad,
     "Col2Im": rewrite_col2im,
+    "Pad": rewrite_pad,
 }

@@ -1,6 +1,7 @@
 """Replaces nodes of an ONNX graph by others that compute the same."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
+
+# A constant of them takes 128 MB.
+_MAX_INDICES = 2**24
 
 
 class Replacement:
@@ -81,6 +85,12 @@ class Replacement:
             )
         return value
 
+    def require_few(self, elements: int) -> None:
+        """Raise ModelError where so many elements of a tensor would each need a constant that says where it is."""
+        if elements > _MAX_INDICES:
+            hint = "make it smaller"
+            raise ModelError(self.where, "its output is too large", f"{elements} elements", f"{_MAX_INDICES}", hint)
+
     def constant(self, value: Any) -> str:
         """The name of a new constant."""
         numpy_helper = require("onnx.numpy_helper", "onnx")
@@ -143,8 +153,12 @@ class _Graph:
 
     def __init__(self, where: str, model: Any):
         self.where, self.opset, self.constants = where, opset_of(model), Constants(model)
-        graph = require("onnx.shape_inference", "onnx").infer_shapes(model, data_prop=True).graph
-        self._types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
+        self._model = model
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        graph = require("onnx.shape_inference", "onnx").infer_shapes(self._model, data_prop=True).graph
+        return {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
 
     def shape(self, name: str) -> list[int] | None:
         if name in self.constants.parameters:

@@ -19,8 +19,6 @@ from tvm_sparse.frontend.onnx.replace_nodes import Replacement, Rewrite
 _LINEAR_COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 # Elements that are added one by one; more are a sum along an axis of their own, which TVM puts into one loop as well.
 _MOST_ADDED = 4
-# Of an axis; its indices are constants.
-_MAX_LENGTH = 2**24
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,11 @@ def _sizes(to: Replacement) -> list[tuple[int, Fraction]]:
 
 def _axis(to: Replacement, index: int, scale: Fraction) -> _Axis:
     size, out = (to.shape(name)[index] for name in (to.input(0), to.node.output[0]))
-    if not 0 < out <= _MAX_LENGTH or size < 1:
+    if not out or not size:
         raise ModelError(
-            to.where, f"it resizes axis {index}", f"{size} to {out} elements", f"1 to {_MAX_LENGTH}", "resize to less"
+            to.where, f"it resizes axis {index}", f"{size} to {out} elements", "1 or more", "resize it less"
         )
+    to.require_few(out)
     coordinates, is_whole = _coordinates(to), scale * size == out
     if not is_whole and coordinates in ("align_corners", "tf_crop_and_resize"):
         # ONNX Runtime aligns the last element, and onnx's own tests a place behind it.
