@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import zoo
-from onnx_nodes import assert_right, imported, numbers, one_node
+from onnx_nodes import assert_right, imported, numbers, one_node, runtime
 from test_passes import operators
 
 from tvm_sparse.errors import ModelError
@@ -88,6 +88,11 @@ def test_a_factor_of_thirds_reads_the_elements_that_lie_there():
     assert_right(model, inputs, wanted=inputs["x"][::3])
 
 
+def test_empty_sizes_are_none():
+    model, inputs = resize(IMAGE, [1, 1, 2.5, 2], sizes=np.zeros(0, np.int64))
+    assert_right(model, inputs, wanted=runtime(*resize(IMAGE, [1, 1, 2.5, 2])))
+
+
 def test_old_forms():
     x = {"x": numbers(*IMAGE)}
     upsample = one_node("Upsample", x, {"scales": np.float32([1, 1, 1.5, 2])}, 9, mode="linear")
@@ -113,6 +118,10 @@ def test_old_forms():
         (
             resize(IMAGE, [1, 1, 2, 2], mode="linear", dtype=np.int32),
             "it resizes int32 data, found linear; allowed: nearest; cast the data to float32 before it",
+        ),
+        (
+            resize(IMAGE, sizes=[1, 2, 4, 6], roi=[0, 1], **CROP),
+            r"node node: its attributes and inputs do not fit \(.*\), found Resize; export it again",
         ),
         (
             resize(IMAGE, [1, 1, 0.1, 2]),

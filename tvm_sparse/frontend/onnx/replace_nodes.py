@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.errors import ModelError
+from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
@@ -133,7 +133,7 @@ def replace_nodes(where: str, model: Any, rewrites: Mapping[str, Rewrite]) -> No
     graph, nodes = _Graph(where, model), []
     for node in model.graph.node:
         replacement = Replacement(node, graph) if _is_rewritten(node, rewrites) else None
-        result = rewrites[node.op_type](replacement) if replacement else None
+        result = _result(rewrites[node.op_type], replacement) if replacement else None
         if replacement is None or result is None:
             nodes.append(node)
             continue
@@ -142,6 +142,15 @@ def replace_nodes(where: str, model: Any, rewrites: Mapping[str, Rewrite]) -> No
     replaced = type(model.graph)(node=nodes)
     del model.graph.node[:]
     model.graph.node.extend(replaced.node)
+
+
+def _result(rewrite: Rewrite, to: Replacement) -> str | None:
+    try:
+        return rewrite(to)
+    # Lists of another length than the data's rank, sizes of zero and the like, which ONNX's inference lets pass.
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        problem = f"its attributes and inputs do not fit ({first_line(error)})"
+        raise ModelError(to.where, problem, to.node.op_type, hint="export it again") from error
 
 
 def _is_rewritten(node: Any, rewrites: Mapping[str, Rewrite]) -> bool:

@@ -35,13 +35,13 @@ class _Axis:
 def rewrite_resize(to: Replacement) -> str | None:
     """See `Rewrite`."""
     mode = to.attributes.get("mode", "nearest")
-    axes = [_axis(to, *each) for each in _sizes(to)]
+    axes = [_axis(to, *each) for each in _scales(to)]
     changed = [axis for axis in axes if not axis.where.is_identity]
     if mode != "nearest" and to.dtype(to.input(0)).kind != "f":
         raise ModelError(
             to.where, f"it resizes {to.dtype(to.input(0))} data", mode, "nearest", "cast the data to float32 before it"
         )
-    kept = _kept(to, mode, axes, changed)
+    kept = _kept(to, mode, changed)
     if kept is not None:
         return kept
     data = to.input(0)
@@ -52,11 +52,11 @@ def rewrite_resize(to: Replacement) -> str | None:
     return data
 
 
-def _sizes(to: Replacement) -> list[tuple[int, Fraction]]:
+def _scales(to: Replacement) -> list[tuple[int, Fraction]]:
     """The axes that a node resizes, and the scale of each."""
     shape = to.shape(to.input(0))
-    axes = [axis % len(shape) for axis in to.attributes.get("axes") or range(len(shape))]
-    if to.input(3):
+    axes = _axes(to)
+    if _has_sizes(to):
         sizes = to.array_of_input(3, "sizes").tolist()
         ratios = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes, strict=True)]
         policy = to.attributes.get("keep_aspect_ratio_policy", "stretch")
@@ -65,6 +65,15 @@ def _sizes(to: Replacement) -> list[tuple[int, Fraction]]:
         return list(zip(axes, ratios, strict=True))
     scales, outs = to.array_of_input(2, "scales").tolist(), to.shape(to.node.output[0])
     return [(axis, exact_scale(shape[axis], outs[axis], scale)) for axis, scale in zip(axes, scales, strict=True)]
+
+
+def _axes(to: Replacement) -> list[int]:
+    rank = len(to.shape(to.input(0)))
+    return [axis % rank for axis in to.attributes.get("axes") or range(rank)]
+
+
+def _has_sizes(to: Replacement) -> bool:
+    return bool(to.input(3)) and to.shape(to.input(3)) != [0]
 
 
 def _axis(to: Replacement, index: int, scale: Fraction) -> _Axis:
@@ -82,21 +91,23 @@ def _axis(to: Replacement, index: int, scale: Fraction) -> _Axis:
         raise ModelError(
             to.where, f"it resizes to a size that is no whole number, with {coordinates}", found, "whole sizes", hint
         )
-    roi = (0.0, 1.0)
-    if coordinates == "tf_crop_and_resize":
-        if not to.input(3):
-            raise ModelError(to.where, "it crops and scales", "scales", "sizes", "export it with sizes")
-        places = to.array_of_input(1, "roi").tolist()
-        axes = [axis % len(to.shape(to.input(0))) for axis in to.attributes.get("axes") or range(len(places) // 2)]
-        roi = places[axes.index(index)], places[axes.index(index) + len(axes)]
+    roi = _region(to, index) if coordinates == "tf_crop_and_resize" else (0.0, 1.0)
     return _Axis(index, size, out, is_whole, positions(size, out, scale, coordinates, roi))
+
+
+def _region(to: Replacement, index: int) -> tuple[float, float]:
+    """Where the part of an axis that is resized starts and ends."""
+    if not _has_sizes(to):
+        raise ModelError(to.where, "it crops and scales", "scales", "sizes", "export it with sizes")
+    places, axes = to.array_of_input(1, "roi").tolist(), _axes(to)
+    return places[axes.index(index)], places[axes.index(index) + len(axes)]
 
 
 def _coordinates(to: Replacement) -> str:
     return to.attributes.get("coordinate_transformation_mode", "half_pixel")
 
 
-def _kept(to: Replacement, mode: str, axes: list[_Axis], changed: list[_Axis]) -> str | None:
+def _kept(to: Replacement, mode: str, changed: list[_Axis]) -> str | None:
     """A Resize that TVM has right, where there is one."""
     shape, coordinates = to.shape(to.input(0)), _coordinates(to)
     is_image = len(shape) == 4 and {axis.index for axis in changed} <= {2, 3}
