@@ -1,5 +1,6 @@
 """Logs that nobody names: the working directory's, the user's, the shipped ones; and records of near machines."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -61,17 +62,23 @@ def test_shipped_logs_are_read_once(monkeypatch):
 
 
 def test_files_are_parsed_again_once_they_have_changed(home, monkeypatch):
-    other, parsed, parse = home / "logs" / "other.jsonl", [], log_file.parse
+    other, parsed, lines = home / "logs" / "other.jsonl", [], log_file._lines
     records = [make_record(fingerprint=HERE, seed=seed) for seed in (1, 2)]
     TuningLog(other).append(records[0])
     assert records[0] in known_logs.known_log(TARGET).records
-    monkeypatch.setattr(log_file, "parse", lambda path: parsed.append(path) or parse(path))
+    monkeypatch.setattr(log_file, "_lines", lambda path, data: parsed.append(path) or lines(path, data))
     assert records[0] in known_logs.known_log(TARGET).records and not parsed
     with other.open("a") as file:
         file.write(records[1].to_line() + "\n")
     found = known_logs.known_log(TARGET).records
     assert all(record in found for record in records)
     assert parsed == [other]
+    # Another file of the same size, at the same time.
+    state = other.stat()
+    other.write_bytes(other.read_bytes().replace(b"12.5", b"12.6"))
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    known_logs.known_log(TARGET)
+    assert parsed == [other, other]
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_compressed_log_is_read_only(tmp_path):
 def test_a_compressed_log_unpacks_to_no_more_than_memory_holds(tmp_path, monkeypatch):
     path = tmp_path / "log.jsonl.xz"
     write(path, [make_record(seed=seed) for seed in range(4)])
-    monkeypatch.setattr("tvm_sparse.logs.log_file.MAX_UNPACKED_BYTES", 1 << 10)
+    monkeypatch.setattr("tvm_sparse.logs.log_file.MAX_BYTES", 1 << 10)
     log = TuningLog(path)
     assert log.records == []
     assert "unpacks to more than" in log.rejected[0].reason

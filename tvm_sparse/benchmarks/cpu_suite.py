@@ -25,7 +25,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import VerificationError
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -57,7 +57,7 @@ def bench_threads(threads: int, options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(threads)
-    log = TuningLog(os.devnull, *options.log)
+    log = TuningLog(NO_FILE, *options.log)
     cases = []
     with torch.inference_mode():
         for operator, batch, density in product(options.operators, options.batch, options.density):

@@ -1,10 +1,6 @@
 """What several commands do with their arguments."""
 
 import argparse
-import math
-import os
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,19 +16,16 @@ from tvm_sparse.cli import tables
 from tvm_sparse.compiler.dense_products import IN_TF32
 from tvm_sparse.compiler.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
-from tvm_sparse.conv.storage import is_half, stored
-from tvm_sparse.errors import InputError, LogError, VerificationError
+from tvm_sparse.conv.storage import stored
+from tvm_sparse.errors import LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
-from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
+from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.target.resolve import resolve_target
-
-# Times the largest batch that an .npz file may hold for a model that runs larger ones in turns.
-MAX_TURNS = 64
 
 
 def prepared(arguments: argparse.Namespace, batch: int | None = None) -> PreparedModel:
@@ -51,7 +44,7 @@ def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog:
     if not arguments.tuning_records:
         return reported(console, known_log(resolve_target(arguments.target), DEFAULT_LOG))
     # The first file of a log may be missing; none that was asked for may.
-    return opened(console, os.devnull, *arguments.tuning_records)
+    return opened(console, NO_FILE, *arguments.tuning_records)
 
 
 def log_to_write(arguments: argparse.Namespace, console: Console) -> TuningLog:
@@ -195,47 +188,3 @@ def _ratio_text(row: Mapping[str, Any]) -> str | None:
     if ratio is None:
         return None
     return f"{ratio['median']:.2f}x ({ratio['q1']:.2f} - {ratio['q3']:.2f}), {row['verdict']}"
-
-
-def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
-    """The arrays in `path` in the order of the model's inputs; float32 ones are rounded where it takes half precision.
-
-    Raises
-    ------
-    InputError
-        The file is missing, damaged, or lacks an input.
-    """
-    specs = compiled.signature.inputs
-    if not path.is_file():
-        raise InputError(str(path), "no such file", hint="check the path")
-    try:
-        if zipfile.is_zipfile(path):
-            arrays = _read_archive(path, compiled)
-        else:
-            # Mapped first: a header may claim any size, and the file must be as long as that.
-            arrays = {specs[0].name: np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
-    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(str(path), f"cannot be read ({error})", allowed="a .npy or .npz file of numbers") from None
-    missing = [spec.name for spec in specs if spec.name not in arrays]
-    if missing:
-        wanted = ", ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
-        raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
-    return [_as_taken(arrays[spec.name], spec.dtype) for spec in specs]
-
-
-def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:
-    return stored(array, dtype) if is_half(dtype) and array.dtype == np.float32 else array
-
-
-def _read_archive(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, which must not unpack to more than the model's inputs can be."""
-    # Of any element type, and with room for headers, so that a wrong type or shape is named as such.
-    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in compiled.signature.inputs)
-    allowed *= MAX_TURNS if isinstance(compiled, BatchedModel) else 1
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > allowed:
-        found, limit = f"{size} bytes unpacked", f"up to {allowed} bytes"
-        raise InputError(str(path), "holds more than the model's inputs", found, limit, "keep only these in it")
-    with np.load(path, allow_pickle=False) as loaded:
-        return {name: loaded[name] for name in loaded.files}

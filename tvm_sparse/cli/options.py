@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.conv.dtypes import DTYPES
+from tvm_sparse.untrusted.whole_number import whole_number
 
 # MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
 MAX_SEED = 10**9
@@ -31,9 +32,10 @@ def switch(flag: str, help_text: str) -> Option:
 
 def count(text: str) -> int:
     """A whole number of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number of 1 or more")
-    return int(text)
+    value = whole_number(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"found {text[:40]}; allowed: a whole number of 1 or more")
+    return value
 
 
 def above_0(text: str) -> float:
@@ -43,7 +45,7 @@ def above_0(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number above 0")
+        raise argparse.ArgumentTypeError(f"found {text[:40]}; allowed: a number above 0")
     return value
 
 
@@ -51,7 +53,7 @@ def share(text: str) -> float:
     """A number above 0 and below 1."""
     value = above_0(text)
     if value >= 1:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number above 0 and below 1")
+        raise argparse.ArgumentTypeError(f"found {text[:40]}; allowed: a number above 0 and below 1")
     return value
 
 
@@ -62,7 +64,7 @@ def minutes(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: a number of minutes, 0 or more")
+        raise argparse.ArgumentTypeError(f"found {text[:40]}; allowed: a number of minutes, 0 or more")
     return value
 
 
@@ -76,16 +78,18 @@ def _batches(text: str) -> list[int]:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) > MAX_SEED:
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from 0 to {MAX_SEED}")
-    return int(text)
+    value = whole_number(text)
+    if value is None or value > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"found {text[:40]}; allowed: a whole number from 0 to {MAX_SEED}")
+    return value
 
 
 def _input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, sizes = text.rpartition(":")
-    if not name or not all(size.isdecimal() and int(size) for size in sizes.split(",")):
-        raise argparse.ArgumentTypeError(f"found {text}; allowed: NAME:1,3,224,224")
-    return name, tuple(map(int, sizes.split(",")))
+    found = tuple(size for each in sizes.split(",") if (size := whole_number(each)))
+    if not name or len(found) != sizes.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"found {text[:80]}; allowed: NAME:1,3,224,224")
+    return name, found
 
 
 TARGET = option(

@@ -26,6 +26,7 @@ import tvm
 
 from tvm_sparse.errors import UsageError
 from tvm_sparse.target.user_folders import cache_folder, make_private
+from tvm_sparse.untrusted.whole_number import whole_number
 from tvm_sparse.version import __version__
 
 # Environment variable: what the folder may take, in MiB; 0: nothing is kept, and nothing read.
@@ -184,9 +185,10 @@ class KernelCache:
 
 def _limit_bytes() -> int:
     setting = os.environ.get(LIMIT, str(DEFAULT_LIMIT_MIB))
-    if not setting.isdecimal():
-        raise UsageError(f"environment variable {LIMIT}", "not a number of MiB", setting, "0 or more")
-    return int(setting) << 20
+    mebibytes = whole_number(setting)
+    if mebibytes is None:
+        raise UsageError(f"environment variable {LIMIT}", "not a number of MiB", setting[:40], "0 or more")
+    return mebibytes << 20
 
 
 def _warn(error: Exception) -> None:

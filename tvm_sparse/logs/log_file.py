@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from hashlib import sha256
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -20,9 +20,12 @@ from typing import NamedTuple
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import WHERE, TuningRecord
 from tvm_sparse.logs.record_codec import NewerSchemaError
+from tvm_sparse.untrusted.regular_file import read_regular
 
-# A few kilobytes of xz can unpack to more than a machine's memory.
-MAX_UNPACKED_BYTES = 1 << 30
+# A file may be larger than a machine's memory, and so may what a few kilobytes of xz unpack to, or need to be unpacked.
+MAX_BYTES, MAX_UNPACKING_BYTES = 1 << 28, 1 << 28
+# Each bad line is kept, with its reason. Of what is no log at all these are millions.
+MAX_BAD_LINES = 100_000
 # Lines of JSON are aligned to nothing: a twentieth smaller than by default.
 PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 1, "pb": 0}]
 
@@ -45,14 +48,22 @@ def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
     LogError
         The file cannot be read.
     """
+    yield from _lines(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     with _as_log_error(path):
-        data = path.read_bytes()
+        return read_regular(path, MAX_BYTES)
+
+
+def _lines(path: Path, data: bytes) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
     if path.suffix == ".xz":
         try:
             data = _unpacked(data)
         except (lzma.LZMAError, EOFError) as error:
             yield b"", Rejected(1, str(LogError(str(path), f"the xz data is damaged ({error})")), "", path)
             return
+    bad = 0
     for number, raw in enumerate(BytesIO(data), 1):
         found: TuningRecord | Rejected
         try:
@@ -60,33 +71,47 @@ def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
         except LogError as error:
             text = raw.decode(errors="backslashreplace").rstrip("\n")
             found = Rejected(number, str(error), text, path, isinstance(error, NewerSchemaError))
+            bad += 1
+            if bad > MAX_BAD_LINES:
+                hint = "is it a tuning log?"
+                raise LogError(str(path), f"more than {MAX_BAD_LINES} of its lines are no records", hint=hint) from None
         yield raw, found
 
 
 def parsed(path: Path) -> tuple[TuningRecord | Rejected, ...]:
-    """What each line of a file holds, as `parse` finds it; a file that has not changed since is not read again.
+    """What each line of a file holds, as `parse` finds it; of the same content it is found once.
 
     Raises
     ------
     LogError
         The file cannot be read.
     """
-    with _as_log_error(path):
-        state = path.stat()
-    return _parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+    data = _content(path)
+    key = path, sha256(data).digest()
+    if key not in _PARSED:
+        while len(_PARSED) >= _MOST_PARSED:
+            _PARSED.pop(next(iter(_PARSED)))
+        _PARSED[key] = tuple(found for _, found in _lines(path, data))
+    return _PARSED[key]
 
 
-@lru_cache(maxsize=64)
-def _parsed(path: Path, _state: tuple[int, ...]) -> tuple[TuningRecord | Rejected, ...]:
-    return tuple(found for _, found in parse(path))
+_PARSED: dict[tuple[Path, bytes], tuple[TuningRecord | Rejected, ...]] = {}
+_MOST_PARSED = 64
 
 
 def _unpacked(data: bytes) -> bytes:
-    with lzma.open(BytesIO(data)) as file:
-        unpacked = file.read(MAX_UNPACKED_BYTES + 1)
-    if len(unpacked) > MAX_UNPACKED_BYTES:
-        raise lzma.LZMAError(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
-    return unpacked
+    found = bytearray()
+    # A file may be several, one after the other.
+    while data:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKING_BYTES)
+        found += unpacker.decompress(data, MAX_BYTES - len(found) + 1)
+        if len(found) > MAX_BYTES:
+            raise lzma.LZMAError(f"it unpacks to more than {MAX_BYTES >> 20} MiB")
+        if not unpacker.eof:
+            raise EOFError("it ends too early")
+        # Zeros pad a file to a multiple of four bytes.
+        data = unpacker.unused_data.lstrip(b"\0")
+    return bytes(found)
 
 
 def append(path: Path, line: bytes) -> None:

@@ -1,12 +1,11 @@
 """New logs of records of others."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 
 
 def write(path: Path | str, records: Iterable[TuningRecord]) -> None:
@@ -34,7 +33,7 @@ def merge(paths: Sequence[Path | str], output: Path | str) -> TuningLog:
         An input does not exist or holds records of a newer tvm-sparse, or `output` exists.
     """
     # The first file of a log may be missing; no input may.
-    union = TuningLog(os.devnull, *paths)
+    union = TuningLog(NO_FILE, *paths)
     union.require_known_schema()
     write(output, union.records)
     return union

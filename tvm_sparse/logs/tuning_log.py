@@ -1,6 +1,7 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from tvm_sparse.scheduling.schedule_names import is_exact, is_gone
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
+# The first file of a log that only reads others.
+NO_FILE = Path(os.devnull)
 
 
 class TuningLog:
@@ -57,7 +60,7 @@ class TuningLog:
         self._by_spec: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
         self._by_sum: dict[ConvSpec, list[TuningRecord]] = defaultdict(list)
         for path in (self.path, *self.layers):
-            if path != self.path or path.exists():
+            if path != self.path or (path != NO_FILE and path.exists()):
                 self._read(path, (found for _, found in log_file.parse(path)))
         for path, lines in self._unnamed:
             self._read(path, lines)

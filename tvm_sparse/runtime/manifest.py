@@ -12,10 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tvm_sparse.errors import ArtifactError
+from tvm_sparse.errors import ArtifactError, first_line
+from tvm_sparse.untrusted.json_text import loads
+from tvm_sparse.untrusted.regular_file import read_regular, sha256_of
 from tvm_sparse.version import __version__
 
 SCHEMA = 3
+# A manifest has half a kilobyte a layer. No library is as large: its code reaches its weights by 32 bits.
+MAX_MANIFEST_BYTES, MAX_LIBRARY_BYTES = 1 << 25, 1 << 32
 NAME = "manifest.json"
 LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
 _FIELDS = {
@@ -52,8 +56,8 @@ def system() -> str:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a library."""
+    return sha256_of(path, MAX_LIBRARY_BYTES)
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
@@ -68,12 +72,12 @@ def identity(directory: Path) -> tuple[int, int] | None:
 def read(directory: Path) -> dict[str, Any]:
     """The manifest in `directory`, complete and as it was saved; ArtifactError otherwise."""
     try:
-        manifest = json.loads((directory / NAME).read_text())
+        manifest = loads(read_regular(directory / NAME, MAX_MANIFEST_BYTES))
     except OSError as error:
         hint = "make one with: tvm-sparse compile MODEL -o DIR"
         raise ArtifactError(str(directory), f"is no artifact ({error.strerror}: {NAME})", hint=hint) from None
-    except (ValueError, RecursionError) as error:
-        raise damaged(directory, f"{NAME} is not JSON: {error}") from None
+    except ValueError as error:
+        raise damaged(directory, f"{NAME} is not JSON: {first_line(error)}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
         age, hint = ("newer", "upgrade") if schema > SCHEMA else ("older", "compile the model again")

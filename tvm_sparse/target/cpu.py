@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tvm_sparse.errors import UsageError
+from tvm_sparse.untrusted.whole_number import whole_number
 
 # Environment variable: compilers that the build of one kernel runs side by side; all cores where it is not set.
 COMPILERS = "TVM_SPARSE_COMPILERS"
@@ -24,9 +25,10 @@ def compiler_count() -> int:
     setting = os.environ.get(COMPILERS, "")
     if not setting:
         return available_cores()
-    if not setting.isdecimal() or int(setting) < 1:
-        raise UsageError(f"environment variable {COMPILERS}", "not a number of compilers", setting, "1 or more")
-    return int(setting)
+    count = whole_number(setting)
+    if not count:
+        raise UsageError(f"environment variable {COMPILERS}", "not a number of compilers", setting[:40], "1 or more")
+    return count
 
 
 def host_cpu() -> str:

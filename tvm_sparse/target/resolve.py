@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,15 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.target.cpu import available_cores, host_cpu
 from tvm_sparse.target.gpu import capability_of, card
 from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
+from tvm_sparse.untrusted.json_text import loads
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
 # The card this project tunes for first; used where CUDA code is built on a machine without a GPU.
 DEFAULT_CUDA_ARCH = "sm_90"
+# More than any machine has.
+MOST_CORES = 4096
 
 
 def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
@@ -35,7 +37,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     from tvm.target import Target
 
     if isinstance(text, Target):
-        return text
+        return _checked(text, f"target {text.kind.name}")
     where = f"target {text if text is not None else 'llvm'}"
     config = _config_of(text, where)
     kind = config.get("kind")
@@ -51,10 +53,19 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     else:
         raise UsageError(where, "unknown target kind", kind, "llvm, cuda, or a JSON object with one of these as kind")
     try:
-        return Target({**defaults, **config})
-    except (ValueError, TypeError, RuntimeError) as error:
+        return _checked(Target({**defaults, **config}), where)
+    except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UsageError(where, f"TVM does not accept it: {reason}", hint="see tvm-sparse doctor for one") from None
+
+
+def _checked(target: Target, where: str) -> Target:
+    """`target`; UsageError where no machine has so many cores."""
+    for each in (target, target.host):
+        cores = each.attrs.get("num-cores", 1) if each is not None else 1
+        if not 1 <= int(cores) <= MOST_CORES:
+            raise UsageError(where, "num-cores is no number of cores", int(cores), f"1 to {MOST_CORES}")
+    return target
 
 
 def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:
@@ -63,7 +74,7 @@ def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:
     if text is None or not text.lstrip().startswith("{"):
         return {"kind": text or "llvm"}
     try:
-        return dict(json.loads(text))
+        return dict(loads(text))
     except ValueError as error:
         raise UsageError(where, f"not valid JSON: {error}", hint='write it like \'{"kind":"llvm"}\'') from None
 

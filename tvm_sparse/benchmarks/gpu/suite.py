@@ -1,7 +1,6 @@
 """All cases of a benchmark on a GPU: kernels are built, cases timed in turn, results written as they come."""
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Kind, Run
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import utc_now
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target
@@ -94,7 +93,7 @@ def bench(options: argparse.Namespace, command: str) -> int:
     on_gpu, arch = target.kind.name == "cuda", fingerprint_of(target)["arch"]
     if on_gpu and fingerprint_of(target)["device"] == "unknown":
         raise BuildError("bench_gpu.py", "nvidia-smi finds no GPU", hint="--target llvm tries it without one")
-    log = TuningLog(os.devnull, *options.log)
+    log = TuningLog(NO_FILE, *options.log)
     cases = list(product(options.operators, options.batch))
     kernels = [
         each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)

@@ -1,7 +1,6 @@
 """How searches went, from tuning logs: best time after each trial, and which is ahead at equal trials."""
 
 import math
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from tvm_sparse.benchmarks.results import Document, TuningCurve, rounded
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 
 # Trials after which searches are compared.
 AFTER = (1, 2, 4, 8, 16, 32, 64)
@@ -33,7 +32,7 @@ def curves(label: str, path: Path) -> list[TuningCurve]:
         The log cannot be read, or holds no trial of Table 2.
     """
     groups: dict[tuple[ConvSpec, str], list[TuningRecord]] = defaultdict(list)
-    for record in TuningLog(os.devnull, path).records:
+    for record in TuningLog(NO_FILE, path).records:
         if not record.is_dense:
             groups[record.spec, record.pattern.value_digest].append(record)
     found = []

@@ -13,6 +13,7 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together
@@ -107,7 +108,7 @@ def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str,
     """Random inputs and, where they are given, the user's, by how they are called."""
     found = {f"random, seed {arguments.seed}": common.random_inputs(compiled, arguments.seed)}
     if arguments.input is not None:
-        arrays = common.read_inputs(arguments.input, compiled)
+        arrays = read_inputs(arguments.input, compiled)
         for spec, array in zip(compiled.signature.inputs, arrays, strict=True):
             if not np.isfinite(array).all():
                 hint = "see docs/hardening.md for what happens to NaN and infinity"

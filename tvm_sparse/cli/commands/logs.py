@@ -1,7 +1,6 @@
 """``logs``: look into tuning logs, join them, keep the best of them, verify them again, convert them."""
 
 import argparse
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import distill, log_page, merge, metaschedule_database, validate
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 from tvm_sparse.scheduling.schedule_names import schedule_of
 
 
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _read(arguments: argparse.Namespace) -> TuningLog:
     # The first file of a log may be missing; none that was asked for may.
-    return TuningLog(os.devnull, *map(common.existing_log, arguments.logs))
+    return TuningLog(NO_FILE, *map(common.existing_log, arguments.logs))
 
 
 def _stats(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:

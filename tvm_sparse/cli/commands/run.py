@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.cli import common, tables
+from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.errors import UsageError
 from tvm_sparse.runtime import artifact
 
@@ -19,7 +20,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
         raise UsageError("--output", "has another suffix", arguments.output, "a file ending in .npz")
     compiled = artifact.load(arguments.artifact)
     if arguments.input is not None:
-        inputs = common.read_inputs(arguments.input, compiled)
+        inputs = read_inputs(arguments.input, compiled)
     else:
         inputs = common.random_inputs(compiled, arguments.seed)
     outputs = common.outputs_of(compiled, inputs)

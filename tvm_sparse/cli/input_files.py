@@ -1,0 +1,95 @@
+"""Inputs of a model from .npy and .npz files: data, of which nothing is unpickled, and no more than it takes is read."""
+
+import math
+import zipfile
+import zlib
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.errors import InputError, first_line
+from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.untrusted.regular_file import read_regular
+
+# Times the largest batch that a file may hold for a model that runs larger ones in turns.
+MAX_TURNS = 64
+# What reading damaged files raises: NumPy evaluates a header as a literal of Python, and a type that it names.
+_DAMAGED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    EOFError,
+    SyntaxError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
+    """The arrays in `path` in the order of the model's inputs; float32 ones are rounded where it takes half precision.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, larger than inputs can be, or lacks an input.
+    """
+    specs, most_bytes = compiled.signature.inputs, _most_bytes(compiled)
+    try:
+        content = BytesIO(read_regular(path, most_bytes))
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", hint="check the path") from None
+    try:
+        is_archive = zipfile.is_zipfile(content)
+        arrays = _read_archive(path, content, most_bytes) if is_archive else {specs[0].name: _read_array(content)}
+    except _DAMAGED as error:
+        problem = f"cannot be read ({first_line(error)})"
+        raise InputError(str(path), problem, allowed="a .npy or .npz file of numbers") from None
+    missing = [spec.name for spec in specs if spec.name not in arrays]
+    if missing:
+        wanted = ", ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
+        raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
+    return [_as_taken(arrays[spec.name], spec.dtype) for spec in specs]
+
+
+def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:
+    return stored(array, dtype) if is_half(dtype) and array.dtype == np.float32 else array
+
+
+def _most_bytes(compiled: AnyModel) -> int:
+    """Of any element type, and with room for headers, so that a wrong type or shape is named as such."""
+    allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in compiled.signature.inputs)
+    return allowed * (MAX_TURNS if isinstance(compiled, BatchedModel) else 1)
+
+
+def _read_array(content: BytesIO) -> np.ndarray:
+    """The array of an .npy file, which must be as long as its header claims."""
+    content.seek(0)
+    version = np.lib.format.read_magic(content)
+    # Since version 2 a header may be longer than 64 KiB, since version 3 it is UTF-8; its form is the same.
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(content)
+    left = len(content.getbuffer()) - content.tell()
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize > left:
+        raise ValueError(f"an array {shape} of {dtype} in {left} bytes")
+    content.seek(0)
+    return np.asarray(np.load(content, allow_pickle=False))
+
+
+def _read_archive(path: Path, content: BytesIO, most_bytes: int) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, which must not unpack to more than the model's inputs can be."""
+    with zipfile.ZipFile(content) as archive:
+        members = archive.infolist()
+        size = sum(member.file_size for member in members)
+        if size > most_bytes:
+            found, limit = f"{size} bytes unpacked", f"up to {most_bytes} bytes"
+            raise InputError(str(path), "holds more than the model's inputs", found, limit, "keep only these in it")
+        # What a member unpacks to may not be what it says.
+        found_in = {member.filename.removesuffix(".npy"): archive.open(member).read(size + 1) for member in members}
+    return {name: _read_array(BytesIO(data)) for name, data in found_in.items()}
