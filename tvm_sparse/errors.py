@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
+def shortened(text: str) -> str:
+    """`text`, of which no more than `MAX_QUOTE` characters are shown: names and numbers from files may be megabytes."""
+    return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]}..."
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what `error` says, where most libraries put the reason; its class where it says nothing."""
     return _lines(error)[0][:MAX_QUOTE]
@@ -34,9 +39,10 @@ class TvmSparseError(Exception):
     exit_code = 4
 
     def __init__(self, where: str, problem: str = "", found: object = None, allowed: str = "", hint: str = ""):
+        found = None if found is None else shortened(str(found))
         self.where, self.problem, self.found, self.allowed, self.hint = where, problem, found, allowed, hint
         # TVM makes an error that passed through it again from its message alone.
-        message = f"{where}: {problem}" if problem else where
+        message = f"{shortened(where)}: {problem}" if problem else where
         if found is not None:
             message += f", found {found}"
         if allowed:

@@ -98,7 +98,8 @@ def in_turn(path: Path, items: Sequence[T], name: Callable[[T], str], waits: Cal
 
 
 def _claims_file(path: Path) -> FileIO:
-    path = path.resolve()
+    # What is a loop of links fails below, with a reason.
+    path = Path(os.path.realpath(path))
     try:
         # Found out before the first trial, not when that is to be kept.
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Inputs of a model from .npy and .npz files: data, of which nothing is unpickled, and no more than it takes is read."""
+"""Inputs of a model from .npy and .npz files: nothing is unpickled, and no more is read than it can take."""
 
 import math
 import zipfile

@@ -22,8 +22,11 @@ from tvm_sparse.frontend.torch import half as torch_half
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
+from tvm_sparse.untrusted.regular_file import open_regular
 
 SUFFIXES = (".onnx", ".pt2")
+# Of a file. ONNX's format ends at 2 GiB: more weights are in files beside it.
+MOST_BYTES = {".onnx": 1 << 31, ".pt2": 1 << 33}
 PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 
 
@@ -141,6 +144,10 @@ def _model_path(source: Any) -> Path:
         raise ModelError(str(path), problem, hint=f"load it yourself and pass the module, or write {export}")
     if path.suffix not in SUFFIXES:
         raise ModelError(str(path), "unknown kind of file", path.suffix or "no suffix", ", ".join(SUFFIXES))
-    if not path.is_file():
-        raise ModelError(str(path), "no such file", hint="check the path")
+    try:
+        open_regular(path, MOST_BYTES[path.suffix]).close()
+    except OSError as error:
+        hint = "check the path"
+        problem = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise ModelError(str(path), problem, hint=hint) from None
     return path

@@ -141,7 +141,7 @@ def quarantine(path: Path) -> int:
         return 0
     with _locked(path):
         # A process that was killed while it wrote the new file has left it behind.
-        real = path.resolve()
+        real = Path(os.path.realpath(path))
         for stale in real.parent.glob(f".{glob.escape(real.name)}.*.tmp"):
             stale.unlink(missing_ok=True)
         bad, kept = [], []
@@ -212,7 +212,7 @@ def _locked(path: Path) -> Iterator[FileIO]:
 
 def _publish(path: Path, data: bytes) -> None:
     """Put `data` in the place of `path` in one step."""
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tvm_sparse.errors import UsageError
+from tvm_sparse.errors import UsageError, last_line
 from tvm_sparse.target.cpu import available_cores, host_cpu
 from tvm_sparse.target.gpu import capability_of, card
 from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 DEFAULT_CUDA_ARCH = "sm_90"
 # More than any machine has.
 MOST_CORES = 4096
+# Architectures that LLVM lists by another name.
+_ALIASES = re.compile(r"i[3-6]86|amd64|arm64|(arm|thumb)(eb)?v\d[a-z0-9.]*|ppc(64)?(le)?")
 
 
 def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
@@ -37,7 +41,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     from tvm.target import Target
 
     if isinstance(text, Target):
-        return _checked(text, f"target {text.kind.name}")
+        return _checked(lambda: text, f"target {text.kind.name}")
     where = f"target {text if text is not None else 'llvm'}"
     config = _config_of(text, where)
     kind = config.get("kind")
@@ -52,19 +56,28 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
         }
     else:
         raise UsageError(where, "unknown target kind", kind, "llvm, cuda, or a JSON object with one of these as kind")
+    return _checked(lambda: Target({**defaults, **config}), where)
+
+
+def _checked(make: Callable[[], Target], where: str) -> Target:
+    """What `make` makes; UsageError where TVM or LLVM does not accept it, or no machine has so many cores."""
+    from tvm.target.codegen import llvm_get_targets, llvm_get_vector_width
+
     try:
-        return _checked(Target({**defaults, **config}), where)
+        target = make()
+        for each in (each for each in (target, target.host) if each is not None and each.kind.name == "llvm"):
+            cores, triple = int(each.attrs.get("num-cores", 1)), str(each.attrs.get("mtriple", ""))
+            if not 1 <= cores <= MOST_CORES:
+                raise UsageError(where, "num-cores is no number of cores", cores, f"1 to {MOST_CORES}")
+            # LLVM finds no target then, and TVM goes on without one.
+            name = triple.partition("-")[0]
+            if triple and not _ALIASES.fullmatch(name) and name not in map(str, llvm_get_targets()):
+                raise UsageError(where, "LLVM knows no such architecture", triple, "such as x86_64-linux-gnu")
+            # Its other options are read where they are first used.
+            llvm_get_vector_width(each)
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise UsageError(where, f"TVM does not accept it: {reason}", hint="see tvm-sparse doctor for one") from None
-
-
-def _checked(target: Target, where: str) -> Target:
-    """`target`; UsageError where no machine has so many cores."""
-    for each in (target, target.host):
-        cores = each.attrs.get("num-cores", 1) if each is not None else 1
-        if not 1 <= int(cores) <= MOST_CORES:
-            raise UsageError(where, "num-cores is no number of cores", int(cores), f"1 to {MOST_CORES}")
+        hint = "see tvm-sparse doctor for one"
+        raise UsageError(where, f"TVM does not accept it: {last_line(error)}", hint=hint) from None
     return target
 
 

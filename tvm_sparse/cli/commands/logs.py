@@ -48,7 +48,11 @@ def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     pages = [log_page.page_path(path) for path in arguments.logs]
     for log, path in zip(arguments.logs, pages, strict=True):
-        path.write_text(log_page.page(TuningLog(common.existing_log(log))))
+        text = log_page.page(TuningLog(common.existing_log(log)))
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise LogError(str(path), f"the page cannot be written ({error.strerror})") from None
     return {"written": list(map(str, pages))}
 
 

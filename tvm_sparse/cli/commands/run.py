@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _write(path: Path, named: dict[str, np.ndarray]) -> None:
+    if path.exists() and not path.is_file():
+        raise UsageError(str(path), "is no regular file", hint="choose another --output")
     try:
         np.savez(path, **named)  # type: ignore[arg-type]
     except OSError as error:
