@@ -6,6 +6,7 @@ They are used in a folder with `hostile.good_files`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
@@ -79,7 +80,7 @@ def mutated(choose: Callable, value: Any) -> str:
                 node = node[key]
                 continue
             if choose(range(8)):
-                node[key] = choose(VALUES)
+                node[key] = copy.deepcopy(choose(VALUES))
             else:
                 del node[key]
             break

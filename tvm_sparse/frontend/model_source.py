@@ -147,7 +147,7 @@ def _model_path(source: Any) -> Path:
     try:
         open_regular(path, MOST_BYTES[path.suffix]).close()
     except OSError as error:
-        hint = "check the path"
-        problem = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise ModelError(str(path), problem, hint=hint) from None
+        if isinstance(error, FileNotFoundError):
+            raise ModelError(str(path), "no such file", hint="check the path") from None
+        raise ModelError(str(path), f"cannot be read ({error.strerror})", hint="check the path") from None
     return path

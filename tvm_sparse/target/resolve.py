@@ -59,7 +59,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     return _checked(lambda: Target({**defaults, **config}), where)
 
 
-def _checked(make: Callable[[], Target], where: str) -> Target:
+def _checked(make: Callable[[], Target], title: str) -> Target:
     """What `make` makes; UsageError where TVM or LLVM does not accept it, or no machine has so many cores."""
     from tvm.target.codegen import llvm_get_targets, llvm_get_vector_width
 
@@ -68,16 +68,16 @@ def _checked(make: Callable[[], Target], where: str) -> Target:
         for each in (each for each in (target, target.host) if each is not None and each.kind.name == "llvm"):
             cores, triple = int(each.attrs.get("num-cores", 1)), str(each.attrs.get("mtriple", ""))
             if not 1 <= cores <= MOST_CORES:
-                raise UsageError(where, "num-cores is no number of cores", cores, f"1 to {MOST_CORES}")
+                raise UsageError(title, "num-cores is no number of cores", cores, f"1 to {MOST_CORES}")
             # LLVM finds no target then, and TVM goes on without one.
             name = triple.partition("-")[0]
             if triple and not _ALIASES.fullmatch(name) and name not in map(str, llvm_get_targets()):
-                raise UsageError(where, "LLVM knows no such architecture", triple, "such as x86_64-linux-gnu")
+                raise UsageError(title, "LLVM knows no such architecture", triple, "such as x86_64-linux-gnu")
             # Its other options are read where they are first used.
             llvm_get_vector_width(each)
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
         hint = "see tvm-sparse doctor for one"
-        raise UsageError(where, f"TVM does not accept it: {last_line(error)}", hint=hint) from None
+        raise UsageError(title, f"TVM does not accept it: {last_line(error)}", hint=hint) from None
     return target
 
 
