@@ -12,6 +12,7 @@ import pytest
 import torch
 import tvm
 import zoo
+from hostile_files import STRANGE
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError
@@ -241,3 +242,13 @@ def test_readers_and_kills_see_a_whole_artifact(saved, tmp_path):
         writer.communicate()
         artifact.load(place)
     assert len(seen) == 2, "the writer never got to replace anything"
+
+
+@pytest.mark.parametrize("make", STRANGE, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("place", ["manifest", "library"])
+def test_what_is_no_file_is_not_waited_for(make, place, saved):
+    path = saved / "manifest.json" if place == "manifest" else library(saved)
+    path.unlink()
+    make(path)
+    with pytest.raises(ArtifactError, match=r"is no artifact|is damaged"):
+        artifact.load(saved)

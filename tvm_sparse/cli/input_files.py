@@ -43,6 +43,8 @@ def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
     specs, most_bytes = compiled.signature.inputs, _most_bytes(compiled)
     try:
         content = BytesIO(read_regular(path, most_bytes))
+    except FileNotFoundError:
+        raise InputError(str(path), "no such file", hint="check the path") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", hint="check the path") from None
     try:

@@ -110,8 +110,9 @@ class KernelCache:
         """The content under `key`; None where there is none."""
         path = self.folder / key
         try:
-            # Not through a link, which could lead out of the folder.
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            # Not through a link, which could lead out of the folder; nor waiting for the writer of a FIFO.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags), "rb") as file:
                 found = os.fstat(file.fileno())
                 data = file.read() if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else b""
             os.utime(path)

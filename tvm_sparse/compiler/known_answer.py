@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 
@@ -23,7 +24,7 @@ def answer_of(module: Any, target: Target, signature: Signature) -> bytes:
     found = hashlib.sha256()
     try:
         outputs = CpuRunner(module, target)([_input(spec, draw) for spec in signature.inputs])
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (TvmSparseError, RuntimeError, ValueError, TypeError, IndexError) as error:
         found.update(str(error).encode())
         outputs = []
     for output in outputs:

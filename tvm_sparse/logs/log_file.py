@@ -25,7 +25,7 @@ from tvm_sparse.untrusted.regular_file import read_regular
 # A file may be larger than a machine's memory, and so may what a few kilobytes of xz unpack to, or need to be unpacked.
 MAX_BYTES, MAX_UNPACKING_BYTES = 1 << 28, 1 << 28
 # Each bad line is kept, with its reason. Of what is no log at all these are millions.
-MAX_BAD_LINES = 100_000
+MAX_BAD_LINES = 10_000
 # Lines of JSON are aligned to nothing: a twentieth smaller than by default.
 PACKED = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 1, "pb": 0}]
 
@@ -48,10 +48,11 @@ def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
     LogError
         The file cannot be read.
     """
-    yield from _lines(path, _content(path))
+    yield from _lines(path, content(path))
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
+    """The bytes of a file of records, up to `MAX_BYTES`; LogError where it cannot be read."""
     with _as_log_error(path):
         return read_regular(path, MAX_BYTES)
 
@@ -86,7 +87,7 @@ def parsed(path: Path) -> tuple[TuningRecord | Rejected, ...]:
     LogError
         The file cannot be read.
     """
-    data = _content(path)
+    data = content(path)
     key = path, sha256(data).digest()
     if key not in _PARSED:
         while len(_PARSED) >= _MOST_PARSED:

@@ -7,7 +7,6 @@ error against the bound, the times of the dense baseline, seed and time stamp. S
 (``error`` is null), and compiling verifies it before it is used.
 """
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -19,9 +18,10 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs import metaschedule_worker
-from tvm_sparse.logs.log_file import Rejected
+from tvm_sparse.logs.log_file import Rejected, content
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.worker import Worker
+from tvm_sparse.untrusted.json_text import loads
 
 RECORD_TIMEOUT_S = 60.0
 COMMAND = (*Worker.command, "tvm_sparse.logs.metaschedule_worker")
@@ -73,7 +73,7 @@ def import_database(folder: Path) -> tuple[list[TuningRecord], list[Rejected]]:
     for path in paths:
         if not path.is_file():
             raise LogError(str(path), "no such file", allowed="a folder with the two files of a MetaSchedule database")
-    workloads, lines = (path.read_bytes().decode(errors="backslashreplace").splitlines() for path in paths)
+    workloads, lines = (content(path).decode(errors="backslashreplace").splitlines() for path in paths)
     made = datetime.fromtimestamp(int(paths[1].stat().st_mtime), timezone.utc).isoformat()
     records, rejected = [], []
     worker = Worker({"TVM_NUM_THREADS": "1"}, command=COMMAND)
@@ -91,8 +91,8 @@ def import_database(folder: Path) -> tuple[list[TuningRecord], list[Rejected]]:
 def _read(line: str, workloads: list[str], worker: Worker) -> dict[str, Any]:
     """A line of the database as fields of a record; LogError where it is none."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        found = loads(line)
+    except ValueError as error:
         raise LogError("database record", f"the line is not JSON ({error})") from error
     if not (isinstance(found, list) and len(found) == 2 and type(found[0]) is int and isinstance(found[1], list)):
         raise LogError("database record", "the line is not [workload, [trace, times, target, arguments]]")
