@@ -66,7 +66,8 @@ def log_lines(model: Path) -> list[str]:
 
 def outcome(words: list[str]) -> dict[str, Any]:
     """Exit code and messages of the command line in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    # As strict as a terminal's.
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main.main(words)

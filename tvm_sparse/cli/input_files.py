@@ -1,6 +1,7 @@
 """Inputs of a model from .npy and .npz files: nothing is unpickled, and no more is read than it can take."""
 
 import math
+import tokenize
 import zipfile
 import zlib
 from io import BytesIO
@@ -26,6 +27,7 @@ _DAMAGED = (
     MemoryError,
     EOFError,
     SyntaxError,
+    tokenize.TokenError,
     RuntimeError,
     zipfile.BadZipFile,
     zlib.error,

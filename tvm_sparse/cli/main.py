@@ -7,6 +7,7 @@ at once. Results go to standard output, progress and errors to standard error.
 import argparse
 import contextlib
 import importlib
+import io
 import json
 import logging
 import os
@@ -65,6 +66,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from tvm_sparse.display.consoles import progress_console, result_console
 
     command = _command(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files may be no UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Libraries that print must not spoil the document.
     with contextlib.redirect_stdout(sys.stderr):
         document = command.run(arguments, progress_console())

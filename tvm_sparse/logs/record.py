@@ -24,6 +24,9 @@ from tvm_sparse.scheduling.schedule_names import is_pooled, is_tf32
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
 WHERE = "tuning record"
+# Of other times sums and ratios may be infinite.
+LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e30
+TIMES = f"times of {LEAST_TIME_US:g} to {MOST_TIME_US:g} us"
 
 
 def utc_now() -> str:
@@ -118,12 +121,12 @@ class TuningRecord:
     def _check_times(self) -> None:
         for name in ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us"):
             for time_us in getattr(self, name) or ():
-                if not 0 < time_us <= sys.float_info.max:
-                    _wrong(name, time_us, "finite times above 0")
+                if not LEAST_TIME_US <= time_us <= MOST_TIME_US:
+                    _wrong(name, time_us, TIMES)
         for name in ("library_times_us", "library_cold_times_us"):
             for schedule, times_us in getattr(self, name).items():
                 if not _are_times(times_us):
-                    _wrong(f"{name} of {reprlib.repr(schedule)}", reprlib.repr(times_us), "finite times above 0")
+                    _wrong(f"{name} of {reprlib.repr(schedule)}", reprlib.repr(times_us), TIMES)
         if self.status == "ok" and not self.times_us:
             _wrong("times_us", "no time", "one or more where status is ok")
         if bool(self.dense_times_us) != bool(self.baseline):
@@ -248,7 +251,7 @@ def _are_times(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) > 0
-        and all(type(each) in (int, float) and 0 < each <= sys.float_info.max for each in value)
+        and all(type(each) in (int, float) and LEAST_TIME_US <= each <= MOST_TIME_US for each in value)
     )
 
 

@@ -50,7 +50,7 @@ def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     for log, path in zip(arguments.logs, pages, strict=True):
         text = log_page.page(TuningLog(common.existing_log(log)))
         try:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise LogError(str(path), f"the page cannot be written ({error.strerror})") from None
     return {"written": list(map(str, pages))}

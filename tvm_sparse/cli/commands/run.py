@@ -1,6 +1,7 @@
 """``run``: an artifact on given inputs."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from rich.text import Text
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.input_files import read_inputs
-from tvm_sparse.errors import UsageError
+from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.gpu_failures import gpu_failure
 
 
 def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
@@ -23,7 +26,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
         inputs = read_inputs(arguments.input, compiled)
     else:
         inputs = common.random_inputs(compiled, arguments.seed)
-    outputs = common.outputs_of(compiled, inputs)
+    outputs = _outputs(arguments.artifact, compiled, inputs)
     named = {spec.name: value for spec, value in zip(compiled.signature.outputs, outputs, strict=True)}
     if arguments.output is not None:
         _write(arguments.output, named)
@@ -33,6 +36,15 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
         "output": str(arguments.output) if arguments.output is not None else None,
         "outputs": [_summary(name, value) for name, value in named.items()],
     }
+
+
+def _outputs(path: Path, compiled: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    try:
+        return common.outputs_of(compiled, inputs)
+    except (RuntimeError, ValueError, TypeError) as error:
+        # As where a manifest, made by hand, does not say what the library takes.
+        hint = "compile the model again"
+        raise gpu_failure(error) or BuildError(str(path), f"cannot be run ({last_line(error)})", hint=hint) from error
 
 
 def _write(path: Path, named: dict[str, np.ndarray]) -> None:
