@@ -60,7 +60,7 @@ def parts():
     kernels = {layer.name: make_kernel("csr_cuda", layer.spec, layer.weight, target) for layer in prepared.layers}
     assert all(scratch_of(kernel.func) for kernel in kernels.values())
     module = plan_scratch(replace_convolutions(prepared.mod, kernels))
-    return build_model._compile(module, target), target, build_model._signature(prepared.mod)
+    return build_model._compile(module, target), target, build_model._signature(prepared)
 
 
 def new_model(parts, **options):

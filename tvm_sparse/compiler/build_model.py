@@ -28,6 +28,7 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
+from tvm_sparse.compiler.guard_addresses import guard_addresses
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
@@ -180,11 +181,11 @@ def build(
     # What calls a library is as that is found here and now.
     if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
         return _built(prepared, decisions, target, on_progress, allow_tf32)
-    key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared.mod)
+    key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
     found = cache.find(key, signature)
     if found is not None:
         rows = [decision.to_json() for decision in decisions]
-        return CompiledModel(found.module, target, signature, rows, library=found)
+        return CompiledModel(found.module, target, signature, rows, library=found, checks=prepared.checks)
     model = _built(prepared, decisions, target, on_progress, allow_tf32, in_file=True)
     # What was wrong is found out again, and said again.
     if model.library is not None and model.decisions == [decision.to_json() for decision in decisions]:
@@ -236,7 +237,8 @@ def _built(
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(calls_cudnn(decision.schedule) for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
-    return CompiledModel(made, target, _signature(prepared.mod), rows, libraries=libraries, library=file)
+    parts = (made, target, _signature(prepared), rows)
+    return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)
 
 
 def _row(decision: Decision, kernel: Kernel | None) -> dict[str, Any]:
@@ -321,12 +323,18 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     if is_cpu:
         cpu, threads = CpuInfo.of(target), thread_count(target)
         legalize = [resize_by_axes(), *legalize]
-        legalize += [vector_exponentials, schedule_batch_matmul(cpu, threads), schedule_matmul(threads)]
+        legalize += [
+            guard_addresses,
+            vector_exponentials,
+            schedule_batch_matmul(cpu, threads),
+            schedule_matmul(threads),
+        ]
         legalize += [schedule_elements(cpu.lanes), schedule_transposes(cpu.lanes), schedule_rows(cpu.lanes)]
         legalize += [schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
-        legalize[-1:] = [schedule_gemm, schedule_mean, schedule_pool, schedule_maps, default_schedules(), schedule_rest]
+        legalize[-1:] = [guard_addresses, schedule_gemm, schedule_mean, schedule_pool, schedule_maps]
+        legalize += [default_schedules(), schedule_rest]
     dispatch, lower, finalize = (
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
@@ -334,12 +342,16 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
 
 
-def _signature(module: tvm.IRModule) -> Signature:
-    main = module["main"]
+def _signature(prepared: PreparedModel) -> Signature:
+    """Of the model, whatever its code returns beside."""
+    main = prepared.mod["main"]
     single = isinstance(main.ret_ty, relax.TensorType)
     results = [main.ret_ty] if single else list(main.ret_ty.fields)
     inputs = [_tensor_spec(parameter.name, parameter.ty) for parameter in main.params]
     outputs = [_tensor_spec(f"output{index}", result) for index, result in enumerate(results)]
+    if prepared.checks:
+        outputs.pop()
+        single = len(outputs) == 1
     return Signature(tuple(inputs), tuple(outputs), single)
 
 

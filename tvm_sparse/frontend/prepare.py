@@ -1,12 +1,13 @@
 """Model file or object -> folded Relax module and its convolutions: what is read, and the passes in their order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.index_check import INT64, IndexCheck
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
@@ -19,7 +20,9 @@ from tvm_sparse.frontend.passes.fold_clips import fold_clips
 from tvm_sparse.frontend.passes.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
+from tvm_sparse.frontend.passes.guard_indices import guard_indices
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.frontend.passes.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.store_half import store_half
 from tvm_sparse.frontend.passes.trim_taps import trim_taps
 
@@ -28,12 +31,14 @@ from tvm_sparse.frontend.passes.trim_taps import trim_taps
 class PreparedModel:
     """A Relax module after all folding, and its convolutions and sparse linear layers in program order.
 
-    `inputs` are the element types of the inputs that the model has in its own precision.
+    `inputs` are the element types of the inputs that the model has in its own precision. Where there are `checks`, the
+    last result of ``main`` is what they are of, and none of the model's; see `guard_indices`.
     """
 
     mod: tvm.IRModule
     layers: list[ConvLayer]
     inputs: tuple[str, ...] = ()
+    checks: tuple[IndexCheck, ...] = ()
 
 
 def prepare(
@@ -61,9 +66,11 @@ def prepare(
     weights = opened.weights()
     module = opened.relax_module(example_inputs, shapes, batch)
     # Before anything is computed of constants.
-    module = divide_integers(module)
+    module, checks = guard_indices(divide_integers(module))
     # Constants, so that pruning masks are in the weights.
-    module = fold_clips(fold_constants(module))
+    module = fold_constants(module)
+    module, checks = settle_checks(module, checks)
+    module = fold_clips(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
@@ -75,5 +82,6 @@ def prepare(
     assert opened.precision is not None, "known once the model is imported"
     precision = opened.precision if dtype is None else opened.precision.cast(dtype)
     if precision.dtype != FLOAT32:
-        module = store_half(module, precision)
-    return PreparedModel(module, find_convolutions(module), opened.precision.inputs)
+        bounds = (INT64,) if checks else ()
+        module = store_half(module, replace(precision, outputs=precision.outputs + bounds))
+    return PreparedModel(module, find_convolutions(module), opened.precision.inputs, tuple(checks))

@@ -19,7 +19,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
-from tvm_sparse.runtime import manifest
+from tvm_sparse.runtime import index_checks, manifest
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import require
@@ -97,19 +97,24 @@ def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyMode
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
-    decisions, libraries = content["decisions"], content.get("libraries", {})
+    decisions, batches, libraries = content["decisions"], content["batches"], content.get("libraries", {})
     require(str(directory), libraries)
 
-    def model(name: str, own: Signature, rows: list[dict[str, Any]]) -> CompiledModel:
-        return CompiledModel(_library(directory, name), target, own, rows, cuda_graph, libraries)
+    def model(name: str, own: Signature, rows: list[dict[str, Any]], batch: int) -> CompiledModel:
+        parts = (_library(directory, name), target, own, rows, cuda_graph, libraries)
+        return CompiledModel(*parts, checks=checks[batch])
 
-    if not content["batches"]:
+    try:
+        checks = {each: index_checks.from_json(content.get("checks", {}), each) for each in (0, *map(int, batches))}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise manifest.damaged(directory, f"checks are not usable: {error}") from None
+    if not batches:
         (name,) = content["files"]
-        return model(name, signature, decisions)
+        return model(name, signature, decisions, 0)
     models = {}
-    for size, name in content["batches"].items():
+    for size, name in batches.items():
         rows = [{k: v for k, v in row.items() if k != "batch"} for row in decisions if row.get("batch") == int(size)]
-        models[int(size)] = model(name, signature.at_batch(int(size)), rows)
+        models[int(size)] = model(name, signature.at_batch(int(size)), rows, int(size))
     return BatchedModel(models)
 
 
@@ -147,6 +152,7 @@ def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str
         "batches": batches,
         "decisions": model.report(),
         "libraries": model.libraries,
+        "checks": index_checks.to_json(model.models if isinstance(model, BatchedModel) else {0: model}),
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}

@@ -13,11 +13,13 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
+from tvm_sparse.runtime.index_checks import on_host, require_in_range, with_bounds
 from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.runtime.signature import Signature, TensorSpec
@@ -41,6 +43,9 @@ class CompiledModel:
     being captured, as by ``torch.cuda.graph``, gets the kernels themselves; the model must have been called once
     before, and be kept as long as what was captured.
 
+    Where inputs say at which places of a tensor an operator reads or writes, these places are checked: a call on a GPU
+    then returns when it has run. In a stream that is being captured they are moved into the tensor, without a word.
+
     Parameters
     ----------
     executable
@@ -58,6 +63,8 @@ class CompiledModel:
         Libraries that it calls, name -> version that it was made with.
     library
         The file that `executable` was loaded from, where it was just compiled into one.
+    checks
+        What is known of indices that inputs say; `executable` returns one more result for them.
 
     Attributes
     ----------
@@ -74,10 +81,11 @@ class CompiledModel:
         cuda_graph: bool = True,
         libraries: Mapping[str, str] | None = None,
         library: LibraryFile | None = None,
+        checks: Sequence[IndexCheck] = (),
     ):
         self.executable, self.target, self.signature = executable, target, signature
         self.decisions = list(decisions)
-        self.libraries, self.library = dict(libraries or {}), library
+        self.libraries, self.library, self.checks = dict(libraries or {}), library, tuple(checks)
         self.comparison: Comparison | None = None
         provide(self.libraries)
         self.device = device_of(target)
@@ -105,7 +113,8 @@ class CompiledModel:
         Raises
         ------
         InputError
-            The number of inputs, or the type, shape, element type or device of one, is wrong.
+            The number of inputs, or the type, shape, element type or device of one, is wrong, or an index is out of
+            range.
         BuildError
             This machine cannot run code for `target`, or the GPU is out of memory or lost to this process.
         """
@@ -119,16 +128,31 @@ class CompiledModel:
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
         runner = self._runner or self._make_runner()
+        stream = 0
         if isinstance(runner, CpuRunner):
             outputs = runner(arguments)
         else:
             current = next((library for library in libraries if isinstance(library, Torch)), libraries[0])
-            outputs = runner(arguments, libraries[0], current.stream(self.device), self.cuda_graph)
+            stream = current.stream(self.device)
+            outputs = runner(arguments, libraries[0], stream, self.cuda_graph)
             if runner.obstacle:
                 slower = "so its kernels are launched one by one, which takes longer"
                 self._warn("graph", f"the model cannot be recorded as a CUDA graph ({runner.obstacle}), {slower}", 3)
+        if self.checks:
+            self._require_in_range(runner, outputs.pop(), stream)
         results = [libraries[0].give_back(output) for output in outputs]
         return results[0] if self.signature.single else results
+
+    def _require_in_range(self, runner: CpuRunner | GpuRunner, bounds: Any, stream: int) -> None:
+        """Raise InputError where the indices of a call were not; `bounds` is what the code returned of them."""
+        if isinstance(runner, CpuRunner):
+            found = bounds.numpy()
+        elif runner.is_capturing(stream):
+            return
+        else:
+            with as_sentences():
+                found = on_host(bounds, self.device, stream)
+        require_in_range(self.checks, found)
 
     def _make_runner(self) -> CpuRunner | GpuRunner:
         with self._lock:
@@ -140,7 +164,8 @@ class CompiledModel:
                 if self.device.type == "cpu":
                     self._runner = CpuRunner(self.executable, self.target)
                 else:
-                    self._runner = GpuRunner(self.executable, self.device, self.signature)
+                    signature = with_bounds(self.signature, self.checks)
+                    self._runner = GpuRunner(self.executable, self.device, signature)
             return self._runner
 
     def _argument(self, library: Library, value: Any, spec: TensorSpec) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.runtime.index_checks import as_input_errors
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.runtime.workspace import main_of
 from tvm_sparse.target.compatibility import device_of
@@ -25,8 +26,14 @@ class CpuRunner:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for `inputs`."""
+        """The outputs for `inputs`.
+
+        Raises
+        ------
+        InputError
+            An assertion of the model fails.
+        """
         use_threads(self._threads)
-        with self._lock:
+        with self._lock, as_input_errors():
             result = self._main(*inputs)
         return [result] if hasattr(result, "__dlpack__") else list(result)

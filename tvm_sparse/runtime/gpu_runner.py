@@ -15,6 +15,7 @@ from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.runtime.cuda_driver import CudaDriver, DriverError, cuda_driver, forget_error
 from tvm_sparse.runtime.cuda_graph import CudaGraph
 from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory
+from tvm_sparse.runtime.index_checks import as_input_errors
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import Library
 from tvm_sparse.runtime.workspace import Machine, Workspace
@@ -75,11 +76,13 @@ class GpuRunner:
 
         Raises
         ------
+        InputError
+            An assertion of the model fails.
         BuildError
             The GPU is out of memory, or lost to this process; or `stream` is being captured, and this is the first
             call, or `library` keeps no memory for graphs.
         """
-        with self._lock, as_sentences():
+        with self._lock, as_sentences(), as_input_errors():
             try:
                 # Of what a call does, TVM's and the caller's library allocate, and first launches load code.
                 with self._driver.use_device(self._device.index), self._driver.relaxed_capture():
@@ -93,6 +96,11 @@ class GpuRunner:
             except Exception as error:
                 self._forget(error)
                 raise
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is put on `stream` runs later."""
+        with self._driver.use_device(self._device.index):
+            return self._driver.is_capturing(stream)
 
     def _run(self, inputs: Sequence[Any], library: Library, stream: int, cuda_graph: bool) -> list[Any]:
         machine = self._set_up() if self._machine is None else self._machine

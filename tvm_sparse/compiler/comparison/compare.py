@@ -112,7 +112,8 @@ class Comparing:
         except OSError as error:
             raise NotCompared(f"a file is gone ({last_line(error)})") from error
         # Its first call is the user's: on a GPU it allocates, and records a graph.
-        other = CompiledModel(model.executable, model.target, model.signature, (), False, model.libraries)
+        parts = (model.executable, model.target, model.signature, (), False, model.libraries)
+        other = CompiledModel(*parts, checks=model.checks)
         try:
             outputs = outputs_of(other, answer.inputs)
         except (TvmSparseError, RuntimeError) as error:

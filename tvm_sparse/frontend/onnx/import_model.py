@@ -7,6 +7,7 @@ import tvm
 
 from tvm_sparse.frontend.onnx.einsum import make_products_explicit
 from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
+from tvm_sparse.frontend.onnx.importer import from_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx.rewrite import make_output_shapes_explicit, make_padding_explicit, upgrade_operators
 from tvm_sparse.frontend.onnx.spatial import rewrite_spatial_operators
@@ -15,8 +16,6 @@ from tvm_sparse.frontend.relax_import import checked, tvm_frontend
 
 def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
     """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
-    from tvm.relax.frontend.onnx import from_onnx
-
     fix_shapes(where, model, shapes, batch)
     fold_nodes(where, model)
     upgrade_operators(where, model)
@@ -26,5 +25,5 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     make_output_shapes_explicit(where, model, inferred)
     rewrite_spatial_operators(where, model)
     with tvm_frontend(where):
-        module = from_onnx(model, keep_params_in_input=False)
+        module = from_onnx(model)
     return checked(where, module)

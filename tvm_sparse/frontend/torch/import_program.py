@@ -8,6 +8,7 @@ import tvm
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.relax_import import checked, quiet, tvm_frontend
 from tvm_sparse.frontend.torch.direct import CONVERTERS, is_direct
+from tvm_sparse.frontend.torch.noting import noting
 from tvm_sparse.frontend.torch.refuse import refuse_ignored_arguments
 from tvm_sparse.frontend.torch.training import require_evaluation, require_evaluation_graph
 
@@ -51,7 +52,7 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
         module = from_exported_program(
             _on_cpu(program),
             unwrap_unit_return_tuple=True,
-            custom_convert_map=CONVERTERS if direct else None,
+            custom_convert_map=noting(CONVERTERS if direct else {}),
             run_ep_decomposition=not direct,
         )
     return checked(where, module)

@@ -1,0 +1,31 @@
+"""TVM's importer of ONNX graphs, which notes what node an operator with indices comes from."""
+
+from typing import Any
+
+import tvm
+
+from tvm_sparse.frontend.onnx.constants import opset_of
+from tvm_sparse.frontend.origins import NotingBuilder, Origin
+
+
+def from_onnx(model: Any) -> tvm.IRModule:
+    """What TVM's ``from_onnx`` makes of an `onnx.ModelProto`, with an `Origin` on operators with indices.
+
+    Nodes without a name are given that of their first output.
+    """
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    class Importer(ONNXGraphImporter):
+        bb: Any
+
+        def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+            builder, name = self.bb, attrs.get("tvm_custom", {}).get("name")
+            self.bb = NotingBuilder(builder, Origin(f"node {name} ({op_name})" if name else f"a {op_name} node"))
+            try:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            finally:
+                self.bb = builder
+
+    for node in model.graph.node:
+        node.name = node.name or node.output[0]
+    return Importer(None, "float32").from_onnx(model.graph, opset_of(model))

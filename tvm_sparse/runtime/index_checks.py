@@ -1,0 +1,68 @@
+"""What a call says of its indices: the result behind the model's own, read when the call has run.
+
+The code itself has clamped them, so that nothing outside of a tensor was read or written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from tvm_sparse.conv.index_check import INT64, IndexCheck, total_size
+from tvm_sparse.errors import InputError, first_line
+from tvm_sparse.runtime.signature import Signature, TensorSpec
+
+
+def with_bounds(signature: Signature, checks: Sequence[IndexCheck]) -> Signature:
+    """The signature of the code of a model with `signature`: where there are `checks`, it has one result more."""
+    if not checks:
+        return signature
+    return replace(signature, outputs=(*signature.outputs, TensorSpec("bounds", (total_size(checks),), INT64)))
+
+
+def require_in_range(checks: Sequence[IndexCheck], bounds: np.ndarray) -> None:
+    """Look at what a call gave behind its own results.
+
+    Raises
+    ------
+    InputError
+        An index is out of its range; the results are of another index.
+    """
+    start, found = 0, bounds.tolist()
+    for check in checks:
+        wrong = check.wrong(found[start : start + check.size])
+        if wrong is not None:
+            value, allowed = wrong
+            hint = "look at the inputs that it comes from"
+            raise InputError(check.where, "an index is out of range", value, allowed, hint)
+        start += check.size
+
+
+@contextmanager
+def as_input_errors() -> Iterator[None]:
+    """Turns what a model's own assertion says, such as that of torch's ``one_hot``, into an InputError."""
+    try:
+        yield
+    except AssertionError as error:
+        hint = "look at the inputs that it is of"
+        raise InputError("inputs", f"an assertion of the model fails: {first_line(error)}", hint=hint) from None
+
+
+def on_host(tensor: Any, device: Any, stream: int) -> np.ndarray:
+    """A tensor of torch or TVM, computed by work on `stream` of `device`, when that has run."""
+    device.sync(stream)
+    return (tensor if isinstance(tensor, tvm.runtime.Tensor) else tvm_ffi.from_dlpack(tensor)).numpy()
+
+
+def to_json(models: Mapping[int, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The checks of models by batch, as JSON values; `from_json` reads them back."""
+    return {str(batch): [check.to_json() for check in model.checks] for batch, model in models.items() if model.checks}
+
+
+def from_json(data: dict[str, list[dict[str, Any]]], batch: int) -> list[IndexCheck]:
+    """Those of the model for `batch`."""
+    return [IndexCheck.from_json(each) for each in data.get(str(batch), [])]
