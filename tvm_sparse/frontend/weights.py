@@ -89,7 +89,7 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
     constants = Constants(model)
     for node in model.graph.node:
         axes = _WEIGHT_AXES.get(node.op_type)
-        if not axes or node.input[1] not in constants.parameters:
+        if not axes or node.input[1] not in constants.tensors:
             continue
         parameter = node.input[1]
         layer = layer_name(parameter if parameter.endswith(".weight") else node.name or parameter)

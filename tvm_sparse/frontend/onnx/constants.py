@@ -84,14 +84,14 @@ def opset_of(model: Any) -> int:
 
 
 class Constants:
-    """The constants of an `onnx.ModelProto`: `parameters`, as `onnx.TensorProto`, by name."""
+    """The constants of an `onnx.ModelProto`: `tensors`, as `onnx.TensorProto`, by name."""
 
     def __init__(self, model: Any):
-        self.parameters = onnx_tensors(model)
+        self.tensors = onnx_tensors(model)
 
     def array(self, name: str) -> np.ndarray:
-        """The value of the tensor `name`, which is in `parameters`; ModelError where it is damaged."""
-        return array_of(self.parameters[name])
+        """The value of the tensor `name`, which is in `tensors`; ModelError where it is damaged."""
+        return array_of(self.tensors[name])
 
 
 def array_of(tensor: Any) -> np.ndarray:

@@ -54,5 +54,5 @@ def _training(node: Any, constants: Constants) -> Iterator[bool]:
     """Whether a node is in training mode, for each way in which it can say so."""
     yield from (bool(each.i) for each in node.attribute if each.name == "training_mode")
     # The third input of Dropout says so since version 12; one that is no constant is not ours to know.
-    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in constants.parameters:
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in constants.tensors:
         yield bool(constants.array(node.input[2]))

@@ -1,0 +1,247 @@
+"""Writes the layers RNN, GRU and LSTM of an ONNX graph out as plain nodes, step by step over a fixed sequence.
+
+What a layer computes of all steps' inputs at once is one product of matrices. Names are those of the standard: inputs
+X, W, R, B, P; gates z, r, h of a GRU and i, o, f, c of an LSTM.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
+from tvm_sparse.frontend.onnx.model import attributes_of
+from tvm_sparse.frontend.onnx.nodes import constant_node
+from tvm_sparse.frontend.onnx.recurrent_activations import Activation, activations_of
+from tvm_sparse.frontend.optional_imports import require
+
+# Operator -> gates of its weights, in units of the hidden size.
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+# Steps of all directions of a layer: each is a dozen nodes, and compiled apart.
+MOST_STEPS = 2048
+_HINT = "use a shorter sequence"
+
+
+def write_out_recurrent(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Replace each RNN, GRU and LSTM of an `onnx.ModelProto`, in place; whether there was one.
+
+    Raises
+    ------
+    ModelError
+        The sequence is too long or its shape unknown, sequences end early, or an activation is unknown.
+    """
+    constants, opset, nodes = Constants(model), opset_of(model), list[Any]()
+    for node in model.graph.node:
+        if node.op_type in GATES and node.domain in ONNX_DOMAINS:
+            nodes += _Layer(where, node, opset, shapes, constants).nodes
+        else:
+            nodes.append(node)
+    is_changed = len(nodes) > len(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return is_changed
+
+
+@dataclass
+class Direction:
+    """One direction of a layer: names of its tensors, each of one direction, and what its steps compute with.
+
+    `products` are the inputs' products with W, with the bias, of each step; `state` and `cell` those before the next.
+    """
+
+    add: Callable[..., str]
+    split: Callable[[str, int, int], list[str]]
+    activations: list[Activation]
+    products: list[str]
+    recurrent: str
+    state: str
+    cell: str = ""
+    bias: str = ""
+    peepholes: list[str] = field(default_factory=list)
+    clip: float = 0.0
+    is_reset_late: bool = False
+    is_coupled: bool = False
+    parts: list[str] = field(default_factory=list)
+
+    def activate(self, index: int, x: str) -> str:
+        """The activation of that index, of `x` within the bounds of `clip`."""
+        if self.clip:
+            x = self.add("Min", self.add("Max", x, -self.clip), self.clip)
+        return self.activations[index](self.add, x)
+
+
+def _rnn_step(of: Direction, product: str) -> None:
+    of.state = of.activate(0, of.add("Add", product, of.add("MatMul", of.state, of.recurrent)))
+
+
+def _gru_step(of: Direction, product: str) -> None:
+    z, r, h = of.split(product, 3, 1)
+    update_and_reset, hidden = of.parts
+    recurrent_z, recurrent_r = of.split(of.add("MatMul", of.state, update_and_reset), 2, 1)
+    z = of.activate(0, of.add("Add", z, recurrent_z))
+    r = of.activate(0, of.add("Add", r, recurrent_r))
+    if of.is_reset_late:
+        recurrent_h = of.add("Mul", r, of.add("Add", of.add("MatMul", of.state, hidden), of.bias))
+    else:
+        recurrent_h = of.add("MatMul", of.add("Mul", r, of.state), hidden)
+    h = of.activate(1, of.add("Add", h, recurrent_h))
+    of.state = of.add("Add", of.add("Mul", of.add("Sub", 1.0, z), h), of.add("Mul", z, of.state))
+
+
+def _lstm_step(of: Direction, product: str) -> None:
+    i, o, f, c = of.split(of.add("Add", product, of.add("MatMul", of.state, of.recurrent)), 4, 1)
+    if of.peepholes:
+        i, f = (of.add("Add", x, of.add("Mul", of.peepholes[at], of.cell)) for x, at in ((i, 0), (f, 2)))
+    i = of.activate(0, i)
+    f = of.add("Sub", 1.0, i) if of.is_coupled else of.activate(0, f)
+    of.cell = of.add("Add", of.add("Mul", f, of.cell), of.add("Mul", i, of.activate(1, c)))
+    if of.peepholes:
+        o = of.add("Add", o, of.add("Mul", of.peepholes[1], of.cell))
+    o = of.activate(0, o)
+    of.state = of.add("Mul", o, of.activations[2](of.add, of.cell))
+
+
+_STEPS = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
+
+
+class _Layer:
+    """The nodes of one layer."""
+
+    def __init__(self, where: str, node: Any, opset: int, shapes: Mapping[str, Sequence[int]], constants: Constants):
+        self.where = f"{where}, node {node.name or node.output[0]}"
+        self.node, self.opset, self.nodes = node, opset, list[Any]()
+        self.attributes, self._helper = attributes_of(node), require("onnx.helper", "onnx")
+        self.kind, self.is_batch_first = node.op_type, bool(self.attributes.get("layout", 0))
+        self.hidden = self._size(shapes, 2, 3)[2]
+        x_shape = self._size(shapes, 0, 3)
+        self.batch, self.length = x_shape[:2] if self.is_batch_first else x_shape[1::-1]
+        names = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
+        backwards = names.get(self.attributes.get("direction", b"forward"))
+        if backwards is None:
+            problem, found = "its direction is unknown", self.attributes["direction"].decode(errors="replace")
+            raise ModelError(self.where, problem, found, "forward, reverse, bidirectional")
+        self._require_whole_sequences(constants)
+        steps = self.length * len(backwards)
+        if steps > MOST_STEPS:
+            raise ModelError(self.where, "its sequence is too long", f"{steps} steps", f"up to {MOST_STEPS}", _HINT)
+        self.activations = activations_of(self.where, self.kind, len(backwards), self.attributes)
+        self._write([self._direction(index, is_backward) for index, is_backward in enumerate(backwards)])
+
+    def _size(self, shapes: Mapping[str, Sequence[int]], index: int, axes: int) -> list[int]:
+        shape = list(shapes.get(self._input(index), []))
+        if len(shape) != axes or min(shape) < 1:
+            problem = f"the shape of its input {self._input(index)} is not known"
+            raise ModelError(self.where, problem, tuple(shape), f"{axes} positive numbers", "give the model's shapes")
+        return shape
+
+    def _input(self, index: int) -> str:
+        return self.node.input[index] if index < len(self.node.input) else ""
+
+    def _require_whole_sequences(self, constants: Constants) -> None:
+        name = self._input(4)
+        lengths = constants.array(name) if name in constants.tensors else None
+        if name and (lengths is None or (lengths != self.length).any()):
+            found = "one of run time" if lengths is None else lengths.tolist()
+            problem, allowed = "its sequences may end early", f"sequence_lens of {self.length}, or none"
+            raise ModelError(self.where, problem, found, allowed, "export it without lengths")
+
+    def _add(self, op: str, *inputs: str | float, **attributes: Any) -> str:
+        """Add a node and return the name of its output; numbers are constants of the type of the others."""
+        names = [each if isinstance(each, str) else self._constant(np.float32(each)) for each in inputs]
+        output = f"{self.node.name or self.node.output[0]}.{len(self.nodes)}"
+        self.nodes.append(self._helper.make_node(op, names, [output], name=output, **attributes))
+        return output
+
+    def _constant(self, value: Any) -> str:
+        name = f"{self.node.name or self.node.output[0]}.constant{len(self.nodes)}"
+        self.nodes.append(constant_node(name, np.asarray(value)))
+        return name
+
+    def _reshape(self, x: str, *shape: int) -> str:
+        return self._add("Reshape", x, self._constant(np.array(shape, np.int64)))
+
+    def _split(self, x: str, parts: int, axis: int, size: int = 0) -> list[str]:
+        sizes = [size or self.hidden] * parts
+        inputs, attributes = ([x, self._constant(np.array(sizes))], {}) if self.opset >= 13 else ([x], {"split": sizes})
+        names = [f"{self.node.name or self.node.output[0]}.{len(self.nodes)}.{index}" for index in range(parts)]
+        self.nodes.append(self._helper.make_node("Split", inputs, names, axis=axis, **attributes))
+        return names
+
+    def _of_direction(self, name: str, index: int) -> str:
+        """A tensor of the layer without the axis of directions, which is its first."""
+        return self._add("Gather", name, self._constant(np.array(index)), axis=0)
+
+    def _initial(self, name: str, index: int) -> str:
+        if not name:
+            return self._constant(np.zeros((self.batch, self.hidden), np.float32))
+        if self.is_batch_first:
+            name = self._add("Transpose", name, perm=[1, 0, 2])
+        return self._of_direction(name, index)
+
+    def _direction(self, index: int, is_backward: bool) -> tuple[list[str], Direction]:
+        """The states after each step, in the order of the sequence, and the direction at its end."""
+        gates = GATES[self.kind]
+        x = self._add("Transpose", self._input(0), perm=[1, 0, 2]) if self.is_batch_first else self._input(0)
+        weight, recurrent = (
+            self._add("Transpose", self._of_direction(self._input(each), index), perm=[1, 0]) for each in (1, 2)
+        )
+        flat = self._add("Reshape", x, self._constant(np.array([self.length * self.batch, -1])))
+        products, late_bias = self._add("MatMul", flat, weight), ""
+        is_reset_late = bool(self.attributes.get("linear_before_reset", 0))
+        if self._input(3):
+            biases = self._of_direction(self._input(3), index)
+            bias, recurrent_bias = self._split(biases, 2, 0, gates * self.hidden)
+            if is_reset_late:
+                *others, late_bias = self._split(recurrent_bias, 3, 0)
+                recurrent_bias = self._add("Concat", *others, self._constant(np.zeros(self.hidden, np.float32)), axis=0)
+            products = self._add("Add", products, self._add("Add", bias, recurrent_bias))
+        elif is_reset_late:
+            late_bias = self._constant(np.zeros(self.hidden, np.float32))
+        is_lstm = self.kind == "LSTM"
+        direction = Direction(
+            self._add,
+            self._split,
+            self.activations[index],
+            self._split(products, self.length, 0, self.batch),
+            recurrent,
+            self._initial(self._input(5), index),
+            self._initial(self._input(6), index) if is_lstm else "",
+            late_bias,
+            self._split(self._of_direction(self._input(7), index), 3, 0) if is_lstm and self._input(7) else [],
+            float(self.attributes.get("clip", 0.0)),
+            is_reset_late,
+            bool(self.attributes.get("input_forget", 0)),
+            self._parts(recurrent) if self.kind == "GRU" else [],
+        )
+        states = []
+        for product in reversed(direction.products) if is_backward else direction.products:
+            _STEPS[self.kind](direction, product)
+            states.append(direction.state)
+        return states[::-1] if is_backward else states, direction
+
+    def _parts(self, recurrent: str) -> list[str]:
+        """The recurrent weight of a GRU's update and reset, and that of its hidden gate."""
+        z, r, h = self._split(recurrent, 3, 1)
+        return [self._add("Concat", z, r, axis=1), h]
+
+    def _write(self, directions: Sequence[tuple[list[str], Direction]]) -> None:
+        """The outputs of the layer, those that are asked for."""
+        outputs = [*self.node.output, "", ""][:3]
+        if outputs[0]:
+            sizes = (self.length, 1, self.batch, self.hidden)
+            whole = [self._reshape(self._add("Concat", *states, axis=0), *sizes) for states, _ in directions]
+            self._end(outputs[0], self._add("Concat", *whole, axis=1), [2, 0, 1, 3])
+        for output, lasts in (
+            (outputs[1], [each.state for _, each in directions]),
+            (outputs[2], [each.cell for _, each in directions]),
+        ):
+            if output:
+                rows = [self._reshape(last, 1, self.batch, self.hidden) for last in lasts]
+                self._end(output, self._add("Concat", *rows, axis=0), [1, 0, 2])
+
+    def _end(self, output: str, name: str, batch_first: list[int]) -> None:
+        if self.is_batch_first:
+            name = self._add("Transpose", name, perm=batch_first)
+        self.nodes.append(self._helper.make_node("Identity", [name], [output]))
