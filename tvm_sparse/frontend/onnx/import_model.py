@@ -10,6 +10,7 @@ from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.importer import from_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx.recurrent import write_out_recurrent
+from tvm_sparse.frontend.onnx.refuse import refuse_loops
 from tvm_sparse.frontend.onnx.rewrite import make_output_shapes_explicit, make_padding_explicit, upgrade_operators
 from tvm_sparse.frontend.onnx.spatial import rewrite_spatial_operators
 from tvm_sparse.frontend.relax_import import checked, tvm_frontend
@@ -24,6 +25,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     if write_out_recurrent(where, model, inferred):
         fold_nodes(where, model)
         inferred = check_shapes(where, model)
+    refuse_loops(where, model)
     make_products_explicit(model)
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)

@@ -88,10 +88,11 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
     unknown = sorted(set(shapes) - set(inputs))
     if unknown:
         raise ModelError(where, "no such input", ", ".join(unknown), ", ".join(inputs))
-    for name, value in inputs.items():
+    for value in (*inputs.values(), *model.graph.output):
         if not value.type.HasField("tensor_type"):
-            kind = value.type.WhichOneof("value")
-            raise ModelError(where, f"input {name} is no tensor", kind, "a tensor", "change the model's inputs")
+            kind, name = value.type.WhichOneof("value"), f"{'in' if value.name in inputs else 'out'}put {value.name}"
+            raise ModelError(where, f"{name} is no tensor", kind, "a tensor", "change the model's inputs and outputs")
+    for name, value in inputs.items():
         _fix_shape(where, name, value.type.tensor_type, shapes.get(name), batch)
 
 

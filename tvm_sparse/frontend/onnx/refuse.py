@@ -56,3 +56,12 @@ def _training(node: Any, constants: Constants) -> Iterator[bool]:
     # The third input of Dropout says so since version 12; one that is no constant is not ours to know.
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in constants.tensors:
         yield bool(constants.array(node.input[2]))
+
+
+def refuse_loops(where: str, model: Any) -> None:
+    """Raise ModelError where an `onnx.ModelProto` still has a loop, whose number of steps is not known then."""
+    for node in model.graph.node:
+        if node.op_type in ("Loop", "Scan") and node.domain in ONNX_DOMAINS:
+            name, hint = f"{where}, node {node.name or node.output[0]}", "export the model without it"
+            problem = "how often it runs is known at run time only"
+            raise ModelError(name, problem, node.op_type, "a loop of constant length", hint)
