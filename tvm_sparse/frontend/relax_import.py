@@ -9,6 +9,8 @@ import io
 import math
 import warnings
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -47,6 +49,7 @@ def checked(where: str, module: tvm.IRModule) -> tvm.IRModule:
 @contextlib.contextmanager
 def tvm_frontend(where: str) -> Iterator[None]:
     """Run a TVM front end: no chatter, and one sentence for whatever it cannot convert."""
+    _end_blocks_of_failed_builders()
     try:
         with quiet():
             yield
@@ -54,6 +57,19 @@ def tvm_frontend(where: str) -> Iterator[None]:
     except Exception as error:
         problem = f"TVM cannot import it ({first_line(error)})"
         raise ModelError(where, problem, hint="replace that operator in the model") from error
+
+
+@cache
+def _end_blocks_of_failed_builders() -> None:
+    """Make TVM's block builder end its block where an error ends its function; else it warns on standard error."""
+    exit_scope = relax.BlockBuilder._exit_function_scope
+
+    def ended(builder: relax.BlockBuilder, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:
+            builder._end_block()
+        exit_scope(builder, kind, error, trace)
+
+    relax.BlockBuilder._exit_function_scope = ended
 
 
 @contextlib.contextmanager
