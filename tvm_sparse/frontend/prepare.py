@@ -25,6 +25,7 @@ from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
 from tvm_sparse.frontend.passes.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.store_half import store_half
 from tvm_sparse.frontend.passes.trim_taps import trim_taps
+from tvm_sparse.frontend.relax_import import tvm_frontend
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def prepare(
     module = opened.relax_module(example_inputs, shapes, batch)
     # Before anything is computed of constants.
     module, checks = guard_indices(divide_integers(module))
-    # Constants, so that pruning masks are in the weights.
-    module = fold_constants(module)
+    # Constants, so that pruning masks are in the weights. TVM computes some, and then sees what it cannot.
+    with tvm_frontend("model"):
+        module = fold_constants(module)
     module, checks = settle_checks(module, checks)
     module = fold_clips(module)
     module = einsum_as_matmul(module)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
-from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.errors import MAX_QUOTE, ModelError, first_line
 from tvm_sparse.frontend.onnx.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
 from tvm_sparse.frontend.onnx.mend import mend, require_few_nodes, shapes_filled
@@ -212,4 +212,4 @@ def _shape_text(shape: Sequence[int | str]) -> str:
 def _reason(error: Exception) -> str:
     """What an inference error says, without the marks that ONNX puts before and between its parts."""
     text = str(error).replace("[ShapeInferenceError]", "").replace("Inference error(s):", "")
-    return " ".join(text.split()) or type(error).__name__
+    return " ".join(text.split())[:MAX_QUOTE] or type(error).__name__

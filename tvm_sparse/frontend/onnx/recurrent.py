@@ -114,26 +114,32 @@ class _Layer:
         self.node, self.opset, self.nodes = node, opset, list[Any]()
         self.attributes, self._helper = attributes_of(node), require("onnx.helper", "onnx")
         self.kind, self.is_batch_first = node.op_type, bool(self.attributes.get("layout", 0))
-        self.hidden = self._size(shapes, 2, 3)[2]
-        x_shape = self._size(shapes, 0, 3)
+        self.hidden = self._size(shapes, 2)[2]
+        x_shape, rows = self._size(shapes, 0), GATES[self.kind] * self.hidden
         self.batch, self.length = x_shape[:2] if self.is_batch_first else x_shape[1::-1]
         names = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
         backwards = names.get(self.attributes.get("direction", b"forward"))
         if backwards is None:
             problem, found = "its direction is unknown", self.attributes["direction"].decode(errors="replace")
             raise ModelError(self.where, problem, found, "forward, reverse, bidirectional")
+        count, inputs = len(backwards), x_shape[2]
+        for index, wanted in ((1, [count, rows, inputs]), (2, [count, rows, self.hidden])):
+            if self._size(shapes, index) != wanted:
+                problem = f"its weight {self._input(index)} does not fit its input"
+                raise ModelError(self.where, problem, tuple(self._size(shapes, index)), str(tuple(wanted)))
         self._require_whole_sequences(constants)
-        steps = self.length * len(backwards)
+        steps = self.length * count
         if steps > MOST_STEPS:
             raise ModelError(self.where, "its sequence is too long", f"{steps} steps", f"up to {MOST_STEPS}", _HINT)
-        self.activations = activations_of(self.where, self.kind, len(backwards), self.attributes)
+        self.activations = activations_of(self.where, self.kind, count, self.attributes)
         self._write([self._direction(index, is_backward) for index, is_backward in enumerate(backwards)])
 
-    def _size(self, shapes: Mapping[str, Sequence[int]], index: int, axes: int) -> list[int]:
+    def _size(self, shapes: Mapping[str, Sequence[int]], index: int) -> list[int]:
+        """The shape of one of the first three inputs."""
         shape = list(shapes.get(self._input(index), []))
-        if len(shape) != axes or min(shape) < 1:
+        if len(shape) != 3 or min(shape) < 1:
             problem = f"the shape of its input {self._input(index)} is not known"
-            raise ModelError(self.where, problem, tuple(shape), f"{axes} positive numbers", "give the model's shapes")
+            raise ModelError(self.where, problem, tuple(shape), "3 positive numbers", "give the model's shapes")
         return shape
 
     def _input(self, index: int) -> str:

@@ -32,9 +32,14 @@ class _Axis:
     where: Positions
 
 
+_MODES = ("nearest", "linear", "cubic")
+
+
 def rewrite_resize(to: Replacement) -> str | None:
     """See `Rewrite`."""
     mode = to.attributes.get("mode", "nearest")
+    if mode not in _MODES:
+        raise ModelError(to.where, "its mode is unknown", mode[:100], ", ".join(_MODES))
     axes = [_axis(to, *each) for each in _scales(to)]
     changed = [axis for axis in axes if not axis.where.is_identity]
     if mode != "nearest" and to.dtype(to.input(0)).kind != "f":
