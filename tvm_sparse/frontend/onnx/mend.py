@@ -4,7 +4,7 @@ Sizes of -1 or 0 stand for open ones (Paddle2ONNX); outputs have no shape (onnx-
 are as short as they can be (ONNX Runtime's sparsify_initializers.py); weights of old files may or may not be inputs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,3 +101,19 @@ def require_few_nodes(where: str, model: Any) -> None:
     found = size(model.graph.node)
     if found > MOST_NODES:
         raise ModelError(where, "its functions have too many nodes", found, f"up to {MOST_NODES}", "export it again")
+
+
+def refuse_shadows(where: str, graph: Any, outer: Collection[str] = ()) -> None:
+    """Raise ModelError where a subgraph has a constant or input of a name from outside, which ONNX does not allow.
+
+    Which of the two is meant is open: ONNX Runtime takes the outer one.
+    """
+    values = (*graph.input, *graph.initializer, *(each.values for each in graph.sparse_initializer))
+    seen = {*outer, *(each.name for each in values), *(name for node in graph.node for name in node.output)}
+    for node in graph.node:
+        for each in subgraphs_of(node):
+            taken = sorted(seen & {value.name for value in (*each.input, *each.initializer)})
+            if taken:
+                name, problem = f"{where}, node {node.name}", "its subgraph has a tensor of a name that is taken"
+                raise ModelError(name, problem, taken[0], "names of its own", "export it again")
+            refuse_shadows(where, each, seen)

@@ -13,7 +13,7 @@ from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import MAX_QUOTE, ModelError, first_line
 from tvm_sparse.frontend.onnx.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
-from tvm_sparse.frontend.onnx.mend import mend, require_few_nodes, shapes_filled
+from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
 from tvm_sparse.frontend.onnx.refuse import refuse_quantised
 from tvm_sparse.frontend.optional_imports import require
 
@@ -54,6 +54,7 @@ def load_onnx(path: Path) -> Any:
         # Of the model itself, such as torch's newer exporter writes; TVM knows operators only.
         require_few_nodes(str(path), model)
         model = require("onnx.inliner", "onnx").inline_local_functions(model)
+    refuse_shadows(str(path), model.graph)
     constants_as_tensors(str(path), model)
     refuse_quantised(str(path), model)
     return model
