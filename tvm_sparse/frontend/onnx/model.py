@@ -103,7 +103,7 @@ def _fix_shape(where: str, name: str, kind: Any, wanted: Sequence[int] | None, b
     if wanted is not None and not kind.HasField("shape"):
         dims.extend(type(kind.shape).Dimension() for _ in wanted)
     elif not kind.HasField("shape"):
-        raise ModelError(where, f"input {name} has no shape", hint=_open_shape_hint(name, ["?"] * 4))
+        raise ModelError(where, f"input {name} has no shape", hint=_open_shape_hint(name, ["?", 3, "?", "?"]))
     found = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
     given = list(found if wanted is None else wanted)
     if batch is not None and found and given:
