@@ -171,7 +171,7 @@ def test_an_input_without_a_shape_is_asked_for_one(tmp_path):
 def test_tvm_says_nothing_when_a_model_is_refused(tmp_path, capfd):
     """Its block builder would warn on standard error."""
     model = zoo.onnx_model(
-        [("Conv", ["x", "w"], ["t"], {}), ("Relu", ["t"], ["y"], {})], {"w": W}, {"x": X}, {"y": None}
+        [("Conv", ["x", "w"], ["t"], {}), ("Relu", ["t"], ["y"], {})], {"w": W}, {"x": X}, {"y": (1, 4)}
     )
     model.graph.node[1].CopyFrom(helper.make_node("Det", ["t"], ["y"]))
     onnx.save(model, tmp_path / "m.onnx")

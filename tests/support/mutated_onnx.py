@@ -123,7 +123,7 @@ def mutate(seed):
     made = onnx.ModelProto()
     made.CopyFrom(choose.choice(SEEDS))
     for _ in range(choose.choice((1, 1, 1, 2, 4))):
-        with contextlib.suppress(IndexError, ValueError, TypeError, onnx.defs.SchemaError):
+        with contextlib.suppress(IndexError, KeyError, ValueError, TypeError, onnx.defs.SchemaError):
             choose.choice(MUTATIONS)(choose, made)
     return made
 
@@ -209,9 +209,55 @@ def _wiring(choose, made):
         node.input[choose.randrange(len(node.input))] = choose.choice(names)
 
 
+def _operators(inputs, outputs):
+    """Schemas of the standard operators that may have so many inputs and outputs."""
+    schemas = [each for each in onnx.defs.get_all_schemas() if each.domain == "" and not each.deprecated]
+    fits = [each for each in schemas if each.min_input <= inputs <= each.max_input]
+    return sorted((each for each in fits if each.min_output <= outputs <= each.max_output), key=lambda each: each.name)
+
+
 def _operator(choose, made):
-    operators = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
-    choose.choice(made.graph.node).op_type = choose.choice(operators)
+    """Another operator with as many inputs and outputs, and those of the attributes that it has too."""
+    node = choose.choice(made.graph.node)
+    schema = choose.choice(_operators(len(node.input), len(node.output)))
+    node.op_type = schema.name
+    kept = [each for each in node.attribute if each.name in schema.attributes]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _insert(choose, made):
+    """Another operator before one that there is, with attributes at random."""
+    at = choose.randrange(len(made.graph.node))
+    node = made.graph.node[at]
+    place = choose.randrange(len(node.input))
+    count = choose.choice((1, 1, 1, 2, 3))
+    schema = choose.choice(_operators(count, 1))
+    names = [node.input[place], *(each.name for each in made.graph.initializer), "x"]
+    others = [choose.choice(names) for _ in range(count - 1)]
+    new = helper.make_node(schema.name, [node.input[place], *others], [f"new{len(made.graph.node)}"])
+    for name, attribute in sorted(schema.attributes.items()):
+        if attribute.required or choose.randrange(3) == 0:
+            value = _value(choose, attribute.type)
+            if value is not None:
+                new.attribute.append(helper.make_attribute(name, value))
+    node.input[place] = new.output[0]
+    nodes = list(made.graph.node)
+    del made.graph.node[:]
+    made.graph.node.extend([*nodes[:at], new, *nodes[at:]])
+
+
+def _value(choose, kind):
+    kinds = onnx.defs.OpSchema.AttrType
+    small = [-2, -1, 0, 1, 2, 3]
+    sizes = choose.choice((small, small, SIZES))
+    return {
+        kinds.INT: lambda: choose.choice(sizes),
+        kinds.INTS: lambda: [choose.choice(sizes) for _ in range(choose.randrange(1, 5))],
+        kinds.FLOAT: lambda: choose.choice(NUMBERS),
+        kinds.FLOATS: lambda: [choose.choice(NUMBERS) for _ in range(choose.randrange(1, 5))],
+        kinds.STRING: lambda: choose.choice(TEXTS),
+    }.get(kind, lambda: None)()
 
 
 def _order(choose, made):
@@ -236,24 +282,10 @@ def _name(choose, made):
     value.name = choose.choice(["x", "y", "w", "", "\x1b[31m", "a/b", "9" * 3000])
 
 
-MUTATIONS = [
-    _attribute,
-    _attribute,
-    _new_attribute,
-    _input_size,
-    _rank,
-    _input_type,
-    _weight_shape,
-    _weight_type,
-    _weight_values,
-    _weight_values,
-    _wiring,
-    _operator,
-    _operator,
-    _order,
-    _version,
-    _name,
-]
+# The more of these, the more models are still valid.
+DEEP = [_attribute, _attribute, _weight_values, _weight_values, _operator, _insert, _insert, _input_size, _rank]
+SHALLOW = [_new_attribute, _input_type, _weight_shape, _weight_type, _wiring, _order, _version, _name]
+MUTATIONS = [*DEEP, *DEEP, *SHALLOW]
 
 
 def outcome(made, folder):
