@@ -17,6 +17,7 @@ from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.import_model import import_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
 from tvm_sparse.frontend.onnx.refuse import refuse_training
+from tvm_sparse.frontend.onnx.rewrite import upgrade_first_operators
 from tvm_sparse.frontend.precision import Precision
 from tvm_sparse.frontend.torch import half as torch_half
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
@@ -62,6 +63,7 @@ class ModelSource:
                 # Widened, tensors would fit that do not.
                 check_shapes(self._where, self._model)
                 onnx_half.widen(self._model)
+            upgrade_first_operators(self._where, self._model)
             # Weights take their last form; what normalises only them does so in training mode.
             fold_nodes(self._where, self._model)
             refuse_training(self._where, self._model)

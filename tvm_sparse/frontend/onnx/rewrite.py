@@ -11,7 +11,32 @@ from tvm_sparse.frontend.optional_imports import require
 # Operators whose first forms TVM does not read, and the first version of which it reads all.
 _OLD = ("Resize", "Slice", "Upsample")
 _READ_OPSET = 11
+# Before the first operators broadcast by attributes, which TVM and the reference implementation do not read; with the
+# second constants are of any type.
+_BROADCASTING_OPSET, _CONSTANTS_OPSET = 7, 9
 _PADDED = ("Conv", "MaxPool", "AveragePool", "LpPool")
+
+
+def upgrade_first_operators(where: str, model: Any) -> None:
+    """Convert an `onnx.ModelProto` of the first versions of the operators, in place.
+
+    Raises
+    ------
+    ModelError
+        ONNX's converter does not know the way for one of the operators, or an operator broadcasts along given axes.
+    """
+    if opset_of(model) >= _BROADCASTING_OPSET:
+        return
+    for node in model.graph.node:
+        # The converter gives the second operand too many axes.
+        if {"axis", "broadcast"} <= attributes_of(node).keys():
+            name, problem = f"{where}, node {node.name or node.output[0]}", "it broadcasts as before opset 7"
+            found, hint = (
+                f"{node.op_type} along axis {attributes_of(node)['axis']}",
+                "export it with a newer opset_version",
+            )
+            raise ModelError(name, problem, found, "operands that NumPy broadcasts", hint)
+    _convert(where, model, _CONSTANTS_OPSET)
 
 
 def upgrade_operators(where: str, model: Any) -> bool:
@@ -25,18 +50,22 @@ def upgrade_operators(where: str, model: Any) -> bool:
     is_old = any(node.op_type in _OLD and node.domain in ONNX_DOMAINS for node in model.graph.node)
     if opset_of(model) >= _READ_OPSET or not is_old:
         return False
-    converter = require("onnx.version_converter", "onnx")
-    try:
-        model.CopyFrom(converter.convert_version(model, _READ_OPSET))
-    except (converter.ConvertError, RuntimeError, ValueError) as error:
-        problem = f"its operators cannot be converted to opset {_READ_OPSET} ({first_line(error)})"
-        raise ModelError(where, problem, opset_of(model), hint="export it with opset_version=13 or newer") from error
+    _convert(where, model, _READ_OPSET)
     for node in model.graph.node:
         if node.op_type == "Resize":
             # The converter leaves these at the defaults of the newer version, which resize otherwise.
             names = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
             _set_attributes(node, tuple(names), names)
     return True
+
+
+def _convert(where: str, model: Any, version: int) -> None:
+    converter = require("onnx.version_converter", "onnx")
+    try:
+        model.CopyFrom(converter.convert_version(model, version))
+    except (converter.ConvertError, RuntimeError, ValueError) as error:
+        problem = f"its operators cannot be converted to opset {version} ({first_line(error)})"
+        raise ModelError(where, problem, opset_of(model), hint="export it with opset_version=13 or newer") from error
 
 
 def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
