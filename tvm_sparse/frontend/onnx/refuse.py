@@ -55,7 +55,7 @@ def _training(node: Any, constants: Constants) -> Iterator[bool]:
     yield from (bool(each.i) for each in node.attribute if each.name == "training_mode")
     # The third input of Dropout says so since version 12; one that is no constant is not ours to know.
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in constants.tensors:
-        yield bool(constants.array(node.input[2]))
+        yield bool(constants.array(node.input[2]).any())
 
 
 def refuse_loops(where: str, model: Any) -> None:
