@@ -64,7 +64,7 @@ class Replacement:
     def array(self, name: str) -> np.ndarray | None:
         """The value of a tensor of the model, None where it is no constant."""
         constants = self._graph.constants
-        return constants.array(name) if name in constants.parameters else None
+        return constants.array(name) if name in constants.tensors else None
 
     def array_of_input(self, index: int, what: str) -> np.ndarray:
         """The value of an input that has to be a constant, and is called `what`.
@@ -170,15 +170,15 @@ class _Graph:
         return {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
 
     def shape(self, name: str) -> list[int] | None:
-        if name in self.constants.parameters:
-            return list(self.constants.parameters[name].dims)
+        if name in self.constants.tensors:
+            return list(self.constants.tensors[name].dims)
         kind = self._types.get(name)
         if kind is None or not kind.HasField("shape"):
             return None
         return [dim.dim_value for dim in kind.shape.dim] if all(map(_is_fixed, kind.shape.dim)) else None
 
     def dtype(self, name: str) -> np.dtype:
-        tensor = self.constants.parameters.get(name)
+        tensor = self.constants.tensors.get(name)
         kind = tensor.data_type if tensor is not None else self._types[name].elem_type
         return np.dtype(require("onnx.helper", "onnx").tensor_dtype_to_np_dtype(kind))
 
