@@ -4,8 +4,7 @@ What a layer computes of all steps' inputs at once is one product of matrices. N
 X, W, R, B, P; gates z, r, h of a GRU and i, o, f, c of an LSTM.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.onnx.nodes import constant_node
-from tvm_sparse.frontend.onnx.recurrent_activations import Activation, activations_of
+from tvm_sparse.frontend.onnx.recurrent_activations import activations_of
+from tvm_sparse.frontend.onnx.recurrent_steps import STEPS, Direction
 from tvm_sparse.frontend.optional_imports import require
 
 # Operator -> gates of its weights, in units of the hidden size.
@@ -42,68 +42,6 @@ def write_out_recurrent(where: str, model: Any, shapes: Mapping[str, Sequence[in
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return is_changed
-
-
-@dataclass
-class Direction:
-    """One direction of a layer: names of its tensors, each of one direction, and what its steps compute with.
-
-    `products` are the inputs' products with W, with the bias, of each step; `state` and `cell` those before the next.
-    """
-
-    add: Callable[..., str]
-    split: Callable[[str, int, int], list[str]]
-    activations: list[Activation]
-    products: list[str]
-    recurrent: str
-    state: str
-    cell: str = ""
-    bias: str = ""
-    peepholes: list[str] = field(default_factory=list)
-    clip: float = 0.0
-    is_reset_late: bool = False
-    is_coupled: bool = False
-    parts: list[str] = field(default_factory=list)
-
-    def activate(self, index: int, x: str) -> str:
-        """The activation of that index, of `x` within the bounds of `clip`."""
-        if self.clip:
-            x = self.add("Min", self.add("Max", x, -self.clip), self.clip)
-        return self.activations[index](self.add, x)
-
-
-def _rnn_step(of: Direction, product: str) -> None:
-    of.state = of.activate(0, of.add("Add", product, of.add("MatMul", of.state, of.recurrent)))
-
-
-def _gru_step(of: Direction, product: str) -> None:
-    z, r, h = of.split(product, 3, 1)
-    update_and_reset, hidden = of.parts
-    recurrent_z, recurrent_r = of.split(of.add("MatMul", of.state, update_and_reset), 2, 1)
-    z = of.activate(0, of.add("Add", z, recurrent_z))
-    r = of.activate(0, of.add("Add", r, recurrent_r))
-    if of.is_reset_late:
-        recurrent_h = of.add("Mul", r, of.add("Add", of.add("MatMul", of.state, hidden), of.bias))
-    else:
-        recurrent_h = of.add("MatMul", of.add("Mul", r, of.state), hidden)
-    h = of.activate(1, of.add("Add", h, recurrent_h))
-    of.state = of.add("Add", of.add("Mul", of.add("Sub", 1.0, z), h), of.add("Mul", z, of.state))
-
-
-def _lstm_step(of: Direction, product: str) -> None:
-    i, o, f, c = of.split(of.add("Add", product, of.add("MatMul", of.state, of.recurrent)), 4, 1)
-    if of.peepholes:
-        i, f = (of.add("Add", x, of.add("Mul", of.peepholes[at], of.cell)) for x, at in ((i, 0), (f, 2)))
-    i = of.activate(0, i)
-    f = of.add("Sub", 1.0, i) if of.is_coupled else of.activate(0, f)
-    of.cell = of.add("Add", of.add("Mul", f, of.cell), of.add("Mul", i, of.activate(1, c)))
-    if of.peepholes:
-        o = of.add("Add", o, of.add("Mul", of.peepholes[1], of.cell))
-    o = of.activate(0, o)
-    of.state = of.add("Mul", o, of.activations[2](of.add, of.cell))
-
-
-_STEPS = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
 
 class _Layer:
@@ -188,23 +126,8 @@ class _Layer:
 
     def _direction(self, index: int, is_backward: bool) -> tuple[list[str], Direction]:
         """The states after each step, in the order of the sequence, and the direction at its end."""
-        gates = GATES[self.kind]
-        x = self._add("Transpose", self._input(0), perm=[1, 0, 2]) if self.is_batch_first else self._input(0)
-        weight, recurrent = (
-            self._add("Transpose", self._of_direction(self._input(each), index), perm=[1, 0]) for each in (1, 2)
-        )
-        flat = self._add("Reshape", x, self._constant(np.array([self.length * self.batch, -1])))
-        products, late_bias = self._add("MatMul", flat, weight), ""
-        is_reset_late = bool(self.attributes.get("linear_before_reset", 0))
-        if self._input(3):
-            biases = self._of_direction(self._input(3), index)
-            bias, recurrent_bias = self._split(biases, 2, 0, gates * self.hidden)
-            if is_reset_late:
-                *others, late_bias = self._split(recurrent_bias, 3, 0)
-                recurrent_bias = self._add("Concat", *others, self._constant(np.zeros(self.hidden, np.float32)), axis=0)
-            products = self._add("Add", products, self._add("Add", bias, recurrent_bias))
-        elif is_reset_late:
-            late_bias = self._constant(np.zeros(self.hidden, np.float32))
+        recurrent = self._add("Transpose", self._of_direction(self._input(2), index), perm=[1, 0])
+        products, late_bias = self._products(index)
         is_lstm = self.kind == "LSTM"
         direction = Direction(
             self._add,
@@ -217,15 +140,31 @@ class _Layer:
             late_bias,
             self._split(self._of_direction(self._input(7), index), 3, 0) if is_lstm and self._input(7) else [],
             float(self.attributes.get("clip", 0.0)),
-            is_reset_late,
+            bool(late_bias),
             bool(self.attributes.get("input_forget", 0)),
             self._parts(recurrent) if self.kind == "GRU" else [],
         )
         states = []
         for product in reversed(direction.products) if is_backward else direction.products:
-            _STEPS[self.kind](direction, product)
+            STEPS[self.kind](direction, product)
             states.append(direction.state)
         return states[::-1] if is_backward else states, direction
+
+    def _products(self, index: int) -> tuple[str, str]:
+        """The products of all steps' inputs with W, with their bias; and the bias of a GRU that is added later."""
+        x = self._add("Transpose", self._input(0), perm=[1, 0, 2]) if self.is_batch_first else self._input(0)
+        weight = self._add("Transpose", self._of_direction(self._input(1), index), perm=[1, 0])
+        flat = self._add("Reshape", x, self._constant(np.array([self.length * self.batch, -1])))
+        products, zeros = self._add("MatMul", flat, weight), np.zeros(self.hidden, np.float32)
+        is_reset_late = self.kind == "GRU" and bool(self.attributes.get("linear_before_reset", 0))
+        if not self._input(3):
+            return products, self._constant(zeros) if is_reset_late else ""
+        biases, late_bias = self._of_direction(self._input(3), index), ""
+        bias, recurrent_bias = self._split(biases, 2, 0, GATES[self.kind] * self.hidden)
+        if is_reset_late:
+            *others, late_bias = self._split(recurrent_bias, 3, 0)
+            recurrent_bias = self._add("Concat", *others, self._constant(zeros), axis=0)
+        return self._add("Add", products, self._add("Add", bias, recurrent_bias)), late_bias
 
     def _parts(self, recurrent: str) -> list[str]:
         """The recurrent weight of a GRU's update and reset, and that of its hidden gate."""
