@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tvm_sparse.frontend.torch.graph import operator_name
+from tvm_sparse.frontend.torch.require_operators import is_known
 
 # Operators that may return their input, or a view of it.
 _VIEWS = (
@@ -43,7 +44,7 @@ _OF_RANK = {
 
 
 def is_direct(program: Any) -> bool:
-    """Whether a `torch.export.ExportedProgram` is float32, its shapes fixed, and all of its operators known.
+    """Whether a `torch.export.ExportedProgram` is float32, its shapes fixed, and its operators known as they are.
 
     None of these may change what others read: as TVM imports it, each makes a new tensor.
     """
@@ -52,12 +53,14 @@ def is_direct(program: Any) -> bool:
 
 def _is_direct(node: Any) -> bool:
     if node.op == "placeholder":
-        # TVM's linear layers are float32 whatever they get; batch norms count their batches in integers.
-        is_known = str(getattr(node.meta.get("val"), "dtype", "")) in ("torch.float32", "torch.int64")
-        return is_known and all(isinstance(size, int) for size in _shape(node))
+        # TVM's linear layers are float32 whatever they get; batch norms count their batches, which nobody reads.
+        is_read = str(getattr(node.meta.get("val"), "dtype", "")) == "torch.float32" or not node.users
+        return is_read and all(isinstance(size, int) for size in _shape(node))
     if node.op != "call_function":
         return True
     name = operator_name(node)
+    if not is_known(node):
+        return False
     if name in CONVERTERS and node.kwargs:
         return False
     if name in _VIEWS:
@@ -96,4 +99,4 @@ def batch_norm(node: Any, importer: Any) -> Any:
 
 
 # How TVM's importer converts what it would convert in another way, by the names of operators.
-CONVERTERS = {"adaptive_avg_pool2d.default": adaptive_avg_pool2d, "batch_norm.default": batch_norm}
+CONVERTERS: dict[str, Any] = {"adaptive_avg_pool2d.default": adaptive_avg_pool2d, "batch_norm.default": batch_norm}

@@ -16,3 +16,13 @@ def owner(node: Any) -> str:
     if not path:
         return str(node.name)
     return f"module {path} ({str(getattr(kind, '__name__', kind)).rsplit('.', 1)[-1]})"
+
+
+def argument(node: Any, name: str) -> Any:
+    """What a node of an operator gives for an argument of its schema, or its default; None where it has no such."""
+    for position, each in enumerate(node.target._schema.arguments):
+        if each.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, each.default_value)
+    return None

@@ -7,10 +7,13 @@ import tvm
 
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.relax_import import checked, quiet, tvm_frontend
+from tvm_sparse.frontend.torch.converters import Converter, converters
+from tvm_sparse.frontend.torch.decompose import decomposed
 from tvm_sparse.frontend.torch.direct import CONVERTERS, is_direct
 from tvm_sparse.frontend.torch.noting import noting
-from tvm_sparse.frontend.torch.refuse import refuse_ignored_arguments
-from tvm_sparse.frontend.torch.training import require_evaluation, require_evaluation_graph
+from tvm_sparse.frontend.torch.require_operators import require_operators
+from tvm_sparse.frontend.torch.require_types import require_types
+from tvm_sparse.frontend.torch.training import exported_for_evaluation, require_evaluation_graph
 
 # Where TVM's passes read constants.
 _HOST = "cpu"
@@ -26,12 +29,17 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     """
     import torch
 
-    require_evaluation(module)
     if example_inputs is None:
         raise ModelError(
             "model", "a torch module needs example inputs", hint="pass example_inputs=(torch.zeros(1, 3, 224, 224),)"
         )
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    return exported_for_evaluation(module, lambda: _exported(module, inputs))
+
+
+def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
+    import torch
+
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(module, inputs)
@@ -43,19 +51,31 @@ def export_module(module: Any, example_inputs: Any) -> Any:
 
 def import_program(where: str, program: Any) -> tvm.IRModule:
     """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
-    from tvm.relax.frontend.torch import from_exported_program
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     require_evaluation_graph(where, program)
-    refuse_ignored_arguments(where, program)
-    direct = is_direct(program)
+    importer = ExportedProgramImporter()
     with tvm_frontend(where):
-        module = from_exported_program(
-            _on_cpu(program),
+        program, custom = readable(_on_cpu(program))
+    require_operators(where, program)
+    with tvm_frontend(where):
+        module = importer.from_exported_program(
+            program,
+            keep_params_as_input=False,
             unwrap_unit_return_tuple=True,
-            custom_convert_map=noting(CONVERTERS if direct else {}),
-            run_ep_decomposition=not direct,
+            no_bind_return_tuple=False,
+            custom_convert_map=noting(custom),
         )
+    require_types(where, importer.env)
     return checked(where, module)
+
+
+def readable(program: Any) -> tuple[Any, dict[str, Converter]]:
+    """The program that TVM reads in place of `program`, and how it converts some of its operators."""
+    custom: dict[str, Converter] = CONVERTERS
+    if not is_direct(program):
+        program, custom = decomposed(program), converters()
+    return program, custom
 
 
 def _on_cpu(program: Any) -> Any:
