@@ -113,9 +113,25 @@ class Unknown(nn.Module):
 
 
 class Own(nn.Module):
-    """Nobody can know from outside that it does the same in training."""
+    """A class that torch does not know."""
 
     def forward(self, x):
+        return x + 1
+
+
+class Moody(nn.Module):
+    """Does something else in training."""
+
+    def forward(self, x):
+        return x * 2 if self.training else x + 1
+
+
+class Strict(nn.Module):
+    """Cannot be traced in training."""
+
+    def forward(self, x):
+        if self.training:
+            raise ValueError("In training it needs targets")
         return x + 1
 
 
@@ -149,7 +165,7 @@ def dynamic_program():
             r"the outermost module is in training mode, found Chain; call eval\(\)",
         ),
         (
-            lambda: nn.Sequential(zoo.Chain(zoo.conv())),
+            lambda: nn.Sequential(zoo.Chain(Moody()).train()),
             X,
             "the outermost module is in training mode, found Sequential",
         ),
@@ -163,7 +179,8 @@ def dynamic_program():
             X,
             r"found 1 \(Dropout\), 2 \(Dropout\), 3 \(Dropout\) and 1 more",
         ),
-        (lambda: left_training(zoo.Chain(Own()), "0"), X, r"found 0 \(Own\)"),
+        (lambda: left_training(zoo.Chain(Moody()), "0"), X, r"found 0 \(Moody\)"),
+        (lambda: left_training(zoo.Chain(Own(), Strict()), "0", "1"), X, r"found 0 \(Own\), 1 \(Strict\)"),
         (
             lambda: torch.export.export(left_training(zoo.Chain(zoo.conv(), nn.BatchNorm2d(4)), "1"), (X,)),
             None,
@@ -204,6 +221,16 @@ def test_a_new_layer_to_which_training_is_all_the_same_may_be_in_it():
     arrays = zoo.inputs_of([zoo.X])
     relax_module = ModelSource(module).relax_module(torch.from_numpy(arrays[0]))
     assert_same(zoo.run_relax(relax_module, *arrays), zoo.run_torch(module, *arrays))
+
+
+def test_a_wrapper_in_training_mode_is_compiled_where_nothing_depends_on_it():
+    """`nn.Module`s that wrap a network in evaluation mode begin in training mode, which they keep."""
+    module = nn.Sequential(Own(), zoo.Chain(zoo.conv(), nn.BatchNorm2d(4), nn.Dropout()))
+    modes = [each.training for each in module.modules()]
+    arrays = zoo.inputs_of([zoo.X])
+    relax_module = ModelSource(module).relax_module(torch.from_numpy(arrays[0]))
+    assert_same(zoo.run_relax(relax_module, *arrays), zoo.run_torch(module, *arrays))
+    assert modes == [each.training for each in module.modules()] == [True, True, False, False, False, False]
 
 
 def test_a_file_names_the_module_that_was_in_training_mode(tmp_path):

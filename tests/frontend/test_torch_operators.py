@@ -110,6 +110,11 @@ def test_a_refused_operator_is_named_with_its_module():
         import_program("model", export_module(module, torch.zeros(1, 4, 6, 6)))
 
 
+def test_a_batch_of_none_is_refused():
+    with pytest.raises(ModelError, match=r"model: input input has no elements, found \[0, 4, 6, 6\]; .*a batch of 1"):
+        import_program("model", export_module(nn.Conv2d(4, 4, 1).eval(), torch.zeros(0, 4, 6, 6)))
+
+
 def test_a_form_that_is_mended_is_decomposed_wherever_it_is():
     """A sum of scaled terms, in a network of which nothing else needs it."""
     module = nn.Sequential(nn.Conv2d(4, 4, 1), Call(lambda x: torch.add(x, x, alpha=2))).eval()

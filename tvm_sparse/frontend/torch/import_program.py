@@ -54,6 +54,7 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     require_evaluation_graph(where, program)
+    _require_elements(where, program)
     importer = ExportedProgramImporter()
     with tvm_frontend(where):
         program, custom = readable(_on_cpu(program))
@@ -68,6 +69,17 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
         )
     require_types(where, importer.env)
     return checked(where, module)
+
+
+def _require_elements(where: str, program: Any) -> None:
+    """Raise ModelError for an input of no elements, as of a batch of 0."""
+    names = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        shape = list(getattr(node.meta.get("val"), "shape", ()))
+        if node.op == "placeholder" and node.name in names and 0 in shape:
+            raise ModelError(
+                where, f"input {node.name} has no elements", shape, "sizes of 1 or more", "use a batch of 1"
+            )
 
 
 def readable(program: Any) -> tuple[Any, dict[str, Converter]]:
