@@ -46,6 +46,7 @@ def _decompositions() -> dict[str, Decomposition]:
         "any.default": lambda x: x.reshape(-1).any(0),
         "any.dim": any_of_numbers,
         "any.dims": any_of_numbers,
+        "as_strided.default": indexing.restrided,
         "avg_pool2d.default": average_pool,
         "avg_pool3d.default": average_pool,
         "cumprod.default": lambda x, dim, *, dtype=None: _accumulated(torch.cumprod, x, dim, dtype),

@@ -79,6 +79,16 @@ def _put_where(x: Any, indices: Any, value: Any) -> Any:
     return torch.where(mask, value.reshape(()).to(x.dtype), x)
 
 
+def restrided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
+    """A view of all elements in their order, as of a pooled map whose channels come last in memory."""
+    import torch
+
+    plain = torch.empty(size, device="meta").stride()
+    is_plain = all(n == 1 or own == each for n, own, each in zip(size, stride, plain, strict=True))
+    is_view = x.is_contiguous() and is_plain and not offset and math.prod(size) == x.numel()
+    return x.reshape(size) if is_view else NotImplemented
+
+
 def windows(x: Any, dim: int, size: int, step: int) -> Any:
     """`Tensor.unfold`: slices of `size` elements, `step` apart, as a last dimension."""
     import torch
