@@ -259,6 +259,13 @@ CASES = {
         [f32(2, 2, 5, 8), booleans(5, 5) | torch.eye(5).bool()],
         [lambda q, m: functional.scaled_dot_product_attention(q, q, q, m)],
     ),
+    "branches": (
+        [f32(2, 3)],
+        [
+            lambda x: torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x[:, -1:] - x, (x,)),
+            lambda x: torch.cond(x.sum() <= 0, lambda x: x.sin() + 1, lambda x: x[:, -1:] - x, (x,)),
+        ],
+    ),
     "embeddings": (
         [indices(7, 3, 2)],
         [

@@ -10,12 +10,16 @@ from tvm_sparse.frontend.torch.operators import OPERATORS
 
 # Arguments that say where and how elements lie, or how to fail, which is all the same to the graph.
 _NOT_READ = ("assert_msg", "cudnn_enabled", "device", "layout", "memory_format", "non_blocking", "pin_memory")
+# What chooses one of two graphs, whose operators are looked at themselves.
+_BRANCH = "cond"
 _HINT = "write it with other operators, or compute it outside of the model"
 
 
 def require_operators(where: str, program: Any) -> None:
     """Raise ModelError where a `torch.export.ExportedProgram` has an operator that `OPERATORS` has not, or not so."""
-    for node in program.graph.nodes:
+    # Branches have graphs of their own.
+    graphs = [each.graph for each in program.graph_module.modules() if hasattr(each, "graph")]
+    for node in (node for graph in graphs for node in graph.nodes):
         if node.op != "call_function" or is_known(node):
             continue
         name = _name(node)
@@ -27,7 +31,9 @@ def require_operators(where: str, program: Any) -> None:
 
 def is_known(node: Any) -> bool:
     """Whether `OPERATORS` has all of what a node asks of its operator."""
-    return node.target is operator.getitem or (_name(node) in OPERATORS and not _unknown(node))
+    if node.target is operator.getitem or _name(node) == _BRANCH:
+        return True
+    return _name(node) in OPERATORS and not _unknown(node)
 
 
 def _name(node: Any) -> str:
