@@ -45,7 +45,8 @@ class AsExported(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = seeded(nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1, 1, 2), nn.BatchNorm2d(8), nn.ReLU(True)))
-        self.one, self.plain = seeded(nn.Conv2d(8, 8, 1, bias=False)), nn.BatchNorm2d(8, affine=False)
+        self.one = seeded(nn.Conv2d(8, 8, 3, 1, 2, 2, bias=False))
+        self.plain = nn.BatchNorm2d(8, affine=False)
         self.relu6, self.drop = nn.ReLU6(True), nn.Dropout(inplace=True)
         self.last = seeded(nn.Linear(8, 3, bias=False))
 
@@ -191,6 +192,7 @@ CASES = {
     "norms": (
         [_MAPS],
         _seeded(
+            nn.BatchNorm2d(4, affine=False),
             nn.GroupNorm(2, 4),
             nn.GroupNorm(1, 4, eps=0.1),
             nn.GroupNorm(4, 4, affine=False),
