@@ -14,6 +14,8 @@ from tvm_sparse.frontend.prepare import prepare
 
 SAMPLE = ("detector", "recogniser with an LSTM", "unet of nearest pixels")
 BOUND = 1e-3
+# torch's exporter writes no adaptive pools of uneven windows, and no affine grids.
+NOT_EXPORTED = ("alexnet", "spatial transformer")
 
 
 def assert_agrees(name, source, model, x):
@@ -40,7 +42,7 @@ def test_a_module_agrees_with_torch(name):
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in NOT_EXPORTED])
 def test_its_onnx_file_agrees_with_torch(name, tmp_path):
     model, x = network(name)
     assert_agrees(name, exported(model, x, tmp_path / "model.onnx"), model, x)
