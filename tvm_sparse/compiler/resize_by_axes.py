@@ -9,6 +9,7 @@ from tvm import relax, te, tirx
 from tvm.ir import Call, Expr
 from tvm.topi.image.resize import get_inx
 
+from tvm_sparse.compiler.infinite_extremes import INFINITE_EXTREMES
 from tvm_sparse.frontend.passes.relax_graph import is_float32, static_shape
 
 _H, _W = 2, 3
@@ -16,7 +17,7 @@ _H, _W = 2, 3
 
 def resize_by_axes() -> tvm.transform.Pass:
     """The pass that makes functions of all operators, two of each bilinear ``resize2d`` of float32 images in NCHW."""
-    return relax.transform.LegalizeOps({"relax.image.resize2d": _legalized})
+    return relax.transform.LegalizeOps({"relax.image.resize2d": _legalized} | INFINITE_EXTREMES)
 
 
 def _legalized(builder: relax.BlockBuilder, call: Call) -> Expr:

@@ -5,10 +5,12 @@ from typing import Any
 
 import tvm
 
+from tvm_sparse.frontend.onnx.definitions import define_unknown
 from tvm_sparse.frontend.onnx.einsum import make_products_explicit
 from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.importer import from_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
+from tvm_sparse.frontend.onnx.operators import require_known
 from tvm_sparse.frontend.onnx.recurrent import write_out_recurrent
 from tvm_sparse.frontend.onnx.refuse import refuse_loops
 from tvm_sparse.frontend.onnx.rewrite import make_output_shapes_explicit, make_padding_explicit, upgrade_operators
@@ -30,6 +32,8 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
     rewrite_spatial_operators(where, model)
+    define_unknown(where, model, inferred)
+    require_known(where, model)
     with tvm_frontend(where):
         module = from_onnx(model)
     return checked(where, module)

@@ -15,6 +15,8 @@ _READ_OPSET = 11
 # second constants are of any type.
 _BROADCASTING_OPSET, _CONSTANTS_OPSET = 7, 9
 _PADDED = ("Conv", "MaxPool", "AveragePool", "LpPool")
+# Values of auto_pad by which the output has the size of the input, by the stride.
+_SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
 def upgrade_first_operators(where: str, model: Any) -> None:
@@ -76,7 +78,7 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
     for node in model.graph.node:
         attributes = attributes_of(node)
         mode = attributes.get("auto_pad", b"NOTSET")
-        if node.op_type not in _PADDED or node.domain not in ONNX_DOMAINS or mode not in (b"SAME_UPPER", b"SAME_LOWER"):
+        if node.op_type not in _PADDED or node.domain not in ONNX_DOMAINS or mode not in _SAME:
             continue
         sizes = shapes.get(node.input[0], [])[2:]
         kernel = attributes.get("kernel_shape") or shapes.get(node.input[1], [])[2:]
@@ -94,7 +96,9 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
 
 
 def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
-    """Replace ``output_shape`` of each ConvTranspose by ``pads`` and ``output_padding``: TVM does not read the former.
+    """Replace ``output_shape`` and ``auto_pad`` of each ConvTranspose by ``pads`` and ``output_padding``.
+
+    TVM does not read the former.
 
     Raises
     ------
@@ -103,13 +107,15 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
     """
     for node in model.graph.node:
         attributes = attributes_of(node) if node.op_type == "ConvTranspose" and node.domain in ONNX_DOMAINS else {}
-        wanted = attributes.get("output_shape")
-        if not wanted:
+        wanted, mode = attributes.get("output_shape"), attributes.get("auto_pad")
+        if not wanted and mode not in _SAME:
             continue
         sizes, kernel = shapes.get(node.input[0], [])[2:], shapes.get(node.input[1], [])[2:]
         if len(sizes) != len(kernel) or 0 in sizes:
             continue
-        outs, strides = wanted[-len(sizes) :], attributes.get("strides", [1] * len(sizes))
+        strides = attributes.get("strides", [1] * len(sizes))
+        wanted = wanted or [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        outs = wanted[-len(sizes) :]
         dilations, added = (
             attributes.get("dilations", [1] * len(sizes)),
             attributes.get("output_padding", [0] * len(sizes)),
@@ -126,7 +132,7 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
             name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
             largest = tuple(out + total + stride - 1 for out, total, stride in zip(outs, totals, strides, strict=True))
             raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
-        pads = _pads([max(total, 0) for total in totals], attributes.get("auto_pad") == b"SAME_UPPER")
+        pads = _pads([max(total, 0) for total in totals], mode == b"SAME_UPPER")
         _set_attributes(node, ("auto_pad", "output_shape"), {"pads": pads, "output_padding": added})
 
 

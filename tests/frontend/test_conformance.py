@@ -1,0 +1,67 @@
+"""ONNX's node tests, all of them and a sample, and a case for each value of the table of operators."""
+
+import pytest
+from conformance import outcomes
+from made_cases import base_cases, made_name
+from more_cases import more_cases
+from node_tests import onnx_cases
+
+from tvm_sparse.frontend.onnx.operator_table import FREE, OPERATORS
+from tvm_sparse.frontend.onnx.operators import versions
+
+# What may become of a case: of the others there are none.
+FINE = ("right", "refused")
+# Of each operator in the table, and of all others.
+SAMPLE, OTHERS = 90, 15
+
+
+def names_of_sample():
+    """One test of each of some operators, evenly of those in the table and of others."""
+    first = {operator: cases[0].name for operator, cases in sorted(base_cases().items())}
+    known = [name for operator, name in first.items() if operator in OPERATORS]
+    others = [name for operator, name in first.items() if operator not in OPERATORS]
+    return known[:: -(-len(known) // SAMPLE)] + others[:: -(-len(others) // OTHERS)]
+
+
+def unlike(found, kinds):
+    return {each.name: (each.kind, each.reason) for each in found if each.kind not in kinds}
+
+
+def test_a_sample_of_the_node_tests_is_right_or_refused(tmp_path):
+    found = outcomes(names_of_sample(), tmp_path)
+    assert unlike(found, FINE) == {}
+    assert len(found) > 90
+    assert sum(each.kind == "right" for each in found) > 80
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """What became of every node test."""
+    return outcomes([case.name for case in onnx_cases()], tmp_path_factory.mktemp("everything"), processes=2)
+
+
+@pytest.mark.conformance
+def test_every_node_test_is_right_or_refused(everything):
+    assert unlike(everything, FINE) == {}
+    assert len(everything) == len(onnx_cases())
+
+
+@pytest.mark.conformance
+def test_every_value_of_the_table_has_a_case(everything, tmp_path):
+    """So the table claims no more than was seen."""
+    seen = {tuple(trait[:2]) + (str(trait[2]),) for each in everything for trait in each.evidence}
+    missing = [trait for trait in claims() if trait[:2] + (str(trait[2]),) not in seen]
+    names = [made_name(*trait) for trait in missing] + [case.name for case in more_cases()]
+    found = outcomes(names, tmp_path, processes=2)
+    assert unlike(found, FINE) == {}
+    seen |= {tuple(trait[:2]) + (str(trait[2]),) for each in found for trait in each.evidence}
+    assert [trait for trait in missing if trait[:2] + (str(trait[2]),) not in seen] == []
+
+
+def claims():
+    """Operator, key and value of all that the table of operators allows."""
+    for operator, choices in OPERATORS.items():
+        for rules in choices:
+            for key, values in ({"version": versions(operator)} | rules).items():
+                if values is not FREE:
+                    yield from ((operator, key, value) for value in values)
