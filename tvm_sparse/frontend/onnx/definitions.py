@@ -6,7 +6,7 @@ Those definitions are functions of other operators, most of them the specificati
 from typing import Any
 
 from tvm_sparse.frontend.onnx.constants import constants_as_tensors, opset_of
-from tvm_sparse.frontend.onnx.fold_shapes import fold_shapes
+from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import check_shapes
 from tvm_sparse.frontend.onnx.operators import Unknown, unknown_nodes
 from tvm_sparse.frontend.onnx.own_definitions import DOMAIN, own_definition
@@ -14,18 +14,17 @@ from tvm_sparse.frontend.onnx.traits import typed_graph, types_of
 from tvm_sparse.frontend.optional_imports import require
 
 
-def define_unknown(where: str, model: Any, inferred: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Replace nodes that `require_known` would refuse by their definitions, in place, where they have one.
-
-    Returns the shapes of all tensors, which are `inferred` where nothing was replaced.
-    """
+def define_unknown(where: str, model: Any) -> bool:
+    """Replace nodes that `require_known` would refuse by their definitions, in place; whether one of them had one."""
+    is_changed = False
     while _expand(model, {tuple(each.node.output): each for each in unknown_nodes(model)}):
         # Definitions compute with the shapes of their inputs.
         constants_as_tensors(where, model)
         check_shapes(where, model)
-        fold_shapes(model)
-        inferred = check_shapes(where, model)
-    return inferred
+        fold_nodes(where, model)
+        check_shapes(where, model)
+        is_changed = True
+    return is_changed
 
 
 def _expand(model: Any, unknown: dict[tuple[str, ...], Unknown]) -> bool:

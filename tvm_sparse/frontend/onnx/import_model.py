@@ -32,7 +32,9 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     make_padding_explicit(model, inferred)
     make_output_shapes_explicit(where, model, inferred)
     rewrite_spatial_operators(where, model)
-    define_unknown(where, model, inferred)
+    if define_unknown(where, model):
+        # Definitions are made of operators that TVM may read wrongly too.
+        rewrite_spatial_operators(where, model)
     require_known(where, model)
     with tvm_frontend(where):
         module = from_onnx(model)
