@@ -5,6 +5,7 @@ with it ONNX's reference implementation, gives 0, and wraps the second around, a
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tvm
@@ -44,29 +45,37 @@ class _Edit:
         self._found: list[tuple[Var, Expr]] = []
 
     def bindings(self) -> list[tuple[Var, Expr]]:
-        """In their order, `var` last."""
+        """In their order, `var` last.
+
+        By arithmetic alone: TVM simplifies a divisor that is chosen within what is chosen by the same condition, and
+        then divides before it chooses.
+        """
         op, (x, divisor) = relax.op, self._value.args
-        numbers = {number: relax.const(number, self._dtype) for number in (0, 1)}
-        is_zero = is_unsafe = self._bind(divisor, "bool", op.equal, divisor, numbers[0])
+        is_zero = self._is(divisor, 0)
+        safe = self._bind(divisor, op.add, divisor, is_zero)
+        factor = self._bind(divisor, op.subtract, relax.const(1, self._dtype), is_zero)
         if not self._dtype.startswith("u"):
-            is_minus = self._bind(divisor, "bool", op.equal, divisor, relax.const(-1, self._dtype))
-            is_unsafe = self._bind(divisor, "bool", op.logical_or, is_zero, is_minus)
-        safe = self._bind(divisor, self._dtype, op.where, is_unsafe, numbers[1], divisor)
-        result = self._bind(self._var, self._dtype, self._operator, x, safe)
-        if is_unsafe is not is_zero and any(is_call(self._value, name) for name in _QUOTIENTS):
-            negative = self._bind(x, self._dtype, op.negative, x)
-            result = self._bind(self._var, self._dtype, op.where, is_minus, negative, result)
-            is_unsafe = is_zero
-        return [*self._found, (self._var, op.where(is_unsafe, numbers[0], result))]
+            # A division by -1 becomes one by 1, whose result gets the other sign.
+            is_minus = self._is(divisor, -1)
+            twice = self._bind(divisor, op.add, is_minus, is_minus)
+            safe = self._bind(divisor, op.add, safe, twice)
+            factor = self._bind(divisor, op.subtract, factor, twice)
+        result = self._bind(self._var, self._operator, x, safe)
+        return [*self._found, (self._var, op.multiply(result, factor))]
+
+    def _is(self, divisor: Expr, number: int) -> Var:
+        """1 where the divisor is `number`, else 0."""
+        found = self._bind(divisor, relax.op.equal, divisor, relax.const(number, self._dtype), dtype="bool")
+        return self._bind(divisor, relax.op.astype, found, self._dtype)
 
     def _operator(self, *arguments: Expr) -> Expr:
         """The division of other numbers."""
         return Call(self._value.op, list(arguments), self._value.attrs)
 
-    def _bind(self, like: Expr, dtype: str, operator: Callable[..., Expr], *arguments: Expr) -> Var:
+    def _bind(self, like: Expr, operator: Callable[..., Expr], *arguments: Any, dtype: str = "") -> Var:
         """A variable of the shape of `like`, bound to what the operator makes of its arguments."""
         shape = static_shape(like)
         assert shape is not None, "modules are imported with fixed shapes"
-        var = new_var(self._module, self._var, "division", shape, dtype)
+        var = new_var(self._module, self._var, "division", shape, dtype or self._dtype)
         self._found.append((var, operator(*arguments)))
         return var
