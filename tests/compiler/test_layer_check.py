@@ -15,6 +15,7 @@ from tvm_sparse.compiler.expose_layers import expose
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import DIFFERS, OK, WRONG, Exposed, LayerCheck, first_divergence
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
+from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import load_onnx
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.prepare import prepare
@@ -152,7 +153,9 @@ def test_inputs_that_are_not_finite_are_refused(block, capsys, value, code):
 def test_layers_are_found_in_the_graph(name, tmp_path):
     onnx.save(zoo.ONNX[name], tmp_path / "m.onnx")
     layers = {layer.name: layer for layer in prepare(tmp_path / "m.onnx").layers}
-    names = onnx_runtime.find_names(load_onnx(tmp_path / "m.onnx"), {n: layer.spec for n, layer in layers.items()})
+    model = load_onnx(tmp_path / "m.onnx")
+    fold_nodes("m.onnx", model)
+    names = onnx_runtime.find_names(model, {n: layer.spec for n, layer in layers.items()})
     expected = {
         "block": {"Conv_0": ("x", "", "r1"), "Conv_3": ("r1", "c3", "y"), "Conv_5": ("x", "", "c3")},
     }.get(name, {next(iter(layers)): ("x", "", "y")})

@@ -1,5 +1,7 @@
 """ONNX's node tests, all of them and a sample, and a case for each value of the table of operators."""
 
+import os
+
 import pytest
 from conformance import outcomes
 from made_cases import base_cases, made_name
@@ -9,6 +11,7 @@ from node_tests import onnx_cases
 from tvm_sparse.frontend.onnx.operator_table import FREE, OPERATORS
 from tvm_sparse.frontend.onnx.operators import versions
 
+CORES = len(os.sched_getaffinity(0))
 # What may become of a case: of the others there are none.
 FINE = ("right", "refused")
 # Of each operator in the table, and of all others.
@@ -20,7 +23,11 @@ def names_of_sample():
     first = {operator: cases[0].name for operator, cases in sorted(base_cases().items())}
     known = [name for operator, name in first.items() if operator in OPERATORS]
     others = [name for operator, name in first.items() if operator not in OPERATORS]
-    return known[:: -(-len(known) // SAMPLE)] + others[:: -(-len(others) // OTHERS)]
+    return evenly(known, SAMPLE) + evenly(others, OTHERS)
+
+
+def evenly(names, count):
+    return [names[index * len(names) // count] for index in range(min(count, len(names)))]
 
 
 def unlike(found, kinds):
@@ -37,7 +44,11 @@ def test_a_sample_of_the_node_tests_is_right_or_refused(tmp_path):
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """What became of every node test."""
-    return outcomes([case.name for case in onnx_cases()], tmp_path_factory.mktemp("everything"), processes=2)
+    return outcomes(
+        [case.name for case in onnx_cases()],
+        tmp_path_factory.mktemp("everything"),
+        processes=len(os.sched_getaffinity(0)),
+    )
 
 
 @pytest.mark.conformance
@@ -52,7 +63,7 @@ def test_every_value_of_the_table_has_a_case(everything, tmp_path):
     seen = {tuple(trait[:2]) + (str(trait[2]),) for each in everything for trait in each.evidence}
     missing = [trait for trait in claims() if trait[:2] + (str(trait[2]),) not in seen]
     names = [made_name(*trait) for trait in missing] + [case.name for case in more_cases()]
-    found = outcomes(names, tmp_path, processes=2)
+    found = outcomes(names, tmp_path, CORES)
     assert unlike(found, FINE) == {}
     seen |= {tuple(trait[:2]) + (str(trait[2]),) for each in found for trait in each.evidence}
     assert [trait for trait in missing if trait[:2] + (str(trait[2]),) not in seen] == []

@@ -82,7 +82,7 @@ def test_computed_constants_are_checked_when_compiled():
     def function(model, x):
         return x[:, :, model.i + model.i]
 
-    where = r"operator index, index: a constant index of it is out of range, found 8; allowed: -8 to 7"
+    where = r"operator index_select, index_select: a constant index of it is out of range, found 8; allowed: -8 to 7"
     with pytest.raises(ModelError, match=where):
         prepare(Of(function, i=torch.tensor([0, 4])), torch.zeros(X))
     prepared = prepare(Of(function, i=torch.tensor([0, 3])), torch.zeros(X))
@@ -108,7 +108,7 @@ def test_indices_are_clamped_and_told():
     x, i = np.random.rand(*X).astype(np.float32), np.array([7, -8, 3])
     module = of_torch(lambda m, x, i: x[:, :, i], torch.zeros(X), torch.zeros(3, dtype=torch.int64))
     checks, result, bounds = bounded(module, x, i)
-    assert checks == [IndexCheck("operator index, index", ((-8, 7),))]
+    assert checks == [IndexCheck("operator index_select, index_select", ((-8, 7),))]
     assert bounds == [-8, 7]
     np.testing.assert_array_equal(result, x[:, :, i])
     _, result, bounds = bounded(module, x, np.array([8, -9, 2**32 + 1]))

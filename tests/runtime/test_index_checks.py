@@ -23,7 +23,7 @@ from tvm_sparse.runtime.index_checks import require_in_range, with_bounds
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import DLPack
 
-MESSAGE = r"operator index, index: an index is out of range, found 9; allowed: -8 to 7"
+MESSAGE = r"operator index_select, index_select: an index is out of range, found 9; allowed: -8 to 7"
 
 
 class Lookup(nn.Module):

@@ -18,7 +18,7 @@ def test_a_short_run_reports_every_schedule(tmp_path):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = json.loads(Path(report).read_text())["schedules"]
-    assert set(table) == {"folded_cpu", "vector_cpu", "csr_cpu", "linear_cpu", "winograd_cpu", "dense_cpu"}
+    assert set(table) == {"bias_cpu", "folded_cpu", "vector_cpu", "csr_cpu", "linear_cpu", "winograd_cpu", "dense_cpu"}
     for name, row in table.items():
         # Case 7 is a linear layer; for vectors of filters, and for 3x3 taps, both are drawn anew.
         not_served = {"linear_cpu": 1}.get(name, 0)

@@ -159,9 +159,7 @@ def comparing(
 ) -> Comparing:
     """The comparison with `source` of what is compiled of it; see `compile`."""
 
-    def alone(operator: Any, inputs: Any = None) -> AnyModel:
-        return compile(operator, inputs, target, log, allow_tf32=allow_tf32, progress=False, compare=False)
-
+    alone = partial(compile, target=target, log=log, allow_tf32=allow_tf32, progress=False, compare=False)
     return Comparing(source, target, alone, allow_tf32, compare)
 
 

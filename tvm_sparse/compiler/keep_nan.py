@@ -1,4 +1,4 @@
-"""Make the ReLUs and clips that no convolution took in keep NaN, as those that one did."""
+"""Make the ReLUs, clips, maxima and minima that no convolution took in keep NaN, as those that one did."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +8,14 @@ from tvm.ir import Expr, Var
 
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild
 
+# Operators of two tensors, and whether an element of the first is farther.
+_EXTREMES = {"relax.maximum": relax.op.greater, "relax.minimum": relax.op.less}
+
 
 def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
     """`module` with each ``relu(x)`` as ``where(x < 0, 0, x)``, and ``clip(x)`` as that with an upper bound too.
 
-    TVM's own give a bound for NaN. Run it last.
+    And ``maximum(x, y)`` as ``where(x > y or x != x, x, y)``. TVM's own give the other one for NaN. Run it last.
     """
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
@@ -21,7 +24,19 @@ def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
         elif is_call(value, "relax.clip") and "float" in str(value.args[0].ty.dtype):
             x, least, most = value.args
             edits[var] = _bounded(module, var, x, [(relax.op.less, least.value), (relax.op.greater, most.value)])
+        elif any(is_call(value, name) for name in _EXTREMES) and "float" in str(var.ty.dtype):
+            edits[var] = _extreme(module, var, *value.args, _EXTREMES[value.op.name])
     return rebuild(module, edits)
+
+
+def _extreme(
+    module: tvm.IRModule, var: Var, x: Expr, y: Expr, is_farther: Callable[..., Expr]
+) -> list[tuple[Var, Expr]]:
+    """`var` as `x` where that is farther than `y` or NaN, else as `y`."""
+    farther, either = (new_var(module, var, f"{var.name}_{name}", var.ty.shape, "bool") for name in ("farther", "x"))
+    missing = new_var(module, var, f"{var.name}_missing", x.ty.shape, "bool")
+    bindings = [(farther, is_farther(x, y)), (missing, relax.op.not_equal(x, x))]
+    return [*bindings, (either, relax.op.logical_or(farther, missing)), (var, relax.op.where(either, x, y))]
 
 
 def _bounded(

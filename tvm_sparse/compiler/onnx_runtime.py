@@ -12,6 +12,7 @@ import numpy as np
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.frontend.onnx.constants import onnx_tensors
+from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.weights import layer_nodes
@@ -50,7 +51,9 @@ class OnnxRuntime:
 
     def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], layers: Mapping[str, ConvSpec]):
         onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "test")
+        # As the layers' weights are found.
         model = load_onnx(path)
+        fold_nodes(str(path), model)
         fix_shapes(str(path), model, shapes)
         self.outputs = [value.name for value in model.graph.output]
         self.names = find_names(model, layers)

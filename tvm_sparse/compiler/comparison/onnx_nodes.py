@@ -85,6 +85,9 @@ class NodeSearch:
         graph = model.graph
         kept = [node for node in graph.node if not self._ours.keys() & set(node.output)]
         names = [name for node in kept for name in node.output if name]
+        if not names:
+            # An engine runs no model without outputs.
+            return {**self._constants, **self._given, **self._ours}
         given = {f"{name}__ours": array for name, array in self._ours.items()}
         del graph.node[:], graph.output[:]
         graph.node.extend(helper.make_node("Identity", [f"{name}__ours"], [name]) for name in self._ours)

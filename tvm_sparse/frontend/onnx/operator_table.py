@@ -114,6 +114,7 @@ _RULES: dict[str, Rules] = {
         padding_mode=("border", "reflection", "zeros"),
         rank=(4, 5),
     ),
+    "GlobalLpPool": _op(T=_FLOATS, p=FREE, rank=(3, 4, 5)),
     "LpPool": _op(T=_FLOATS, **_WINDOW, ceil_mode=_BOTH, p=FREE, rank=(3, 4, 5)),
     "MaxPool": _op(T=(*_FLOATS, "int8", "uint8"), **_WINDOW, ceil_mode=_BOTH, storage_order=_BOTH, rank=(3, 4, 5)),
     "Resize": _op(
@@ -182,7 +183,15 @@ _RULES: dict[str, Rules] = {
     "Split": _op(T=_ANY, axis=FREE, num_outputs=FREE, split=FREE, input_split=_CONSTANT, optional_split=_CONSTANT),
     "Squeeze": _op(T=_ANY, axes=FREE, optional_axes=_CONSTANT),
     "Tile": _op(T=_ANY, input_repeats=_CONSTANT),
-    "TopK": _op(T=_NUMBERS, axis=FREE, k=FREE, largest=_BOTH, sorted=_BOTH, input_K=_CONSTANT),
+    "TopK": _op(
+        T=(*_FLOATS, "int8", "int32", "int64", "uint8"),
+        axis=FREE,
+        k=FREE,
+        largest=_BOTH,
+        sorted=_BOTH,
+        input_K=_CONSTANT,
+        output_Indices=("read",),
+    ),
     "Transpose": _op(T=_ANY, perm=FREE),
     "Unsqueeze": _op(T=_ANY, axes=FREE, input_axes=_CONSTANT),
     # Numbers in eight bits.

@@ -64,12 +64,14 @@ def _check_branches(values: Iterable[Expr]) -> None:
                 raise ModelError(origin_of(call).name, problem, hint=hint)
 
 
-def _checked_constant(call: Call, operand: IndexOperand, index: Expr) -> np.ndarray | None:
+def _checked_constant(
+    call: Call, operand: IndexOperand, index: Expr, counts_back: bool | None = None
+) -> np.ndarray | None:
     """The indices of `operand`, none negative, where `index` is constant; ModelError where one is out of range."""
     if not isinstance(index, GenericConst):
         return None
     array = index.value.numpy()
-    check = _check_of(call, operand)
+    check = _check_of(call, operand, counts_back)
     if array.size:
         axes = tuple(range(array.ndim - 1)) if operand.has_coordinates else None
         bounds = [int(each) for reduce in (np.min, np.max) for each in np.ravel(reduce(array, axis=axes))]
@@ -78,9 +80,10 @@ def _checked_constant(call: Call, operand: IndexOperand, index: Expr) -> np.ndar
     return np.where(array < 0, array + sizes, array).astype(array.dtype)
 
 
-def _check_of(call: Call, operand: IndexOperand) -> IndexCheck:
+def _check_of(call: Call, operand: IndexOperand, counts_back: bool | None = None) -> IndexCheck:
+    """The check of `operand`; where `counts_back` is None its operator says whether negative indices do."""
     origin = origin_of(call)
-    is_signed = origin.counts_back and not operand.is_float
+    is_signed = (origin.counts_back if counts_back is None else counts_back) and not operand.is_float
     return IndexCheck(origin.name, tuple((-size if is_signed else 0, size - 1) for size in operand.sizes))
 
 
@@ -146,8 +149,10 @@ class _Guard:
         if 0 in operand.sizes:
             problem, hint = "it takes elements of an empty tensor", "leave it out of the model"
             raise ModelError(origin_of(call).name, problem, hint=hint)
-        raw, is_normalised = self._raw(index, operand.has_coordinates)
-        array = _checked_constant(call, operand, raw)
+        raw, is_normalised = self._raw(operand)
+        # What the model has normalised itself counts back, whatever the operator does.
+        counts_back = is_normalised or None
+        array = _checked_constant(call, operand, raw, counts_back)
         if array is not None:
             if isinstance(index, GenericConst) and np.array_equal(index.value.numpy(), array):
                 return index
@@ -155,34 +160,50 @@ class _Guard:
             shape = static_shape(index) or ()
             return relax.const(array.reshape(shape).astype(str(index.ty.dtype)))
         self.is_changed = True
-        check = _check_of(call, operand)
+        check = _check_of(call, operand, counts_back)
         self._note(check, raw, operand)
         return self._clamped(index, operand, check.ranges[0][0] < 0 and not is_normalised)
 
-    def _raw(self, index: Expr, is_ordered: bool) -> tuple[Expr, bool]:
-        """What the model gave for `index`, before narrower types and other shapes, and without what stands for -1.
+    def _raw(self, operand: IndexOperand) -> tuple[Expr, bool]:
+        """What the model gave for an index, before narrower types and other shapes, and without what stands for -1.
 
         And whether that was among it: what is negative then was out of range.
         """
-        is_normalised = False
+        index, is_ordered, is_normalised = operand.index, operand.has_coordinates, False
         while isinstance(index, Var) and isinstance(value := self.definitions.get(index), Call):
             is_narrowed = is_call(value, "relax.astype") and "int" in str(value.args[0].ty.dtype)
             if is_narrowed or (not is_ordered and any(is_call(value, name) for name in _REARRANGING)):
                 index = value.args[0]
-            elif (plain := self._before_normalisation(value)) is not None:
+            elif (plain := self._before_normalisation(value, operand)) is not None:
                 index, is_normalised = plain, True
             else:
                 break
         return index, is_normalised
 
-    def _before_normalisation(self, value: Call) -> Expr | None:
+    def _before_normalisation(self, value: Call, operand: IndexOperand) -> Expr | None:
         """``x`` of ``where(x < 0, x + size, x)``, as TVM's importer of ONNX writes it."""
         if not is_call(value, "relax.where"):
             return None
         condition, moved, plain = (self.definitions.get(each, each) for each in value.args)
         plain = value.args[2]
         is_one = is_call(condition, "relax.less") and is_call(moved, "relax.add")
-        return plain if is_one and all(_is_same(each.args[0], plain) for each in (condition, moved)) else None
+        if not is_one or not all(_is_same(each.args[0], plain) for each in (condition, moved)):
+            return None
+        zero, added = (self.definitions.get(each.args[1], each.args[1]) for each in (condition, moved))
+        sizes = np.asarray(operand.sizes if operand.has_coordinates else operand.sizes[0])
+        if isinstance(added, GenericConst):
+            is_size = bool((added.value.numpy() == sizes).all())
+        else:
+            is_size = self._is_of_shapes(added)
+        return plain if is_size and isinstance(zero, GenericConst) and not zero.value.numpy().any() else None
+
+    def _is_of_shapes(self, value: Expr) -> bool:
+        """Whether no input of the model decides `value`: it is the importer's, computed of the tensor's shape."""
+        if isinstance(value, Var):
+            return value in self.definitions and self._is_of_shapes(self.definitions[value])
+        if not isinstance(value, Call) or is_call(value, "relax.shape_of"):
+            return True
+        return all(map(self._is_of_shapes, value.args))
 
     def _note(self, check: IndexCheck, raw: Expr, operand: IndexOperand) -> None:
         values = self._bind(relax.op.astype(raw, INT64)) if str(raw.ty.dtype) != INT64 else raw

@@ -56,6 +56,9 @@ def _decompositions() -> dict[str, Decomposition]:
         "erfc.default": lambda x: 1 - x.erf(),
         "fmax.default": lambda a, b: _without_nan("maximum.default", a, b),
         "fmin.default": lambda a, b: _without_nan("minimum.default", a, b),
+        # Torch's own bounds it twice, each time on one side.
+        "hardsigmoid.default": lambda x: (x + 3).clamp(0, 6) / 6,
+        "hardswish.default": lambda x: x * (x + 3).clamp(0, 6) / 6,
         "index.Tensor": indexing.pick,
         "index_put.default": indexing.put,
         "max.dim": lambda x, dim, keepdim=False: (x.amax(dim, keepdim), x.argmax(dim, keepdim)),
