@@ -25,7 +25,7 @@ def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
             x, least, most = value.args
             edits[var] = _bounded(module, var, x, [(relax.op.less, least.value), (relax.op.greater, most.value)])
         elif any(is_call(value, name) for name in _EXTREMES) and "float" in str(var.ty.dtype):
-            edits[var] = _extreme(module, var, *value.args, _EXTREMES[value.op.name])
+            edits[var] = _extreme(module, var, value.args[0], value.args[1], _EXTREMES[value.op.name])
     return rebuild(module, edits)
 
 
