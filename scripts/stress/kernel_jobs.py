@@ -23,6 +23,7 @@ from random_convolutions import (
     random_taps_case,
     random_tiles_case,
     random_vector_case,
+    random_zero_case,
 )
 
 from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
@@ -63,6 +64,7 @@ MANY = 40
 LINEAR = 8
 # Schedules for layers or zeros of their own, without their target, and what makes a case of them.
 OWN_CASES = {
+    "bias": random_zero_case,
     "folded_half": random_half_case,
     "vector": random_vector_case,
     "winograd": random_taps_case,

@@ -110,6 +110,12 @@ def random_case(choose: Choose) -> Case:
     return Case(spec, random_weight(spec, choose(DENSITIES), choose(STRUCTURES), seed, integers), seed, integers)
 
 
+def random_zero_case(choose: Choose) -> Case:
+    """A case of a convolution whose weights are all zero."""
+    case = random_case(choose)
+    return Case(case.spec, np.zeros_like(case.weight), case.seed, case.integers)
+
+
 def random_spec(choose: Choose) -> ConvSpec:
     """A convolution with any stride, padding, dilation, groups and epilogue, of at most `MAX_WEIGHTS` weights."""
     r, s = choose(KERNELS)
