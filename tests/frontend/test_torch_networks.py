@@ -14,14 +14,15 @@ from tvm_sparse.frontend.prepare import prepare
 
 SAMPLE = ("detector", "recogniser with an LSTM", "unet of nearest pixels")
 BOUND = 1e-3
-# torch's exporter writes no adaptive pools of uneven windows, and no affine grids.
-NOT_EXPORTED = ("alexnet", "spatial transformer")
+# torch's exporter writes no adaptive pools of uneven windows, no affine grids and no channel shuffles.
+NOT_EXPORTED = ("alexnet", "gated", "spatial transformer")
 
 
 def assert_agrees(name, source, model, x):
     with torch.no_grad():
         wanted = model(x.clone()).numpy()
-    (found,) = zoo.run_relax(prepare(source, None if source is not model else x).mod, x.numpy())
+    # Behind its outputs may be the bounds of indices.
+    found, *_ = zoo.run_relax(prepare(source, None if source is not model else x).mod, x.numpy())
     assert found.shape == wanted.shape
     assert relative_difference(found, wanted) < BOUND, name
 

@@ -191,7 +191,7 @@ def _weight_values(choose, made):
     values = SIZES if array.dtype.kind in "iu" else NUMBERS
     new = np.resize(array, shape)
     if new.size:
-        new.reshape(-1)[choose.randrange(new.size)] = choose.choice(values)
+        new.reshape(-1)[choose.randrange(new.size)] = np.asarray(choose.choice(values)).astype(new.dtype)
     tensor.CopyFrom(numpy_helper.from_array(new, tensor.name))
 
 
