@@ -131,6 +131,23 @@ def test_relus_of_their_own_keep_nan():
     np.testing.assert_array_equal(found, only(torch.from_numpy(x)).numpy())
 
 
+class Extremes(nn.Module):
+    def forward(self, x, y):
+        return torch.maximum(x, y), torch.minimum(x, y), x.argmax(1), x.argmin(1)
+
+
+def test_extremes_of_nan_and_infinity():
+    """Of two numbers NaN is both, and of equal infinities the first is the farthest."""
+    x = np.array([[np.nan, 1, -np.inf], [-np.inf, -np.inf, -np.inf], [np.inf, np.inf, np.inf]], np.float32)
+    y = np.array([[2, np.nan, 0], [np.nan, -np.inf, 3], [1, np.inf, -1]], np.float32)
+    module = Extremes().eval()
+    found = build_model.compile(module, (torch.zeros(x.shape), torch.zeros(y.shape)), TARGET)(x, y)
+    for got, want in zip(found[:2], module(torch.from_numpy(x), torch.from_numpy(y))[:2], strict=True):
+        np.testing.assert_array_equal(got, want.numpy())
+    for got in found[2:]:
+        np.testing.assert_array_equal(got[1:], [0, 0])
+
+
 @pytest.mark.parametrize("module", [nn.Hardtanh(-2, 3), nn.ReLU6(), nn.Hardsigmoid(), nn.Hardswish()], ids=str)
 def test_clips_of_their_own_keep_nan(module):
     x = np.array([-9, -1, np.nan, -np.inf, np.inf, -0.0, 2.5, 7], np.float32).reshape(1, 2, 2, 2)

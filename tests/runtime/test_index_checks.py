@@ -226,3 +226,22 @@ def test_a_captured_call_does_not_wait(monkeypatch):
     gpu.cuda.run()
     assert gpu.waits == waits
     assert found.numpy().tolist() == [0, 198, 4, 6], "this model does not clamp"
+
+
+class Put(nn.Module):
+    """Sets elements of x, (4, 5), at the rows i and the columns j."""
+
+    def forward(self, x, i, j, values):
+        x = x.clone()
+        x[i, j] = values
+        return x
+
+
+def test_each_of_several_indices_has_its_own_range():
+    """Column 7 of a row is an element of the next one."""
+    x, i, j = torch.randn(4, 5), torch.tensor([0, -1, 2]), torch.tensor([1, 2, -5])
+    module, values = Put().eval(), torch.randn(3)
+    model = tvm_sparse.compile(module, (x, i, j, values), target=zoo.UNOPTIMISED)
+    torch.testing.assert_close(model(x, i, j, values), module(x, i, j, values))
+    with pytest.raises(InputError, match="found 7; allowed: -5 to 4"):
+        model(x, i, torch.tensor([1, 2, 7]), values)

@@ -8,6 +8,7 @@ from tvm.ir import Expr, Var
 
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild
 
+_PLACES = ("relax.argmax", "relax.argmin")
 # Operators of two tensors, and whether an element of the first is farther.
 _EXTREMES = {"relax.maximum": relax.op.greater, "relax.minimum": relax.op.less}
 
@@ -15,7 +16,8 @@ _EXTREMES = {"relax.maximum": relax.op.greater, "relax.minimum": relax.op.less}
 def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
     """`module` with each ``relu(x)`` as ``where(x < 0, 0, x)``, and ``clip(x)`` as that with an upper bound too.
 
-    And ``maximum(x, y)`` as ``where(x > y or x != x, x, y)``. TVM's own give the other one for NaN. Run it last.
+    And ``maximum(x, y)`` as ``where(x > y or isnan(x), x, y)``. TVM's own give the other one for NaN. The place of an
+    extreme is 0 where all elements are NaN or the farthest infinity: TVM begins with -1, and finds none. Run it last.
     """
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
@@ -26,6 +28,9 @@ def keep_nan(module: tvm.IRModule) -> tvm.IRModule:
             edits[var] = _bounded(module, var, x, [(relax.op.less, least.value), (relax.op.greater, most.value)])
         elif any(is_call(value, name) for name in _EXTREMES) and "float" in str(var.ty.dtype):
             edits[var] = _extreme(module, var, value.args[0], value.args[1], _EXTREMES[value.op.name])
+        elif any(is_call(value, name) for name in _PLACES):
+            place = new_var(module, var, f"{var.name}_place", var.ty.shape, str(var.ty.dtype))
+            edits[var] = [(place, value), (var, relax.op.maximum(place, relax.const(0, str(var.ty.dtype))))]
     return rebuild(module, edits)
 
 
@@ -35,7 +40,7 @@ def _extreme(
     """`var` as `x` where that is farther than `y` or NaN, else as `y`."""
     farther, either = (new_var(module, var, f"{var.name}_{name}", var.ty.shape, "bool") for name in ("farther", "x"))
     missing = new_var(module, var, f"{var.name}_missing", x.ty.shape, "bool")
-    bindings = [(farther, is_farther(x, y)), (missing, relax.op.not_equal(x, x))]
+    bindings = [(farther, is_farther(x, y)), (missing, relax.op.isnan(x))]
     return [*bindings, (either, relax.op.logical_or(farther, missing)), (var, relax.op.where(either, x, y))]
 
 

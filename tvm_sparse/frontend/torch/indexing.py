@@ -20,6 +20,14 @@ def from_front(index: Any, size: int) -> Any:
     return torch.where(index < 0, index + size, index)
 
 
+def _in_range(index: Any, size: int) -> Any:
+    """`index` from the front, looked up among all positions: indices by which elements are taken are checked."""
+    import torch
+
+    flat = torch.arange(size).index_select(0, from_front(index.reshape(-1), size))
+    return flat.reshape(index.shape)
+
+
 def pick(x: Any, indices: Any) -> Any:
     """``x[indices]``: one index as `index_select`, several moved to the front, where TVM expects them."""
     import torch
@@ -57,7 +65,8 @@ def put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     position = torch.zeros(shape, dtype=torch.int64)
     for dim in range(x.ndim):
         if dim in given:
-            index = from_front(given[dim], x.shape[dim])
+            # Out of range in one dimension, it may still be a position of another element.
+            index = _in_range(given[dim], x.shape[dim])
             index = index.reshape([*index.shape, *[1] * (len(others) - before)])
         else:
             axis = others.index(dim)
