@@ -118,6 +118,7 @@ class _Guard:
         for block in main.body.blocks:
             for binding in block.bindings:
                 if _is_indexed(binding.value):
+                    self.is_changed |= is_call(binding.value, "relax.take")
                     safe = self.builder.normalize(self._guarded(binding.value))
                     self.bindings.append(relax.VarBinding(binding.var, safe))
                 else:

@@ -66,7 +66,11 @@ def with_operands(call: Call, safe: Sequence[Expr]) -> Call:
         arguments[1] = relax.Tuple(list(safe))
     elif safe:
         arguments[1] = safe[0]
-    return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+    attrs = call.attrs
+    if call.op.name == "relax.take" and str(attrs.mode) not in _SAFE_MODES:
+        # TVM warns of its other modes on standard error, each time.
+        attrs = relax.op.take(*arguments, attrs.axis, "clip").attrs
+    return relax.Call(call.op, arguments, attrs, call.ty_args, call.span)
 
 
 def first_column(operand: IndexOperand, bind: Callable[[Expr], Var]) -> tuple[IndexOperand, Expr]:
