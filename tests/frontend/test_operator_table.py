@@ -49,8 +49,8 @@ X = array(2, 3, 4, 4)
             "or compute it outside the model",
         ),
         (
-            model_of("GlobalLpPool", X, p=3),
-            "MODEL, node node: its operator is not supported, found GlobalLpPool; replace it by other operators, or "
+            model_of("Compress", X, np.array([True, False])),
+            "MODEL, node node: its operator is not supported, found Compress; replace it by other operators, or "
             "compute it outside the model",
         ),
         (
