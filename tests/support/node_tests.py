@@ -181,8 +181,11 @@ def difference_of(case: Case, outputs: list[Any]) -> str:
             return f"output {index} is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
         is_float = wanted.dtype.kind in "fc" or wanted.dtype in (ml_dtypes.bfloat16,)
         a, b = (each.astype(np.float64) if is_float else each for each in (wanted, found))
-        rtol = max(case.rtol, COARSE_RTOL.get(str(wanted.dtype), 0))
-        same = np.isclose(b, a, rtol=rtol, atol=ATOL, equal_nan=True) if is_float else a == b
+        coarse = COARSE_RTOL.get(str(wanted.dtype), 0)
+        # What is a small difference of larger numbers has their rounding.
+        atol = max(ATOL, coarse / 2 * np.max(np.abs(a), initial=0, where=np.isfinite(a))) if coarse else ATOL
+        rtol = max(case.rtol, coarse)
+        same = np.isclose(b, a, rtol=rtol, atol=atol, equal_nan=True) if is_float else a == b
         if not same.all():
             return f"output {index} is {b[~same].ravel()[0]}, not {a[~same].ravel()[0]}, at {(~same).sum()} places"
     return ""
