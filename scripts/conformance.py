@@ -28,8 +28,8 @@ weight in networks may be a constant of the model.
 {rows}
 
 Right means: every output is as the test has it, within 1e-3 of it in float32, two steps of the type in half precision
-(or one of the largest output), exactly in integers. Refused means: one sentence names the node, what it asks for and a way out; see
-[Error messages](errors.md).
+(or one of the largest output), exactly in integers. Refused means: one sentence names the node, what it asks for and a
+way out; see [Error messages](errors.md).
 
 What is imported is a table, `tvm_sparse/frontend/onnx/operator_table.py`: operators, values of attributes, element
 types, optional inputs and outputs. `pytest -m conformance` asserts that each entry has a case that is right, one of
