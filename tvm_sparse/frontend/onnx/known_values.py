@@ -67,7 +67,7 @@ class KnownValues:
         # Where the model is wrong, `check_shapes` says so; the shape is unknown here.
         except (self._inference.InferenceError, self._onnx.checker.ValidationError, self._onnx.defs.SchemaError):
             return
-        except (ValueError, RuntimeError):
+        except (ValueError, RuntimeError, IndexError):
             return
         self._types |= found
         if node.op_type == "Constant" and node.attribute[0].name == "value":

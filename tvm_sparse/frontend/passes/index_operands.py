@@ -1,5 +1,6 @@
 """Where the operators of Relax that read or write at places given by data have these, and how far they may go."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,14 +42,12 @@ def operands_of(call: Call, definitions: Mapping[Var, Expr]) -> list[IndexOperan
     if name == "take":
         if str(call.attrs.mode) in _SAFE_MODES or not isinstance(index.ty, relax.TensorType):
             return []
-        size = 1
-        for each in shape if call.attrs.axis is None else (shape[call.attrs.axis],):
-            size *= each
+        size = math.prod(shape) if call.attrs.axis is None else _size_along(call, shape, call.attrs.axis)
         return [IndexOperand(index, (size,))]
     if name in ("gather_elements", "scatter_elements"):
-        axis = call.attrs.axis % len(shape)
-        _require_fitting(call, shape, static_shape(index) or (), axis)
-        return [IndexOperand(index, (shape[axis],))]
+        size = _size_along(call, shape, call.attrs.axis)
+        _require_fitting(call, shape, static_shape(index) or (), call.attrs.axis % len(shape))
+        return [IndexOperand(index, (size,))]
     if name in ("gather_nd", "scatter_nd"):
         first = int(call.attrs.batch_dims) if name == "gather_nd" else 0
         count = (static_shape(index) or (0,))[-1]
@@ -57,6 +56,16 @@ def operands_of(call: Call, definitions: Mapping[Var, Expr]) -> list[IndexOperan
         fields = (definitions.get(index, index) if isinstance(index, Var) else index).fields
         return [IndexOperand(each, (size,)) for each, size in zip(fields, shape, strict=False)]
     return [IndexOperand(index, shape[:1], is_float=True)]
+
+
+def _size_along(call: Call, shape: tuple[int, ...], axis: int) -> int:
+    """The size of an axis of the tensor that `call` takes elements of; ModelError where it has no such axis."""
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        problem = "it takes elements along an axis that its tensor does not have"
+        allowed = f"{-rank} to {rank - 1}" if rank else "none: it is a number"
+        raise ModelError(origin_of(call).name, problem, axis, allowed, "repair the model")
+    return shape[axis]
 
 
 def with_operands(call: Call, safe: Sequence[Expr]) -> Call:
