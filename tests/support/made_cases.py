@@ -120,7 +120,15 @@ def _with_type(case: Case, schema: Any, parameter: str, dtype: str) -> Case:
     for attribute in node.attribute:
         if attribute.name in TYPE_ATTRIBUTES and not names:
             attribute.i = kind
+            if np.dtype(dtype).kind in "iu":
+                # What becomes of other numbers, of infinities and NaN, ONNX leaves open.
+                case.inputs[:] = [_in_range(each) for each in case.inputs]
     return case
+
+
+def _in_range(array: np.ndarray) -> np.ndarray:
+    """`array` with numbers that any integer type has."""
+    return np.clip(np.nan_to_num(array), 0, 100).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
 def array_as(array: np.ndarray, dtype: str) -> np.ndarray:
