@@ -154,22 +154,21 @@ def _attempt(case: Case) -> tuple[str, str, list[list[Any]]]:
 @contextlib.contextmanager
 def _noting(evidence: list[list[Any]]) -> Iterator[None]:
     """Append to `evidence` the operators and traits of every model that is given to TVM's importer."""
-    from tvm.relax.frontend import onnx as frontend
-
+    from tvm_sparse.frontend.onnx import import_model
     from tvm_sparse.frontend.onnx.traits import nodes_with_traits
 
-    original = frontend.from_onnx
+    original = import_model.from_onnx
 
-    def noted(model: Any, **options: Any) -> Any:
+    def noted(model: Any) -> Any:
         for node, traits in nodes_with_traits(model):
             evidence.extend([node.op_type, key, value] for key, value in traits or ())
-        return original(model, **options)
+        return original(model)
 
-    frontend.from_onnx = noted
+    import_model.from_onnx = noted
     try:
         yield
     finally:
-        frontend.from_onnx = original
+        import_model.from_onnx = original
 
 
 def difference_of(case: Case, outputs: list[Any]) -> str:
