@@ -158,7 +158,6 @@ def comparing(
     source: Source, target: Target, log: TuningLog, allow_tf32: bool, compare: bool | None = None
 ) -> Comparing:
     """The comparison with `source` of what is compiled of it; see `compile`."""
-
     alone = partial(compile, target=target, log=log, allow_tf32=allow_tf32, progress=False, compare=False)
     return Comparing(source, target, alone, allow_tf32, compare)
 

@@ -8,6 +8,7 @@ from typing import Any
 from tvm_sparse.frontend.onnx.constants import constants_as_tensors, opset_of
 from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import check_shapes
+from tvm_sparse.frontend.onnx.nodes import set_nodes
 from tvm_sparse.frontend.onnx.operators import Unknown, unknown_nodes
 from tvm_sparse.frontend.onnx.own_definitions import DOMAIN, own_definition
 from tvm_sparse.frontend.onnx.traits import typed_graph, types_of
@@ -37,9 +38,7 @@ def _expand(model: Any, unknown: dict[tuple[str, ...], Unknown]) -> bool:
         found = unknown.get(tuple(node.output))
         nodes += [node] if found is None else _definition(found, model, types)
     is_changed = [each.op_type for each in nodes] != [each.op_type for each in model.graph.node]
-    graph = type(model.graph)(node=nodes)
-    del model.graph.node[:]
-    model.graph.node.extend(graph.node)
+    set_nodes(model.graph, nodes)
     return is_changed
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS
 from tvm_sparse.frontend.onnx.model import attributes_of
+from tvm_sparse.frontend.onnx.nodes import set_nodes
 from tvm_sparse.frontend.optional_imports import require
 
 
@@ -48,9 +49,7 @@ def make_products_explicit(model: Any) -> None:
     nodes: list[Any] = []
     for index, node in enumerate(model.graph.node):
         nodes += _nodes(node, found[index]) if index in found else [node]
-    graph = type(model.graph)(node=nodes)
-    del model.graph.node[:]
-    model.graph.node.extend(graph.node)
+    set_nodes(model.graph, nodes)
 
 
 def _product_of_node(node: Any) -> Product | None:

@@ -1,6 +1,6 @@
 """Nodes of ONNX graphs: what they hold, and new ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,13 @@ def every_graph(graph: Any) -> Iterator[Any]:
     for node in graph.node:
         for each in subgraphs_of(node):
             yield from every_graph(each)
+
+
+def set_nodes(graph: Any, nodes: Sequence[Any]) -> None:
+    """Make `nodes`, some of which may be its own, the nodes of an `onnx.GraphProto`."""
+    copied = type(graph)(node=nodes)
+    del graph.node[:]
+    graph.node.extend(copied.node)
 
 
 def constant_node(name: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
-from tvm_sparse.frontend.onnx.nodes import constant_node
+from tvm_sparse.frontend.onnx.nodes import constant_node, set_nodes
 from tvm_sparse.frontend.onnx.recurrent_activations import activations_of
 from tvm_sparse.frontend.onnx.recurrent_steps import STEPS, Direction
 from tvm_sparse.frontend.optional_imports import require
@@ -39,8 +39,7 @@ def write_out_recurrent(where: str, model: Any, shapes: Mapping[str, Sequence[in
         else:
             nodes.append(node)
     is_changed = len(nodes) > len(model.graph.node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, nodes)
     return is_changed
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
+from tvm_sparse.frontend.onnx.nodes import set_nodes
 from tvm_sparse.frontend.optional_imports import require
 
 # A constant of them takes 128 MB.
@@ -139,9 +140,7 @@ def replace_nodes(where: str, model: Any, rewrites: Mapping[str, Rewrite]) -> No
             continue
         nodes += replacement.ended(result)
         model.graph.initializer.extend(replacement.constants)
-    replaced = type(model.graph)(node=nodes)
-    del model.graph.node[:]
-    model.graph.node.extend(replaced.node)
+    set_nodes(model.graph, nodes)
 
 
 def _result(rewrite: Rewrite, to: Replacement) -> str | None:

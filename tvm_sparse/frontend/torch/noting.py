@@ -1,13 +1,12 @@
 """Converters of torch operators that note where an operator with indices comes from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from tvm_sparse.frontend.origins import NotingBuilder, Origin
+from tvm_sparse.frontend.torch.converters import Converter
 from tvm_sparse.frontend.torch.graph import owner
-
-Converter = Callable[[Any, Any], Any]
 
 # Torch takes -1 for the last element in these; in the others it is an error.
 _COUNTING_BACK = ("index.Tensor", "index_put.default", "index_put_.default", "select.int", "take.default")
