@@ -9,7 +9,7 @@ from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.optional_imports import require
 
 # Operators whose first forms TVM does not read, and the first version of which it reads all.
-_OLD = ("Resize", "Slice", "Upsample")
+_OLD = ("Resize", "Slice", "TopK", "Upsample")
 _READ_OPSET = 11
 # Before the first operators broadcast by attributes, which TVM and the reference implementation do not read; with the
 # second constants are of any type.
