@@ -6,6 +6,7 @@ import pytest
 import torch
 import zoo
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
@@ -231,6 +232,23 @@ def test_a_wrapper_in_training_mode_is_compiled_where_nothing_depends_on_it():
     relax_module = ModelSource(module).relax_module(torch.from_numpy(arrays[0]))
     assert_same(zoo.run_relax(relax_module, *arrays), zoo.run_torch(module, *arrays))
     assert modes == [each.training for each in module.modules()] == [True, True, False, False, False, False]
+
+
+class Standardised(nn.Conv2d):
+    """As timm's ScaledStdConv2d: a batch norm of the weight, which takes the weight's own statistics in any mode."""
+
+    def forward(self, x):
+        weight = self.weight.reshape(1, self.out_channels, -1)
+        gain = torch.full((self.out_channels,), 1.5)
+        weight = functional.batch_norm(weight, None, None, weight=gain, training=True, momentum=0.0)
+        return functional.conv2d(x, weight.reshape_as(self.weight), self.bias)
+
+
+def test_statistics_of_the_input_are_no_training_mode():
+    module = nn.Sequential(zoo.conv(), nn.BatchNorm2d(4, track_running_stats=False), Standardised(4, 4, 3)).eval()
+    arrays = zoo.inputs_of([zoo.X])
+    relax_module = ModelSource(module).relax_module(torch.from_numpy(arrays[0]))
+    assert_same(zoo.run_relax(relax_module, *arrays), zoo.run_torch(module, *arrays))
 
 
 def test_a_file_names_the_module_that_was_in_training_mode(tmp_path):

@@ -107,6 +107,14 @@ def require_evaluation_graph(where: str, program: Any) -> None:
     """Raise ModelError where an operator of a `torch.export.ExportedProgram` behaves as in training."""
     for node in program.graph.nodes:
         position = _TRAINING_ARGUMENT.get(str(node.target))
-        if position is not None and len(node.args) > position and node.args[position]:
+        if position is not None and len(node.args) > position and node.args[position] and not _keeps_nothing(node):
             hint = "call model.eval() before torch.export.export"
             raise ModelError(where, f"{owner(node)} was exported in training mode", hint=hint)
+
+
+def _keeps_nothing(node: Any) -> bool:
+    """Whether it is a batch norm without running statistics, which takes those of its input in evaluation too.
+
+    So weights are standardised (timm's ScaledStdConv2d).
+    """
+    return "batch_norm" in str(node.target) and node.args[3] is None
