@@ -66,7 +66,9 @@ class Compiled:
     def __init__(self, model, dynamic=None, **options):
         self.model, self.made = model, []
         # A log, so that there is no warning that there is none.
-        given = {"log": TuningLog("no.jsonl"), "target": UNOPTIMISED, "on_compiled": self.made.append}
+        given = {"log": TuningLog("no.jsonl"), "on_compiled": self.made.append}
+        if not next(model.parameters()).is_cuda:
+            given["target"] = UNOPTIMISED
         options = {**given, **options}
         self.call = torch.compile(model, backend=backend, options=options, dynamic=dynamic)
 

@@ -55,6 +55,11 @@ def edit(directory, **changes):
     path.write_text(json.dumps({**manifest, "digest": digest(manifest)}))
 
 
+def signature_of(changes):
+    """What a manifest says of a model of one input and no outputs."""
+    return {"inputs": [{"name": "x", "shape": [1], "dtype": "float32"} | changes], "outputs": [], "single": False}
+
+
 def test_round_trip(compiled, saved):
     loaded = artifact.load(saved)
     assert {path.name for path in saved.iterdir()} == {"manifest.json", library(saved).name}
@@ -156,6 +161,8 @@ def alter(directory):
         (lambda d: edit(d, schema=1), "older tvm-sparse, found schema 1; allowed: schema 3; compile the model again"),
         (lambda d: edit(d, decisions=None), "no usable field 'decisions'"),
         (lambda d: edit(d, signature={}), "target or signature is not usable"),
+        (lambda d: edit(d, signature=signature_of({"dtype": "x"})), "'x' is no element type"),
+        (lambda d: edit(d, signature=signature_of({"shape": [-1]})), r"\[-1\] is no shape"),
         (lambda d: edit(d, versions={"tvm": "0.1"}), "another tvm, found 0.1; allowed: 0.27"),
         (lambda d: edit(d, system="Plan9-mips"), "another system, found Plan9-mips"),
         pytest.param(

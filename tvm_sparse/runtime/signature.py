@@ -1,11 +1,14 @@
 """What goes into a compiled model and what comes out: names, shapes and element types."""
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import tvm_ffi
+
+_ELEMENT_TYPE = re.compile(r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)")
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,15 @@ class TensorSpec:
     def size_bytes(self) -> int:
         """Of all elements."""
         return math.prod(self.shape) * tvm_ffi.dtype(self.dtype).itemsize
+
+
+def _checked(spec: TensorSpec) -> TensorSpec:
+    """`spec`, which a file may have changed."""
+    if not (isinstance(spec.dtype, str) and _ELEMENT_TYPE.fullmatch(spec.dtype)):
+        raise ValueError(f"{spec.dtype!r} is no element type")
+    if not all(type(size) is int and size >= 0 for size in spec.shape):
+        raise ValueError(f"{list(spec.shape)} is no shape")
+    return spec
 
 
 @dataclass(frozen=True)
@@ -44,9 +56,15 @@ class Signature:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Signature":
-        """Rebuild a signature from `to_json`'s output."""
+        """Rebuild a signature from `to_json`'s output.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such output.
+        """
 
         def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec(item["name"], tuple(item["shape"]), item["dtype"]) for item in items)
+            return tuple(_checked(TensorSpec(item["name"], tuple(item["shape"]), item["dtype"])) for item in items)
 
         return cls(specs(data["inputs"]), specs(data["outputs"]), bool(data["single"]))

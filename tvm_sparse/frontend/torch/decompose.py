@@ -64,6 +64,7 @@ def _decompositions() -> dict[str, Decomposition]:
         "max.dim": lambda x, dim, keepdim=False: (x.amax(dim, keepdim), x.argmax(dim, keepdim)),
         "min.dim": lambda x, dim, keepdim=False: (x.amin(dim, keepdim), x.argmin(dim, keepdim)),
         "native_group_norm.default": group_norm,
+        "one_hot.default": one_hot,
         "select.int": indexing.select,
         "sort.stable": lambda x, *, stable, dim=-1, descending=False: x.sort(dim, descending),
         "unfold.default": indexing.windows,
@@ -97,6 +98,15 @@ def group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, size: int, groups
         return NotImplemented
     weight, bias = torch.ones(c) if weight is None else weight, torch.zeros(c) if bias is None else bias
     return torch.ops.aten.native_group_norm(x, weight, bias, n, c, size, groups, epsilon)
+
+
+def one_hot(x: Any, classes: int = -1) -> Any:
+    """As rows of a table, of which none has a negative index; torch 2.11 scatters ones, where TVM counts back."""
+    import torch
+
+    if classes < 0:
+        return NotImplemented
+    return torch.ops.aten.embedding(torch.eye(classes), x).to(torch.int64)
 
 
 def elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
