@@ -53,6 +53,7 @@ from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
@@ -85,6 +86,9 @@ def compile(
     compare: bool | None = None,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
+
+    Any thread may compile; one at a time does. A torch module must not be called by other threads meanwhile, as
+    `torch.export` traces it where it is.
 
     Parameters
     ----------
@@ -162,6 +166,7 @@ def comparing(
     return Comparing(source, target, alone, allow_tf32, compare)
 
 
+@one_at_a_time
 def build(
     prepared: PreparedModel,
     decisions: Sequence[Decision],

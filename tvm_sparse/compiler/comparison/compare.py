@@ -17,6 +17,7 @@ from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
 from tvm_sparse.compiler.comparison.verdict import Tolerance, worst_difference
 from tvm_sparse.errors import TvmSparseError, last_line
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -85,6 +86,7 @@ class Comparing:
         self._prepared = prepared
         self._answer = self._reference.begin(partial(first_answer, self._reference, prepared))
 
+    @one_at_a_time
     def judge(self, model: CompiledModel) -> None:
         """Compare what `expect` was told of; `model` then says how.
 
