@@ -30,13 +30,12 @@ from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
 from tvm_sparse.compiler.guard_addresses import guard_addresses
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
-from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, loadable
+from tvm_sparse.compiler.own_functions import own_functions
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.resize_by_axes import resize_by_axes
 from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
 from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
@@ -219,7 +218,7 @@ def _built(
         module = replace_convolutions(prepared.mod, kernels)
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
-        module = keep_nan(keep_nhwc(products.replace(module, of_products), in_nhwc))
+        module = keep_nhwc(products.replace(module, of_products), in_nhwc)
         with store.remembered() if store is not None else nullcontext():
             module = plan_scratch(module) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
@@ -321,10 +320,9 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     """TVM's own Relax pipeline for `target`, with schedules of ours for what its own schedules badly."""
     is_cpu = target.kind.name == "llvm"
     backend = cpu_generic if is_cpu else cuda
-    legalize = backend.legalize_passes(target)
+    legalize = [own_functions(is_cpu), *backend.legalize_passes(target)]
     if is_cpu:
         cpu, threads = CpuInfo.of(target), thread_count(target)
-        legalize = [resize_by_axes(), *legalize]
         legalize += [
             guard_addresses,
             vector_exponentials,
