@@ -5,7 +5,7 @@ alone, by which attention asks whether a mask leaves nothing in a row; and the p
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import tvm_ffi
@@ -41,15 +41,21 @@ def _farther(builder: relax.BlockBuilder, call: Call, is_farther: Callable[[Expr
     """Of two tensors, the first where it is farther or NaN."""
     if "float" not in str(call.ty.dtype):
         return _of_tvm(builder, call)
-    shape = list(call.ty.shape)
 
-    def farther(x: te.Tensor, y: te.Tensor) -> te.Tensor:
-        x, y = topi.broadcast_to(x, shape), topi.broadcast_to(y, shape)
-        return te.compute(
-            shape, lambda *i: tirx.Select(tirx.any(is_farther(x(*i), y(*i)), tirx.isnan(x(*i))), x(*i), y(*i))
-        )
+    def farther(*tensors: te.Tensor) -> te.Tensor:
+        def at(*index: tirx.Var) -> Expr:
+            x, y = (_element(each, index) for each in tensors)
+            return tirx.Select(tirx.any(is_farther(x, y), tirx.isnan(x)), x, y)
+
+        return te.compute(list(call.ty.shape), at)
 
     return builder.call_te(farther, *call.args, primfunc_name_hint=call.op.name.removeprefix("relax."))
+
+
+def _element(x: te.Tensor, index: Sequence[tirx.Var]) -> Expr:
+    """Of `x` as it is broadcast to a shape that `index` is of."""
+    last = index[len(index) - len(x.shape) :]
+    return x(*(0 if int(size) == 1 else at for size, at in zip(x.shape, last, strict=True)))
 
 
 def _place(builder: relax.BlockBuilder, call: Call) -> Expr:

@@ -77,6 +77,7 @@ class Comparing:
         if self._reference is not None:
             self._reference.close()
 
+    @one_at_a_time
     def expect(self, prepared: PreparedModel) -> None:
         """Start to run the source of `prepared`, which is then compiled."""
         if not self._is_wanted or self._obstacle:
