@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 ELSEWHERE = {
     "index.md": ROOT / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
+    "report.md": ROOT / "SECURITY.md",
     "tuning-logs.md": ROOT / "tuning_logs" / "README.md",
 }
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)")

@@ -191,12 +191,22 @@ def test_damage_is_repaired(prepared, lowered, tmp_path, home):
     assert lowered == []
 
 
+def test_files_with_each_other_s_names_are_not_believed(prepared, lowered, tmp_path, home):
+    cold = library(built(prepared), tmp_path / "cold")
+    names = sorted(path.name for path in home.iterdir())
+    contents = [(home / name).read_bytes() for name in names]
+    for name, content in zip(names, contents[1:] + contents[:1], strict=True):
+        (home / name).write_bytes(content)
+    lowered.clear()
+    assert library(built(prepared), tmp_path / "again") == cold and len(lowered) == 4
+
+
 def test_facts_that_are_something_else_are_made_again(prepared, lowered, home):
     """Sound files, as of another version whose key is the same."""
     built(prepared)
     lowered.clear()
     for path in home.iterdir():
-        KernelCache(home, 1 << 30).write(path.name, b'{"launches": {"arguments": 1}}')
+        KernelCache(home, 1 << 30).write(path.name, path.name.encode() + b'{"launches": {"arguments": 1}}')
     store = KernelStore(KernelCache.of_user(), TARGET)
     request = KernelRequest(
         "folded_cuda", None, *[getattr(prepared.layers[0], n) for n in ("spec", "weight", "pattern")]

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.relax.backend.cpu_generic import pipeline
 
 from tvm_sparse.compiler.build_model import _compile
-from tvm_sparse.compiler.resize_by_axes import resize_by_axes
+from tvm_sparse.compiler.own_functions import own_functions
 from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.target.resolve import resolve_target
@@ -26,7 +26,7 @@ def computed(module: nn.Module, x: torch.Tensor) -> np.ndarray:
 
 
 def functions(module: tvm.IRModule) -> list[tirx.PrimFunc]:
-    passes = [resize_by_axes(), *pipeline.legalize_passes(None), schedule_elements(16)]
+    passes = [own_functions(is_cpu=True), *pipeline.legalize_passes(None), schedule_elements(16)]
     found = tvm.transform.Sequential(passes)(module).functions_items()
     return [func for _, func in found if isinstance(func, tirx.PrimFunc)]
 

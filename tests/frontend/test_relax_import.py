@@ -11,6 +11,8 @@ from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
+from tvm_sparse.frontend.onnx.importer import from_onnx
+from tvm_sparse.frontend.relax_import import tvm_frontend
 from tvm_sparse.frontend.torch import import_program
 
 
@@ -201,6 +203,18 @@ def test_errors(source, example, message, capsys):
         ModelSource(source()).relax_module(example)
     assert "\n" not in str(raised.value)
     assert capsys.readouterr().out == ""
+
+
+def test_what_fails_in_an_importer_of_tvm_prints_nothing(capsys):
+    model = zoo.onnx_model(
+        [("Conv", ["x", "w"], ["y"], {"auto_pad": "BEST"})],
+        {"w": np.ones((4, 4, 1, 1), np.float32)},
+        {"x": zoo.X},
+        {"y": zoo.X},
+    )
+    with pytest.raises(ModelError, match="TVM cannot import it"), tvm_frontend("m.onnx"):
+        from_onnx(model)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_unknown_onnx_operator(tmp_path, capsys):

@@ -36,6 +36,8 @@ PRELUDE = f"""
 // Where it is set, it takes a jump to another stack for a mistake.
 #undef _FORTIFY_SOURCE
 #include "{HALF_TYPES}"
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
 #include <setjmp.h>
 #include <ucontext.h>
 #include <stdint.h>
@@ -62,6 +64,9 @@ static inline float2 make_float2(float x, float y) {{ return {{x, y}}; }}
 static inline float3 make_float3(float x, float y, float z) {{ return {{x, y, z}}; }}
 static inline float4 make_float4(float x, float y, float z, float w) {{ return {{x, y, z, w}}; }}
 static inline float max(float a, float b) {{ return a > b ? a : b; }}
+static inline float min(float a, float b) {{ return a < b ? a : b; }}
+static inline int64_t max(int64_t a, int64_t b) {{ return a > b ? a : b; }}
+static inline int64_t min(int64_t a, int64_t b) {{ return a < b ? a : b; }}
 static inline int max(int a, int b) {{ return a > b ? a : b; }}
 static inline int min(int a, int b) {{ return a < b ? a : b; }}
 static struct {{ int x, y, z; }} threadIdx, blockIdx;

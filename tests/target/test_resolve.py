@@ -90,6 +90,18 @@ def test_other_targets_are_refused_in_a_sentence(text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("arch", ["sm_0", "sm_1", "sm_55", "sm_999", "sm_90f", "sm_90abc", "sm_90 ", "sm_", "sm_٩٠"])
+def test_an_architecture_that_is_none_is_one_sentence(arch):
+    for given in ({"kind": "cuda", "arch": arch}, Target({"kind": "cuda", "arch": arch})):
+        with pytest.raises(UsageError, match=f"NVIDIA has no such architecture, found {arch}; allowed: such as sm_90"):
+            resolve_target(given)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_89", "sm_90", "sm_90a", "sm_103f", "sm_120a", "sm_121"])
+def test_architectures_that_there_are(arch):
+    assert resolve_target({"kind": "cuda", "arch": arch}).attrs["arch"] == arch
+
+
 @pytest.mark.parametrize("text", ["llvm", "cuda"])
 def test_a_target_survives_json(text):
     target = resolve_target(text)

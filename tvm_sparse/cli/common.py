@@ -90,22 +90,9 @@ def show_comparison(document: Mapping[str, Any], console: Console) -> None:
         console.print(Text(Comparison(**document["comparison"]).text()))
 
 
-def random_inputs(compiled: AnyModel, seed: int) -> list[np.ndarray]:
-    """Standard normal numbers for each input, or whole ones where it takes integers."""
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in compiled.signature.inputs]
-
-
 def as_stored(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> list[np.ndarray]:
     """Inputs in other types, such as those of the model's file; exact in float32 where they are of half precision."""
     return [stored(value, dtype) for value, dtype in zip(inputs, dtypes, strict=True)]
-
-
-def outputs_of(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs as arrays, in a list also where there is one."""
-    result = caller(compiled, inputs)()
-    outputs = [result] if compiled.signature.single else result
-    return [value if isinstance(value, np.ndarray) else value.numpy() for value in outputs]
 
 
 def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:

@@ -30,13 +30,12 @@ from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
 from tvm_sparse.compiler.guard_addresses import guard_addresses
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
-from tvm_sparse.compiler.keep_nan import keep_nan
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, loadable
+from tvm_sparse.compiler.own_functions import own_functions
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.resize_by_axes import resize_by_axes
 from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
 from tvm_sparse.compiler.schedule_elements import schedule_elements
 from tvm_sparse.compiler.schedule_gemm import schedule_gemm
@@ -53,6 +52,7 @@ from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
@@ -85,6 +85,9 @@ def compile(
     compare: bool | None = None,
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
+
+    Any thread may compile; one at a time does. A torch module must not be called by other threads meanwhile, as
+    `torch.export` traces it where it is.
 
     Parameters
     ----------
@@ -162,6 +165,7 @@ def comparing(
     return Comparing(source, target, alone, allow_tf32, compare)
 
 
+@one_at_a_time
 def build(
     prepared: PreparedModel,
     decisions: Sequence[Decision],
@@ -214,7 +218,7 @@ def _built(
         module = replace_convolutions(prepared.mod, kernels)
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
-        module = keep_nan(keep_nhwc(products.replace(module, of_products), in_nhwc))
+        module = keep_nhwc(products.replace(module, of_products), in_nhwc)
         with store.remembered() if store is not None else nullcontext():
             module = plan_scratch(module) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
@@ -316,10 +320,9 @@ def _pipeline(target: Target) -> tvm.transform.Pass:
     """TVM's own Relax pipeline for `target`, with schedules of ours for what its own schedules badly."""
     is_cpu = target.kind.name == "llvm"
     backend = cpu_generic if is_cpu else cuda
-    legalize = backend.legalize_passes(target)
+    legalize = [own_functions(is_cpu), *backend.legalize_passes(target)]
     if is_cpu:
         cpu, threads = CpuInfo.of(target), thread_count(target)
-        legalize = [resize_by_axes(), *legalize]
         legalize += [
             guard_addresses,
             vector_exponentials,

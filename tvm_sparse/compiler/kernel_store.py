@@ -1,7 +1,8 @@
 """What a CUDA kernel is built from, and what building it made before.
 
 Two kinds of things are kept (`codegen.kernel_cache`): under what a kernel is made from, its `Facts`; under its source,
-target and compiler, the machine code, which several kernels may have in common.
+target and compiler, the machine code, which several kernels may have in common. What is kept begins with its key, so
+that a file that got another's name counts as none.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class KernelStore:
 
     def find(self, key: str) -> tuple[Facts, bytes] | None:
         """Facts and code; None where one of them is missing, or is something else."""
-        content = self._cache.read(key) if self._cache is not None else None
+        content = self._kept(key)
         try:
             facts = Facts.from_bytes(content) if content is not None else None
         except (KeyError, TypeError, ValueError):
@@ -120,7 +121,7 @@ class KernelStore:
 
     def code(self, key: str) -> bytes | None:
         """Machine code, or source where that stands for it; None where there is none."""
-        found = self._cache.read(key) if self._cache is not None else None
+        found = self._kept(key)
         # Source is text, ten times as long as what it becomes.
         return found if found is None or is_compiled_here() else zlib.decompress(found)
 
@@ -139,7 +140,7 @@ class KernelStore:
 
     def is_proven(self, proof: dict[str, Any]) -> bool:
         """Whether a kernel was verified before; `proof` holds JSON values: its key, what with and where."""
-        return self._cache is not None and self._cache.read(content_key(proof)) is not None
+        return self._kept(content_key(proof)) is not None
 
     def keep_proof(self, proof: dict[str, Any]) -> None:
         """For the next time."""
@@ -157,4 +158,9 @@ class KernelStore:
 
     def _keep(self, key: str, content: bytes) -> None:
         if self._cache is not None:
-            self._cache.write(key, content)
+            self._cache.write(key, key.encode() + content)
+
+    def _kept(self, key: str) -> bytes | None:
+        """What `_keep` was given; None where there is nothing, or the file of another key."""
+        found = self._cache.read(key) if self._cache is not None else None
+        return None if found is None or not found.startswith(key.encode()) else found[len(key) :]

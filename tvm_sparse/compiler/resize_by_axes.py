@@ -4,20 +4,13 @@ TVM computes each element from four, with six changes between integers and float
 a Zen 5, a quarter of the time of LR-ASPP with MobileNetV3. The sums here are the same in the same order.
 """
 
-import tvm
 from tvm import relax, te, tirx
 from tvm.ir import Call, Expr
 from tvm.topi.image.resize import get_inx
 
-from tvm_sparse.compiler.infinite_extremes import INFINITE_EXTREMES
 from tvm_sparse.frontend.passes.relax_graph import is_float32, static_shape
 
 _H, _W = 2, 3
-
-
-def resize_by_axes() -> tvm.transform.Pass:
-    """The pass that makes functions of all operators, two of each bilinear ``resize2d`` of float32 images in NCHW."""
-    return relax.transform.LegalizeOps({"relax.image.resize2d": _legalized} | INFINITE_EXTREMES)
 
 
 def _legalized(builder: relax.BlockBuilder, call: Call) -> Expr:
@@ -51,3 +44,7 @@ def _resized(image: te.Tensor, axis: int, size: int, mode: str) -> te.Tensor:
         return first * (1.0 - share) + second * share
 
     return te.compute([*image.shape[:axis], size, *image.shape[axis + 1 :]], at, name="resize")
+
+
+# Operator -> what makes functions of it: two of bilinear resizing of float32 images in NCHW.
+RESIZE_BY_AXES = {"relax.image.resize2d": _legalized}

@@ -11,6 +11,7 @@ from tvm_sparse.conv.index_check import INT64, IndexCheck
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.passes.check_constants import check_constants
 from tvm_sparse.frontend.passes.divide_integers import divide_integers
 from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
@@ -42,6 +43,7 @@ class PreparedModel:
     checks: tuple[IndexCheck, ...] = ()
 
 
+@one_at_a_time
 def prepare(
     source: Any,
     example_inputs: Any = None,

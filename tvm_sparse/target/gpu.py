@@ -14,6 +14,10 @@ from tvm.target import Target
 # Ends the attribute ``model`` of a target: how many multiprocessors its card has, or its part of a card.
 _COUNT = re.compile(r"(?P<name>.*), (?P<count>[1-9]\d{0,3}) multiprocessors")
 
+# All that there are up to Hopper, and three digits for those since. ``a`` is code for one of them alone, ``f`` for its
+# family.
+_ARCHITECTURE = re.compile(r"sm_(?P<capability>5[023]|6[012]|7[025]|8[06789]|90(?=a?$)|1[0-9][0-9])[af]?")
+
 
 @dataclass(frozen=True)
 class GpuInfo:
@@ -177,5 +181,5 @@ def _words(name: str) -> list[str]:
 
 def capability_of(arch: str) -> int:
     """Of ``sm_90a`` 90; 0 where it is no architecture."""
-    number = arch.removeprefix("sm_").rstrip("af")
-    return int(number) if number.isdigit() else 0
+    match = _ARCHITECTURE.fullmatch(arch)
+    return int(match["capability"]) if match else 0

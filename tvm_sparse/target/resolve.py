@@ -60,7 +60,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
 
 
 def _checked(make: Callable[[], Target], title: str) -> Target:
-    """What `make` makes; UsageError where TVM or LLVM does not accept it, or no machine has so many cores."""
+    """What `make` makes; UsageError where TVM or LLVM does not accept it, or there is no such machine."""
     from tvm.target.codegen import llvm_get_targets, llvm_get_vector_width
 
     try:
@@ -75,6 +75,9 @@ def _checked(make: Callable[[], Target], title: str) -> Target:
                 raise UsageError(title, "LLVM knows no such architecture", triple, "such as x86_64-linux-gnu")
             # Its other options are read where they are first used.
             llvm_get_vector_width(each)
+        arch = str(target.attrs.get("arch", ""))
+        if target.kind.name == "cuda" and not capability_of(arch):
+            raise UsageError(title, "NVIDIA has no such architecture", arch, "such as sm_90")
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
         hint = "see tvm-sparse doctor for one"
         raise UsageError(title, f"TVM does not accept it: {last_line(error)}", hint=hint) from None

@@ -14,6 +14,7 @@ from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choose_layouts import decide_together, on_cpu
 from tvm_sparse.compiler.dense_fallback import all_dense
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     if arguments.model.is_dir():
         compiled = artifact.load(arguments.model)
         threads = thread_count(compiled.target)
-        inputs = common.random_inputs(compiled, arguments.seed)
+        inputs = random_inputs(compiled.signature.inputs, arguments.seed)
         contenders = {OURS: common.caller(compiled, inputs)}
     else:
         target = resolve_target(arguments.target)
@@ -51,11 +52,11 @@ def _contenders(
     with build_progress.shown(console) as on_progress:
         baseline_decisions = on_cpu(prepared, all_dense(decisions, target, "this is the baseline"), target)
         dense = build(prepared, baseline_decisions, target, on_progress)
-    inputs = common.random_inputs(ours, arguments.seed)
-    expected = common.outputs_of(dense, inputs)
+    inputs = random_inputs(ours.signature.inputs, arguments.seed)
+    expected = outputs_of(dense, inputs)
     schedules = [each for model in (ours, dense) for each in common.schedules_of(model, arguments.allow_tf32)]
     dtypes = {spec.dtype for spec in (*ours.signature.inputs, *ours.signature.outputs)}
-    common.check_agreement(str(arguments.model), common.outputs_of(ours, inputs), expected, schedules, dtypes)
+    common.check_agreement(str(arguments.model), outputs_of(ours, inputs), expected, schedules, dtypes)
     contenders = {OURS: common.caller(ours, inputs), DENSE: common.caller(dense, inputs)}
     baseline = onnx_runtime(arguments.model, threads) if target.kind.name == "llvm" else None
     if baseline is not None:

@@ -21,6 +21,7 @@ from tvm_sparse.compiler.dense_fallback import to_dense
 from tvm_sparse.compiler.half_accuracy import accuracies
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import InputError, VerificationError
@@ -90,8 +91,8 @@ def _accuracy(compiled: CompiledModel, float32: CompiledModel, inputs: Sequence[
     """How near the outputs come to those in float32, on all samples; both models hold these exactly."""
     found, expected, dtypes = [], [], [spec.dtype for spec in float32.signature.inputs]
     for batch in _batches(compiled, inputs):
-        found.append(common.outputs_of(compiled, batch))
-        expected.append(common.outputs_of(float32, common.as_stored(batch, dtypes)))
+        found.append(outputs_of(compiled, batch))
+        expected.append(outputs_of(float32, common.as_stored(batch, dtypes)))
     names = [spec.name for spec in compiled.signature.outputs]
     joined = ([np.concatenate(each) for each in zip(*parts, strict=True)] for parts in (found, expected))
     return accuracies(names, *joined)
@@ -106,7 +107,7 @@ def _batches(compiled: CompiledModel, inputs: Sequence[np.ndarray]) -> Iterator[
 
 def _inputs(arguments: argparse.Namespace, compiled: CompiledModel) -> dict[str, list[np.ndarray]]:
     """Random inputs and, where they are given, the user's, by how they are called."""
-    found = {f"random, seed {arguments.seed}": common.random_inputs(compiled, arguments.seed)}
+    found = {f"random, seed {arguments.seed}": random_inputs(compiled.signature.inputs, arguments.seed)}
     if arguments.input is not None:
         arrays = read_inputs(arguments.input, compiled)
         for spec, array in zip(compiled.signature.inputs, arrays, strict=True):
@@ -160,13 +161,13 @@ def _check(
     agreement: float,
 ) -> dict[str, Any]:
     trace = baseline(inputs) if baseline is not None else None
-    tensors = common.outputs_of(exposed_model, inputs)
+    tensors = outputs_of(exposed_model, inputs)
     schedules = [row["schedule"] for row in exposed_model.report()]
     layers = exposed.check_layers(tensors, schedules, trace)
     names = [spec.name for spec in compiled.signature.outputs]
     # Without a baseline, the model that is used is still held against the one whose layers were checked.
     expected = trace.outputs if trace is not None else tensors[: len(names)]
-    outputs = check_outputs(names, common.outputs_of(compiled, inputs), expected, agreement)
+    outputs = check_outputs(names, outputs_of(compiled, inputs), expected, agreement)
     first = first_divergence([*layers, *outputs])
     return {
         "layers": [each.to_json() for each in layers],

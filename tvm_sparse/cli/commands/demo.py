@@ -20,6 +20,7 @@ from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.dense_fallback import all_dense
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.random_inputs import outputs_of
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     models = _compile_all(pruned, target, log)
 
     _say(console, 4, "check all held-out images")
-    logits = {name: _logits(partial(common.outputs_of, model)) for name, model in models.items()}
+    logits = {name: _logits(partial(outputs_of, model)) for name, model in models.items()}
     right = {name: int((found.argmax(axis=1) == demo_data.labels()).sum()) for name, found in logits.items()}
     differences = _compare_outputs(logits, threads)
 

@@ -9,8 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import tables
 from tvm_sparse.cli.input_files import read_inputs
+from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     if arguments.input is not None:
         inputs = read_inputs(arguments.input, compiled)
     else:
-        inputs = common.random_inputs(compiled, arguments.seed)
+        inputs = random_inputs(compiled.signature.inputs, arguments.seed)
     outputs = _outputs(arguments.artifact, compiled, inputs)
     named = {spec.name: value for spec, value in zip(compiled.signature.outputs, outputs, strict=True)}
     if arguments.output is not None:
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 def _outputs(path: Path, compiled: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     try:
-        return common.outputs_of(compiled, inputs)
+        return outputs_of(compiled, inputs)
     except (RuntimeError, ValueError, TypeError) as error:
         # As where a manifest, made by hand, does not say what the library takes.
         hint = "compile the model again"

@@ -10,13 +10,14 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.comparison.inputs import outputs_of, says_something
 from tvm_sparse.compiler.comparison.onnx_reference import OnnxReference
 from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Reference, first_answer
 from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
-from tvm_sparse.compiler.comparison.verdict import Tolerance, worst_difference
+from tvm_sparse.compiler.comparison.verdict import Tolerance, says_something, worst_difference
+from tvm_sparse.compiler.random_inputs import outputs_of
 from tvm_sparse.errors import TvmSparseError, last_line
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -76,6 +77,7 @@ class Comparing:
         if self._reference is not None:
             self._reference.close()
 
+    @one_at_a_time
     def expect(self, prepared: PreparedModel) -> None:
         """Start to run the source of `prepared`, which is then compiled."""
         if not self._is_wanted or self._obstacle:
@@ -85,6 +87,7 @@ class Comparing:
         self._prepared = prepared
         self._answer = self._reference.begin(partial(first_answer, self._reference, prepared))
 
+    @one_at_a_time
     def judge(self, model: CompiledModel) -> None:
         """Compare what `expect` was told of; `model` then says how.
 

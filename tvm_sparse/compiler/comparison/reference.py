@@ -6,10 +6,16 @@ from typing import Protocol
 
 import numpy as np
 
-from tvm_sparse.compiler.comparison.inputs import ATTEMPTS, random_inputs, says_something
+from tvm_sparse.compiler.comparison.verdict import says_something
+from tvm_sparse.compiler.random_inputs import ATTEMPTS, random_inputs
+from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.signature import TensorSpec
 
+# Random inputs are drawn from it.
+SEED = 2020
 # Compiles a model of one operator, given as its file or as a module with example inputs.
 Alone = Callable[..., AnyModel]
 
@@ -86,7 +92,7 @@ def first_answer(reference: Reference, prepared: PreparedModel) -> Answer:
     reason, found = "", None
     for way in reference.ways():
         for attempt in range(ATTEMPTS):
-            inputs = random_inputs(prepared, attempt)
+            inputs = _inputs(prepared, attempt)
             given = [array.astype(own, copy=False) for array, own in zip(inputs, prepared.inputs, strict=True)]
             try:
                 answer = Answer(way, inputs, given, way.run(given))
@@ -99,3 +105,12 @@ def first_answer(reference: Reference, prepared: PreparedModel) -> Answer:
         if found is not None:
             return found
     raise NotCompared(reason or "nothing here runs the model")
+
+
+def _inputs(prepared: PreparedModel, attempt: int) -> list[np.ndarray]:
+    """Half-precision numbers are rounded to the source's own type too, so that both are given the same."""
+    parameters = prepared.mod["main"].params
+    specs = [TensorSpec(each.name, fixed_shape(each.ty) or (), str(each.ty.dtype)) for each in parameters]
+    arrays = random_inputs(specs, SEED, attempt)
+    pairs = zip(arrays, prepared.inputs, strict=True)
+    return [stored(stored(array, own), array.dtype.name) if is_half(own) else array for array, own in pairs]

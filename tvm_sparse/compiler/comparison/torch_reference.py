@@ -68,7 +68,7 @@ class TorchReference:
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
             args, kwargs = self._placed(inputs)
             try:
-                with self._undisturbed():
+                with self._exact():
                     results = pytree.tree_leaves(module(*args, **kwargs))
             # What a module raises is the user's own.
             except Exception as error:
@@ -89,20 +89,22 @@ class TorchReference:
         return pytree.tree_unflatten(leaves, spec)
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Compute in float32 where it is said so, no gradients, and leave torch's settings and random numbers alone."""
+    def _exact(self) -> Iterator[None]:
+        """Compute in float32 where it is said so, and no gradients.
+
+        Torch says for the whole process how it may round: nothing is changed where it rounds to float32 anyway.
+        """
         torch = self._torch
-        tensors = [each for each in torch.utils._pytree.tree_leaves(self._examples) if isinstance(each, torch.Tensor)]
-        gpus = {each.device.index for each in tensors if each.is_cuda}
-        # Torch says how it may round for the whole process.
-        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if gpus else contextlib.nullcontext()
+        leaves = torch.utils._pytree.tree_leaves(self._examples)
         precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with torch.no_grad(), torch.random.fork_rng(gpus), exact:
-                yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
+        with contextlib.ExitStack() as stack:
+            if precision != "highest":
+                stack.callback(torch.set_float32_matmul_precision, precision)
+                torch.set_float32_matmul_precision("highest")
+            if any(each.is_cuda for each in leaves if isinstance(each, torch.Tensor)):
+                stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=False))
+            stack.enter_context(torch.no_grad())
+            yield
 
     def begin(self, work: Callable[[], Answer]) -> Callable[[], Answer]:
         """Later: beside others, the user's module would surprise them."""
@@ -115,7 +117,7 @@ class TorchReference:
 
         leaves = self._torch.utils._pytree.tree_leaves(self._placed(_in_float32(inputs)))
         try:
-            with self._undisturbed():
+            with self._exact():
                 return search(self._in_float32, leaves, alone, end_s)
         # Of the user's own operators, one by one.
         except Exception as error:

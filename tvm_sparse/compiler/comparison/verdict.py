@@ -79,3 +79,8 @@ def _difference(output: int, found: np.ndarray, expected: np.ndarray, agreement:
 def worst_difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], agreement: float) -> Difference:
     """The largest of `differences`, one that is too large before others."""
     return max(differences(found, expected, agreement), key=lambda each: (bool(each.text), each.amount))
+
+
+def says_something(outputs: Sequence[np.ndarray]) -> bool:
+    """Whether each array of floating-point numbers has one that is finite, if it has any."""
+    return all(not each.size or bool(np.isfinite(each.astype(np.float64)).any()) for each in outputs)

@@ -8,6 +8,14 @@ from tvm_sparse.frontend.onnx.constants import opset_of
 from tvm_sparse.frontend.origins import NotingBuilder, Origin
 
 
+class _Unprinted(BaseException):
+    """An error that TVM's importer does not see: it prints all inputs of an operator that it cannot convert."""
+
+    def __init__(self, error: Exception):
+        super().__init__(error)
+        self.error = error
+
+
 def from_onnx(model: Any) -> tvm.IRModule:
     """What TVM's ``from_onnx`` makes of an `onnx.ModelProto`, with an `Origin` on operators with indices.
 
@@ -23,9 +31,14 @@ def from_onnx(model: Any) -> tvm.IRModule:
             self.bb = NotingBuilder(builder, Origin(f"node {name} ({op_name})" if name else f"a {op_name} node"))
             try:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
+            except Exception as error:
+                raise _Unprinted(error) from error
             finally:
                 self.bb = builder
 
     for node in model.graph.node:
         node.name = node.name or node.output[0]
-    return Importer(None, "float32").from_onnx(model.graph, opset_of(model))
+    try:
+        return Importer(None, "float32").from_onnx(model.graph, opset_of(model))
+    except _Unprinted as hidden:
+        raise hidden.error from None

@@ -38,7 +38,6 @@ def converters() -> dict[str, Converter]:
         "amax.default": _reduction(relax.op.max),
         "amin.default": _reduction(relax.op.min),
         "convolution.default": convolution,
-        "index.Tensor": pick,
         "prod.dim_int": _reduction(relax.op.prod),
         "scatter_add.default": scatter,
         "scatter_reduce.two": scatter,
@@ -97,19 +96,6 @@ def convolution(node: Any, importer: Any) -> Any:
         x, weight, stride, padding, output_padding, dilation, groups, "NCDHW", "IODHW", out_dtype="float32"
     )
     return emit(y) if bias is None else emit(relax.op.add(emit(y), emit(relax.op.reshape(bias, [1, -1, 1, 1, 1]))))
-
-
-def pick(node: Any, importer: Any) -> Any:
-    """``x[i, j]`` of the first dimensions, negative indices counted from the front."""
-    from tvm import relax
-
-    x, emit = importer.env[node.args[0]], importer.block_builder.emit
-    indices = []
-    for index, size in zip(node.args[1], x.ty.shape, strict=False):
-        value = emit(relax.op.astype(importer.env[index], "int64"))
-        from_front = emit(relax.op.add(value, relax.const(int(size), "int64")))
-        indices.append(emit(relax.op.where(relax.op.less(value, relax.const(0, "int64")), from_front, value)))
-    return emit(relax.op.index_tensor(x, indices))
 
 
 def scatter(node: Any, importer: Any) -> Any:

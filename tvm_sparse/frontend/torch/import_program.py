@@ -6,7 +6,8 @@ from typing import Any
 import tvm
 
 from tvm_sparse.errors import ModelError, first_line
-from tvm_sparse.frontend.relax_import import checked, quiet, tvm_frontend
+from tvm_sparse.frontend.one_at_a_time import one_at_a_time
+from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
 from tvm_sparse.frontend.torch.converters import Converter, converters
 from tvm_sparse.frontend.torch.decompose import decomposed
 from tvm_sparse.frontend.torch.direct import CONVERTERS, is_direct
@@ -19,6 +20,7 @@ from tvm_sparse.frontend.torch.training import exported_for_evaluation, require_
 _HOST = "cpu"
 
 
+@one_at_a_time
 def export_module(module: Any, example_inputs: Any) -> Any:
     """The `torch.export.ExportedProgram` of a module, traced with `example_inputs`.
 
@@ -41,7 +43,8 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
     import torch
 
     try:
-        with torch.no_grad(), quiet():
+        ignore_warnings()
+        with torch.no_grad():
             return torch.export.export(module, inputs)
     # They report what they cannot convert by exceptions of any kind.
     except Exception as error:

@@ -1,0 +1,28 @@
+"""The largest of numbers that are all minus infinity is that, and the least of infinities infinity; NaN stays NaN."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from gpu_functions import computing
+from tvm import relax
+from zoo import run_relax
+
+from tvm_sparse.compiler.own_functions import own_functions
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+@pytest.mark.parametrize(("operator", "infinity"), [(relax.op.max, -np.inf), (relax.op.min, np.inf)])
+def test_of_infinities(operator, infinity, is_cpu):
+    rows = np.float32([[infinity] * 3, [1, 2, infinity]])
+    module = own_functions(is_cpu)(computing(partial(operator, axis=1), rows.shape))
+    assert run_relax(module, rows)[0].tolist() == [infinity, 2.0 if infinity < 0 else 1.0]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (1, 1), ()])
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_of_tensors_of_other_shapes(name, shape):
+    x, y = np.float32([[np.nan, 1, -np.inf], [4, np.nan, np.inf]]), np.full(shape, 2, np.float32)
+    y.reshape(-1)[-1] = np.nan
+    module = own_functions(is_cpu=True)(computing(getattr(relax.op, name), x.shape, shape))
+    np.testing.assert_array_equal(run_relax(module, x, y)[0], getattr(np, name)(x, y))
