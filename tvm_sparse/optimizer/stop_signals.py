@@ -31,7 +31,7 @@ class StopSignals:
     tell
         Called with the first that comes.
     at_once
-        Raise KeyboardInterrupt at the first.
+        Raise KeyboardInterrupt at the first, and whichever comes again.
     is_last
         The process ends afterwards: what comes then ends it without a word.
     """
@@ -44,9 +44,9 @@ class StopSignals:
         is_last: bool = False,
     ):
         self.stop = threading.Event()
-        # The first that came, and whether KeyboardInterrupt was raised.
+        # The first that came and when, and whether KeyboardInterrupt was raised.
         self.number: int | None = None
-        self.is_given_up = False
+        self._since_s, self.is_given_up = 0.0, False
         self._numbers, self._tell, self._at_once, self._is_last = numbers, tell, at_once, is_last
         self._is_finishing = False
 
@@ -77,12 +77,13 @@ class StopSignals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         now_s = time.monotonic()
-        is_first = self.number is None
-        if is_first:
+        if self.number is None:
             self.number, self._since_s = number, now_s
             self.stop.set()
             self._tell(number)
-        is_again = number == signal.SIGINT and now_s > self._since_s + AGAIN_S
-        if not self._is_finishing and (self._at_once or is_again):
+            is_raised = self._at_once
+        else:
+            is_raised = now_s > self._since_s + AGAIN_S and (self._at_once or number == signal.SIGINT)
+        if is_raised and not self._is_finishing:
             self.is_given_up = True
             raise KeyboardInterrupt
