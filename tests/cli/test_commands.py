@@ -540,7 +540,8 @@ def test_doctor_says_what_to_install(monkeypatch, capsys):
     assert not found["run on a GPU"]["works"]
 
 
-def test_interrupted_tuning_is_saved_and_continues(nothing_built, model, capsys):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model, capsys):
     log = Path("it's mine.jsonl")
     words = ["tune", model, "--trials", "12", "-o", log, "--json"]
     process = start(*words)
@@ -548,9 +549,9 @@ def test_interrupted_tuning_is_saved_and_continues(nothing_built, model, capsys)
     while not (log.exists() and log.read_text().count("\n") >= 3):
         assert process.poll() is None and time.monotonic() < deadline_s, process.communicate()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert out == ""
     resume = f"tvm-sparse tune {model} --trials 12 -o 'it'\"'\"'s mine.jsonl' --json"
     assert err.splitlines()[-1] == f"tvm-sparse: interrupted; continue with: {resume}"

@@ -1,7 +1,11 @@
 """The main job as one command: real trials of a small model, in Python and from the command line."""
 
 import json
+import os
+import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -23,7 +27,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.known_logs import shipped_folder, user_log
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.optimizer import session
+from tvm_sparse.optimizer import session, stop_signals
 from tvm_sparse.optimizer.picture import LivePicture, Picture
 from tvm_sparse.target.resolve import resolve_target
 
@@ -90,6 +94,46 @@ def test_it_measures_compiles_and_goes_on_the_next_time(module):
     log.refresh()
     keys = [(record.schedule, json.dumps(record.chosen)) for record in log.records]
     assert len(keys) == len(set(keys)) == 9
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """A function that presses Ctrl-C, which Python heeds in its own way before and afterwards."""
+    monkeypatch.setattr(stop_signals, "AGAIN_S", -1.0)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda *_: os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, usual)
+
+
+def test_ctrl_c_gives_the_best_so_far(module, ctrl_c):
+    picture = Seen(lambda number: ctrl_c() if number == 2 else None)
+    check(module, optimize(module, X, minutes=10, target=TARGET, progress=picture))
+    assert picture.notes[-1] == "interrupted: compiling the best that was found"
+    log = TuningLog(user_log(TARGET))
+    assert len(log.records) == picture.trials >= 2
+    assert not any("interrupted" in record.cause for record in log.records)
+
+
+def test_ctrl_c_twice_gives_up(module, ctrl_c, monkeypatch):
+    def build(*_words):
+        for _ in range(2):
+            ctrl_c()
+            time.sleep(0.1)
+        raise RuntimeError("as TVM makes of what a function that it calls raises")
+
+    monkeypatch.setattr(session, "build", build)
+    with pytest.raises(KeyboardInterrupt):
+        optimize(module, X, minutes=0, target=TARGET)
+
+
+def test_another_thread_ends_the_measuring(module):
+    stop = threading.Event()
+    picture = Seen(lambda _number: stop.set())
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(optimize, module, X, 10, TARGET, progress=picture, stop=stop)
+        check(module, made.result())
+    assert picture.trials >= 1
 
 
 def test_without_minutes_nothing_is_measured(module):

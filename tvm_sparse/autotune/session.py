@@ -6,6 +6,7 @@ compiler verifies it again with each layer's own weight (tuning_logs/README.md, 
 
 import json
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,8 +158,12 @@ def tune_tasks(
     options: TuneOptions,
     progress: Progress,
     fleet: Fleet | None = None,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Tune `tasks` into `log`, those that no other process tunes first; on the devices of `fleet`, if there is one."""
+    """Tune `tasks` into `log`, those that no other process tunes first; on the devices of `fleet`, if there is one.
+
+    Without one, KeyboardInterrupt ends it at the next candidate once `stop` is set.
+    """
     machine = json.dumps([fingerprint_of(target)[key] for key in FINGERPRINT_KEYS])
 
     def claim(task: Task) -> str:
@@ -177,7 +182,7 @@ def tune_tasks(
             with task_lock.Claims(log.path, tasks, claim, _kin) as claims:
                 fleet.tune(claims, desk)
             return
-        with Crew() as crew:
+        with Crew(stop) as crew:
             for task in task_lock.in_turn(log.path, tasks, claim, waits):
                 tune_task(task, target, log, options, progress, crew)
     finally:

@@ -15,7 +15,7 @@ step by step:
 """
 EXIT_CODES = """\
 exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or run failed,
-5 verification failed, 130 interrupted (finished work is saved, the command to continue is printed)
+5 verification failed, 130 interrupted (finished work is saved, the command to continue is printed), 143 by SIGTERM
 """
 # By command.
 COMMANDS = {
@@ -48,10 +48,11 @@ examples:
 """,
     "optimize": """\
 The main job as one command. It starts from what your logs and the shipped ones know and from what is predicted, spends
-the time on the layers from which the model gains most, and compiles. Ctrl-C ends the measuring; the best so far is
-compiled. What was measured is kept in your own log, or in the first of --tuning-records, so that the next run goes on
-from there. All known logs are read too, after those that are named. Of several batch sizes the time goes to all.
-The result is compared with the model as compile does it.
+the time on the layers from which the model gains most, and compiles. Ctrl-C or SIGTERM ends the measuring, whenever it
+comes; the best so far is compiled, and the exit code is 130 or 143. Ctrl-C again gives that up. What was measured is
+kept in your own log, or in the first of --tuning-records, so that the next run goes on from there. All known logs are
+read too, after those that are named. Of several batch sizes the time goes to all. The result is compared with the
+model as compile does it.
 
 examples:
   tvm-sparse optimize model.onnx -o model.sparse

@@ -10,20 +10,18 @@ import importlib
 import io
 import json
 import logging
-import os
-import shlex
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tvm_sparse.cli.parser import RESUMING, build_parser
+from tvm_sparse.cli import stopping
+from tvm_sparse.cli.parser import build_parser
+from tvm_sparse.display.lenient_stream import leave
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.optional_imports import without_torch
 from tvm_sparse.runtime.gpu_failures import gpu_failure
 
-EXIT_INTERRUPTED = 130
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
 EXIT_BROKEN_PIPE = 1
 
@@ -33,27 +31,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(words)
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.WARNING, format="%(message)s")
-    with _noted_interrupts() as interrupts:
+    with stopping.undisturbed(arguments.command):
         try:
-            # What calls this from a longer life may want TVM with torch later.
-            with without_torch() if argv is None and not _needs_torch(arguments) else contextlib.nullcontext():
-                _command(arguments)
-            return _run(arguments)
+            return _stoppable(arguments, words, is_process=argv is None)
         except BrokenPipeError:
             # Nothing may be written while Python shuts down.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            leave(sys.stdout.fileno())
             return EXIT_BROKEN_PIPE
-        except (KeyboardInterrupt, Exception) as error:
+        except Exception as error:
             if arguments.verbose:
                 traceback.print_exc()
-            # TVM turns a KeyboardInterrupt that passes through it into a RuntimeError.
-            if interrupts or isinstance(error, KeyboardInterrupt):
-                hint = f"; continue with: tvm-sparse {shlex.join(words)}" if arguments.command in RESUMING else ""
-                print(f"tvm-sparse: interrupted{hint}", file=sys.stderr)
-                return EXIT_INTERRUPTED
             error = gpu_failure(error) or error
             print(f"tvm-sparse: {_sentence(error)}", file=sys.stderr)
             return getattr(error, "exit_code", TvmSparseError.exit_code)
+
+
+def _stoppable(arguments: argparse.Namespace, words: Sequence[str], is_process: bool) -> int:
+    """Run the command, until it ends or a signal ends it; with `is_process` this process ends after it."""
+    command = arguments.command
+    arguments.signals = signals = stopping.stop_signals(command, is_process)
+    try:
+        with signals:
+            # What calls this from a longer life may want TVM with torch later.
+            with without_torch() if is_process and not _needs_torch(arguments) else contextlib.nullcontext():
+                _command(arguments)
+            code = _run(arguments)
+            if command in stopping.FINISHING and signals.stop.is_set():
+                stopping.say_interrupted(command, words, ", the best so far is compiled")
+                code = stopping.exit_code(signals)
+            return code
+    except KeyboardInterrupt:
+        if arguments.verbose:
+            traceback.print_exc()
+        stopping.say_interrupted(command, words)
+        return stopping.exit_code(signals)
 
 
 def _sentence(error: Exception) -> str:
@@ -92,22 +103,3 @@ def _needs_torch(arguments: argparse.Namespace) -> bool:
     """Whether the command may read a model that is none of ONNX's."""
     model = getattr(arguments, "model", None)
     return model is not None and model.suffix != ".onnx"
-
-
-@contextlib.contextmanager
-def _noted_interrupts() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt on Ctrl-C as usual, and note that it happened."""
-    seen: list[int] = []
-    usual = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, _frame: object) -> None:
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    # A process started in the background ignores Ctrl-C, and shall go on doing so.
-    if usual is signal.default_int_handler:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, usual)

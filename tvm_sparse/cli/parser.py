@@ -25,8 +25,6 @@ from tvm_sparse.cli.options import (
 from tvm_sparse.version import __version__
 
 DEMO_LOG = Path("tvm-sparse-demo.jsonl")
-# Commands that go on where they were interrupted if the same words are given again.
-RESUMING = ("optimize", "tune", "demo")
 # Name -> what it is in a few words, and its options.
 COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
     "optimize": (

@@ -1,5 +1,6 @@
 """Worker processes that outlive one convolution: to start one takes seconds, as it imports TVM."""
 
+import threading
 from collections.abc import Mapping
 
 from tvm_sparse.measure.scratch_dir import Workspace
@@ -7,9 +8,13 @@ from tvm_sparse.measure.worker import Worker
 
 
 class Crew:
-    """Idle workers by their environment, and the folder for their temporary files; a context manager that ends both."""
+    """Idle workers by their environment, and the folder for their temporary files; a context manager that ends both.
 
-    def __init__(self) -> None:
+    Once `stop` is set, who waits for a worker gets KeyboardInterrupt.
+    """
+
+    def __init__(self, stop: threading.Event | None = None) -> None:
+        self._stop = stop
         self._folder = Workspace()
         self._idle: list[tuple[Mapping[str, str], Worker]] = []
         # Workers that are hired now.
@@ -32,7 +37,7 @@ class Crew:
                 worker.memory_bytes = memory_bytes
                 return worker
         # What compilers leave behind when they are killed goes with the folder.
-        return Worker({**variables, "TMPDIR": self._folder.name}, memory_bytes)
+        return Worker({**variables, "TMPDIR": self._folder.name}, memory_bytes, stop=self._stop)
 
     def give_back(self, variables: Mapping[str, str], worker: Worker) -> None:
         """Keep `worker` for the next who hires one like it; one that was killed is ended."""

@@ -5,8 +5,8 @@ poisons its CUDA context costs only itself, and the cause is kept. This process 
 """
 
 import queue
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,8 @@ from tvm_sparse.target.resolve import target_json, thread_count
 
 # The arguments that a kernel is verified and timed with are drawn from this seed, so that results compare.
 ARGUMENT_SEED = 2020
+# Python handles a signal when the main thread runs next, which it does so often while it waits.
+POLL_S = 0.1
 
 
 class Measurer:
@@ -88,11 +90,12 @@ class Measurer:
         self._hire()
         with ThreadPoolExecutor(len(self._workers)) as pool:
             try:
-                failures: Iterable[Outcome | None] = pool.map(lambda job: self._build(*job), jobs)
+                builds = [pool.submit(self._build, *job) for job in jobs]
                 if self._device == "cpu":
-                    failures = list(failures)
-                for failure, (candidate, library) in zip(failures, jobs, strict=True):
-                    outcome = failure or self._run(library, candidate.schedule)
+                    for build in builds:
+                        _result(build)
+                for build, (candidate, library) in zip(builds, jobs, strict=True):
+                    outcome = _result(build) or self._run(library, candidate.schedule)
                     if library == jobs[-1][1]:
                         # Who asks for no more leaves this generator here.
                         self._give_back()
@@ -213,6 +216,12 @@ class Measurer:
         if expected.sums is not None:
             arrays["sums"] = expected.sums
         np.savez(self._arrays, **arrays)  # type: ignore[arg-type]
+
+
+def _result(build: Future[Outcome | None]) -> Outcome | None:
+    while not wait([build], POLL_S).done:
+        pass
+    return build.result()
 
 
 def _rounded(times_us: Sequence[float] | None) -> tuple[float, ...] | None:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,14 @@ class Worker:
 
     command: Sequence[str] = (sys.executable, "-m", "tvm_sparse.measure.worker_main")
 
-    def __init__(self, variables: dict[str, str], memory_bytes: float = math.inf, command: Sequence[str] | None = None):
-        self._variables, self.memory_bytes = variables, memory_bytes
+    def __init__(
+        self,
+        variables: dict[str, str],
+        memory_bytes: float = math.inf,
+        command: Sequence[str] | None = None,
+        stop: threading.Event | None = None,
+    ):
+        self._variables, self.memory_bytes, self._stop = variables, memory_bytes, stop
         if command is not None:
             self.command = command
         self._channel: Channel | None = None
@@ -27,7 +34,8 @@ class Worker:
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where the process gave none.
 
-        A process that has grown is replaced, so that a limit on memory meets who uses it.
+        A process that has grown is replaced, so that a limit on memory meets who uses it. Once `stop` is set,
+        KeyboardInterrupt is raised.
         """
         if self.is_killed:
             return {"failure": "interrupted"}
@@ -35,10 +43,11 @@ class Worker:
         if channel is None or not channel.is_alive() or channel.memory_bytes() > self.memory_bytes / 2:
             self.stop()
             channel = self._start()
-        answer = channel.ask(request, timeout_s, self.memory_bytes)
-        if channel.is_broken:
-            self.stop()
-        return answer
+        try:
+            return channel.ask(request, timeout_s, self.memory_bytes, self._stop)
+        finally:
+            if channel.is_broken:
+                self.stop()
 
     def kill(self) -> None:
         """End this worker, from any thread: who waits for an answer, or asks again, gets a failure."""
@@ -57,7 +66,7 @@ class Worker:
         if self.is_killed:
             # Before there was one to kill.
             self._channel.kill()
-        answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S)
+        answer = self._channel.ask({"action": "warm"}, START_TIMEOUT_S, stop=self._stop)
         if answer != {}:
             raise BuildError("worker", "the process that builds kernels does not start", answer)
         return self._channel

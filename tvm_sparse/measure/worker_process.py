@@ -58,8 +58,17 @@ class Channel:
         """What the process and its compilers hold now."""
         return memory.used_bytes(self.pid)
 
-    def ask(self, request: Any, timeout_s: float, memory_bytes: float = float("inf")) -> dict[str, Any]:
-        """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where there is none."""
+    def ask(
+        self,
+        request: Any,
+        timeout_s: float,
+        memory_bytes: float = float("inf"),
+        stop: threading.Event | None = None,
+    ) -> dict[str, Any]:
+        """The answer to `request`; ``{"timeout": s}`` or ``{"failure": cause}`` where there is none.
+
+        Once `stop` is set, none is waited for: KeyboardInterrupt is raised.
+        """
         self.is_broken = True
         unsent = json.dumps(request).encode() + b"\n"
         answer = b""
@@ -69,6 +78,8 @@ class Channel:
             selector.register(self._out, selectors.EVENT_READ)
             selector.register(self._in, selectors.EVENT_WRITE)
             while not answer.endswith(b"\n"):
+                if stop is not None and stop.is_set():
+                    raise KeyboardInterrupt
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     return {"timeout": timeout_s}

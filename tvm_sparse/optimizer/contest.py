@@ -8,6 +8,7 @@ costs the model now, how often its last trials gained something, and how long it
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,7 +89,8 @@ class Entry:
 class Contest:
     """The tasks of a model while they are tuned into `log`; a context manager that ends their searches.
 
-    Those of `pooled` are tuned once more, with the max pool behind their layers.
+    Those of `pooled` are tuned once more, with the max pool behind their layers. Once `stop` is set, who waits for a
+    trial gets KeyboardInterrupt.
     """
 
     def __init__(
@@ -99,10 +101,11 @@ class Contest:
         options: TuneOptions,
         progress: Progress,
         pooled: Sequence[Task] = (),
+        stop: threading.Event | None = None,
     ):
         self.entries = [Entry(task) for task in tasks] + [Entry(task, pools=True) for task in pooled]
         self._target, self._log, self._options, self._progress = target, log, options, progress
-        self._crew = Crew()
+        self._crew = Crew(stop)
 
     def __enter__(self) -> Contest:
         return self

@@ -6,8 +6,10 @@ the model gains most (`contest`); whatever was measured is in the user's log, an
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.optimizer.contest import Contest
 from tvm_sparse.optimizer.picture import Picture, picture_of
+from tvm_sparse.optimizer.stop_signals import StopSignals
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.scheduling.schedule_names import is_folded
 from tvm_sparse.target.cpu import compiler_count
@@ -66,10 +69,12 @@ def optimize(
     progress: Picture | bool | None = None,
     dtype: str | None = None,
     compare: bool | None = None,
+    stop: threading.Event | None = None,
 ) -> AnyModel:
     """Make a model as fast as `minutes` allow, compilation included, and compile it.
 
-    Ctrl-C ends the measuring; what is best until then is compiled. A second one ends that too.
+    Ctrl-C ends the measuring; what is best until then is compiled, and returned. A second one ends that too, with
+    KeyboardInterrupt; what was measured is in the log.
 
     Parameters
     ----------
@@ -84,9 +89,14 @@ def optimize(
     progress
         What is told how far it is: a `Picture` of yours; True, a line on standard error; False, nobody; None, that line
         where standard error is a terminal or Jupyter runs.
+    stop
+        Ends the measuring when it is set, from any thread. None: Ctrl-C does, in a main thread in which it has Python's
+        own handler, and which gets that back.
 
     Raises
     ------
+    KeyboardInterrupt
+        Ctrl-C came twice.
     UsageError
         `minutes` is below 0, or the target is unknown.
     ModelError, LogError, BuildError, VerificationError
@@ -94,30 +104,35 @@ def optimize(
     """
     if not 0 <= minutes < float("inf"):
         raise UsageError("minutes", "is no time to spend", minutes, "0 or more")
-    end_s = time.monotonic() + 60 * minutes
-    resolved, picture = resolve_target(target), picture_of(progress)
-    log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
-    log.require_known_schema()
-    sizes = [None] if batch is None else batch_sizes(batch)
-    models = [prepare(source, example_inputs, shapes, size, dtype) for size in sizes]
-    if minutes:
-        start_s = end_s - 60 * minutes
+    start_s = time.monotonic()
+    with ExitStack() as stack:
+        stop = stop or stack.enter_context(StopSignals()).stop
+        resolved, picture = resolve_target(target), picture_of(progress)
+        log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
+        log.require_known_schema()
+        sizes = [None] if batch is None else batch_sizes(batch)
+        models = [prepare(source, example_inputs, shapes, size, dtype) for size in sizes]
+        if minutes and not stop.is_set():
+            end_s = start_s + 60 * minutes
 
-        def stop_s() -> float:
-            chosen = [(each, decide_together(each, resolved, log, allow_tf32, predict=True)) for each in models]
-            # A model that takes long to compile is measured nevertheless.
-            return max(end_s - compile_seconds(chosen, resolved), (start_s + end_s) / 2)
+            def stop_s() -> float:
+                chosen = [(each, decide_together(each, resolved, log, allow_tf32, predict=True)) for each in models]
+                # A model that takes long to compile is measured nevertheless.
+                return max(end_s - compile_seconds(chosen, resolved), (start_s + end_s) / 2)
 
-        improve(models, resolved, log, stop_s, picture)
-    compiled = []
-    for size, prepared in zip(sizes, models, strict=True):
-        origin = Source(source, example_inputs, shapes, size)
-        with picture.compiling() as on_progress, comparing(origin, resolved, log, allow_tf32, compare) as comparison:
-            comparison.expect(prepared)
-            decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
-            compiled.append(build(prepared, decisions, resolved, on_progress, allow_tf32))
-            comparison.judge(compiled[-1])
-    return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
+            improve(models, resolved, log, stop_s, picture, stop)
+        compiled = []
+        for size, prepared in zip(sizes, models, strict=True):
+            origin = Source(source, example_inputs, shapes, size)
+            with (
+                picture.compiling() as on_progress,
+                comparing(origin, resolved, log, allow_tf32, compare) as comparison,
+            ):
+                comparison.expect(prepared)
+                decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
+                compiled.append(build(prepared, decisions, resolved, on_progress, allow_tf32))
+                comparison.judge(compiled[-1])
+        return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 
 def compile_seconds(chosen: Sequence[tuple[PreparedModel, Sequence[Decision]]], target: Any) -> float:
@@ -135,9 +150,14 @@ def compile_seconds(chosen: Sequence[tuple[PreparedModel, Sequence[Decision]]], 
 
 
 def improve(
-    models: Sequence[PreparedModel], target: Any, log: TuningLog, stop_s: Callable[[], float], picture: Picture
+    models: Sequence[PreparedModel],
+    target: Any,
+    log: TuningLog,
+    stop_s: Callable[[], float],
+    picture: Picture,
+    stop: threading.Event,
 ) -> None:
-    """Measure into `log` until the clock shows `stop_s`, nothing more is to be had, or Ctrl-C.
+    """Measure into `log` until the clock shows `stop_s`, nothing more is to be had, or `stop` is set.
 
     `stop_s` is asked again when its time has come: what was measured may be compiled faster than what was expected.
     """
@@ -146,11 +166,11 @@ def improve(
     end_s = stop_s()
     picture.start(sum(len(prepared.layers) for prepared in models), end_s)
     try:
-        with Contest(tasks, target, log, OPTIONS, _Notes(picture), tasks_of(pooled)) as contest:
+        with Contest(tasks, target, log, OPTIONS, _Notes(picture), tasks_of(pooled), stop) as contest:
             for _ in range(LOOKS):
                 contest.run(end_s, lambda entry: picture.trial(contest, entry))
                 end_s = stop_s()
     except KeyboardInterrupt:
-        picture.note("interrupted: compiling the best that was found; press Ctrl-C again to stop")
+        picture.note("interrupted: compiling the best that was found")
     finally:
         picture.end()

@@ -24,9 +24,12 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "batch": arguments.batch,
         "dtype": arguments.dtype,
         "compare": common.wants_comparison(arguments),
+        "stop": arguments.signals.stop,
     }
     before = len(log.records)
     compiled = optimize(arguments.model, None, arguments.minutes, target, log, progress=LivePicture(console), **options)
+    # The model is there: to write it takes no time worth giving it up for.
+    arguments.signals.finish()
     folder = artifact.save(compiled, arguments.output)
     return {
         "artifact": str(folder),

@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     progress = LiveProgress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     options = _options(arguments)
     if arguments.devices is None and arguments.ray is None:
-        session.tune_tasks(tasks, target, log, options, progress)
+        # Where TVM or XGBoost call Python, a KeyboardInterrupt may be lost.
+        session.tune_tasks(tasks, target, log, options, progress, stop=arguments.signals.stop)
     else:
         with open_fleet(arguments.devices, arguments.ray, given, options) as fleet:
             session.tune_tasks(tasks, fleet.target, log, options, progress, fleet)
