@@ -15,7 +15,7 @@ import pytest
 from tvm_sparse.codegen import kernel_cache
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache, content_key
 from tvm_sparse.errors import UsageError
-from tvm_sparse.target.user_folders import HOME, cache_folder
+from tvm_sparse.files.user_folders import HOME, cache_folder
 
 KEYS = [content_key({"number": number}) for number in range(8)]
 WRITER = """

@@ -18,6 +18,7 @@ from tvm_sparse.codegen.ir_digest import ir_digest
 from tvm_sparse.codegen.kernel_cache import KernelCache, code_digest, content_key
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.known_answer import ANSWER_BYTES, answer_of
+from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.runtime.signature import Signature
@@ -73,11 +74,11 @@ class LibraryCache:
 
 
 def loadable(write: Callable[[str], object]) -> LibraryFile | None:
-    """The library that `write` writes to the path it is given; None where nothing here can link or load it.
+    """The library that `write` writes to the path it is given; None where nothing here can write, link or load it.
 
     TVM then compiles into memory, and `artifact.save` says what is missing.
     """
     try:
         return LibraryFile.of(write)
-    except RuntimeError:
+    except (BuildError, OSError, RuntimeError):
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure.worker import Worker
 
 
@@ -10,7 +10,7 @@ class Crew:
     """Idle workers by their environment, and the folder for their temporary files; a context manager that ends both."""
 
     def __init__(self) -> None:
-        self._folder = Workspace()
+        self._folder = TemporaryFolder()
         self._idle: list[tuple[Mapping[str, str], Worker]] = []
         # Workers that are hired now.
         self.lent = 0

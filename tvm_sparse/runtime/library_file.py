@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tvm
+
+from tvm_sparse.files.temporary import TemporaryFolder
 
 
 class LibraryFile:
@@ -22,7 +23,7 @@ class LibraryFile:
     @classmethod
     def of(cls, write: Callable[[str], object]) -> LibraryFile:
         """What `write` writes to the path it is given."""
-        with tempfile.TemporaryDirectory(prefix="tvm-sparse-library-") as folder:
+        with TemporaryFolder() as folder:
             path = Path(folder, "model.so")
             write(str(path))
             return cls(tvm.runtime.load_module(str(path)), os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -26,7 +26,7 @@ OURS, DENSE, ONNX_RUNTIME = "tvm-sparse", "dense, same compiler", "onnxruntime"
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: times in microseconds and ratios, each with quartiles."""
     if arguments.model.is_dir():
-        compiled = artifact.load(arguments.model)
+        compiled = artifact.load(arguments.model, trust=arguments.trust)
         threads = thread_count(compiled.target)
         inputs = common.random_inputs(compiled, arguments.seed)
         contenders = {OURS: common.caller(compiled, inputs)}

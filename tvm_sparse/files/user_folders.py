@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 # Environment variable: where tvm-sparse keeps what it can make again.
@@ -13,11 +14,19 @@ def cache_folder() -> Path:
     """$TVM_SPARSE_HOME, else $XDG_CACHE_HOME/tvm-sparse, else ~/.cache/tvm-sparse; it need not exist.
 
     Relative paths in these variables are ignored, as the XDG base directory specification asks.
+
+    Of a user without a home it is a folder among temporary files.
     """
     home, cache = (Path(os.environ.get(name, "")) for name in (HOME, "XDG_CACHE_HOME"))
     if home.is_absolute():
         return home
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "tvm-sparse"
+    if cache.is_absolute():
+        return cache / "tvm-sparse"
+    with contextlib.suppress(RuntimeError):
+        user = Path.home()
+        if user.is_absolute():
+            return user / ".cache" / "tvm-sparse"
+    return Path(tempfile.gettempdir(), f"tvm-sparse-{os.getuid()}")
 
 
 def make_private(folder: Path) -> bool:
