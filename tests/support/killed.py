@@ -3,6 +3,9 @@
 import os
 import signal
 import sys
+from pathlib import Path
+
+from tvm_sparse.files.staging import PREFIX, Staging
 
 # What Python tells of before it does it: the steps between which a killed writer may stop.
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.scandir", "fcntl.flock"}
@@ -22,6 +25,17 @@ def is_killed_at(step: int, action) -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, -signal.SIGKILL), "the action failed"
     return code != 0
+
+
+def leave_staging(place):
+    """The folder with half a file that a writer leaves in `place` who is killed."""
+    child = os.fork()
+    if not child:
+        Path(Staging(place).name, "half").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (left,) = place.glob(f"{PREFIX}*")
+    return left
 
 
 def _die_at(step: int) -> None:

@@ -18,7 +18,7 @@ def exposed(path: str | Path) -> str:
     """
     path = Path(path).absolute()
     real = path.resolve()
-    places = dict.fromkeys((path, real, *path.parents, *real.parents))
+    places = dict.fromkeys((real, path, *real.parents, *path.parents))
     return next(filter(None, (_exposed(each, each not in (path, real)) for each in places)), "")
 
 

@@ -85,10 +85,12 @@ def _sweep(folder: Path) -> None:
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder / _CONTENT, ignore_errors=True)
-    # Last: without it, what a kill leaves here would never be known for abandoned.
-    (folder / _LOCK).unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        folder.rmdir()
+    # The lock goes last: without it, what is left here would never be known for abandoned. A process that a killed one
+    # has started may still be writing; then another sweep comes.
+    if not (folder / _CONTENT).exists():
+        (folder / _LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
 
 
 def _locked(path: Path) -> FileIO | None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tvm_sparse.errors import LogError
 from tvm_sparse.files import publish
 from tvm_sparse.files.locks import open_locked
+from tvm_sparse.files.staging import sweep
 from tvm_sparse.logs.record import WHERE, TuningRecord
 from tvm_sparse.logs.record_codec import NewerSchemaError
 from tvm_sparse.untrusted.regular_file import read_regular
@@ -140,6 +141,7 @@ def quarantine(path: Path) -> int:
     if not path.exists():
         return 0
     with _locked(path):
+        sweep(Path(os.path.realpath(path)).parent)
         bad, kept = [], []
         for raw, found in parse(path):
             if isinstance(found, Rejected) and not found.newer:
