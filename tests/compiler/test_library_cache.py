@@ -1,5 +1,7 @@
 """A CPU model that was compiled before is not compiled again, whatever is asked for first."""
 
+import tempfile
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,16 @@ def test_the_same_model_is_there_at_once(builds, tmp_path):
     # Both can be kept, and loaded, as any other.
     for name, model in (("first", first), ("again", again)):
         check(module, artifact.load(artifact.save(model, tmp_path / name)))
+
+
+def test_without_a_folder_for_temporary_files_it_is_compiled_into_memory(home, tmp_path, monkeypatch):
+    """As where the disk is full, or nothing may be executed there; what is in the cache is not lost."""
+    module = make()
+    build_model.compile(module, X)
+    kept = {path.name for path in home.iterdir()}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    check(module, build_model.compile(module, X))
+    assert kept == {path.name for path in home.iterdir()}
 
 
 @pytest.mark.parametrize("other", [make(seed=1), make(bias=2.0)], ids=["weights", "biases"])

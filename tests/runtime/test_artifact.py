@@ -204,6 +204,17 @@ def test_code_for_another_gpu_is_refused(saved, found, message, monkeypatch):
         artifact.load(saved)
 
 
+@pytest.mark.parametrize("name", [".", "net", "net/manifest.json", "net/model"])
+def test_what_others_could_change_is_loaded_only_when_told(compiled, saved, name):
+    """The files, their folder, and the folders above it."""
+    exposed = library(saved) if name == "net/model" else (saved.parent / name).resolve()
+    exposed.chmod(0o777)
+    with pytest.raises(ArtifactError, match=r"others could change \(.*\); copy it .* trust=True") as raised:
+        artifact.load(saved)
+    assert f"write to {exposed})" in str(raised.value)
+    np.testing.assert_array_equal(artifact.load(saved, trust=True)(X)[0], compiled(X)[0])
+
+
 # Replaces an artifact by turns with two others until it is killed.
 REPLACE = """
 import shutil, sys, time

@@ -209,8 +209,9 @@ DISKS = {
     "noexec": ("noexec", "cannot be loaded ("),
     "usual": ("rw", "saved and loaded"),
 }
-SAVE = """
-import shutil, sys
+SAVE = f"""
+DISKS = {list(DISKS)}
+import os, shutil, sys, tempfile
 from pathlib import Path
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.optional_imports import without_torch
@@ -227,13 +228,22 @@ for disk in disks:
     except TvmSparseError as error:
         print(error, end="")
     print("", sorted(each.name for each in disk.iterdir()))
+tempfile.tempdir = str(disks[DISKS.index("noexec")])
+for name in ("usual", "noexec"):
+    os.environ["TVM_SPARSE_HOME"] = str(disks[DISKS.index(name)] / "home")
+    try:
+        LibraryFile.of(lambda path: shutil.copy(*source.glob("*.so"), path))
+        print("loaded")
+    except TvmSparseError as error:
+        print(error)
 """
 
 
 def test_disks_that_are_full_or_forbid_something(models, tmp_path):
-    """One sentence each, and nothing left."""
+    """One sentence each, and nothing left; a library is loaded from where files are executed."""
     source, disks = artifact.save(models[0], tmp_path / "source"), [tmp_path / name for name in DISKS]
     mounts = {disk: options for disk, (options, _) in zip(disks, DISKS.values(), strict=True)}
-    lines = with_tmpfs(mounts, SAVE, source, *disks).splitlines()
+    *lines, elsewhere, nowhere = with_tmpfs(mounts, SAVE, source, *disks).splitlines()
     for disk, line, (_, message) in zip(disks, lines, DISKS.values(), strict=True):
         assert message in line and line.endswith("['net']" if disk.name in ("noexec", "usual") else "[]"), line
+    assert elsewhere == "loaded" and nowhere.startswith("TMPDIR: nothing may be executed in ")
