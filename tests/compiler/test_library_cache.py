@@ -10,6 +10,8 @@ from torch import nn
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.known_answer import ANSWER_BYTES
+from tvm_sparse.compiler.library_cache import constants_bytes
+from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
 
 X = torch.randn(1, 8, 20, 20)
@@ -68,6 +70,12 @@ def test_without_a_folder_for_temporary_files_it_is_compiled_into_memory(home, t
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     check(module, build_model.compile(module, X))
     assert kept == {path.name for path in home.iterdir()}
+
+
+def test_the_room_that_constants_take_is_known():
+    """Of weights and biases, float32 each."""
+    prepared = prepare(make(), X)
+    assert constants_bytes(prepared.mod) == 4 * (8 * 8 * 9 + 8 + 4 * 8 + 4)
 
 
 @pytest.mark.parametrize("other", [make(seed=1), make(bias=2.0)], ids=["weights", "biases"])

@@ -1,6 +1,7 @@
 """Files and folders take their place whole, or what was there stays as it was."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from killed import is_killed_at, leave_staging
@@ -78,6 +79,20 @@ def test_a_folder_appears_whole(tmp_path):
     with pytest.raises(OSError, match="not empty"), publish.new_folder(path) as folder:
         (folder / "file").write_text("other")
     assert (path / "file").read_text() == "text" and names(tmp_path / "above") == ["folder"]
+
+
+def test_room_is_asked_for(tmp_path, monkeypatch):
+    """On the disk, and of a limit for files; not of a file system that does not say how large it is."""
+    publish.require_room(tmp_path, 1000)
+    with largest_file(1000), pytest.raises(OSError, match="File too large"):
+        publish.require_room(tmp_path, 1001)
+    found = SimpleNamespace(f_blocks=100, f_bavail=10, f_frsize=100)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    publish.require_room(tmp_path, 1000)
+    with pytest.raises(OSError, match="No space left"):
+        publish.require_room(tmp_path, 1001)
+    found.f_blocks = 0
+    publish.require_room(tmp_path, 1001)
 
 
 def _umask():

@@ -92,6 +92,17 @@ def test_artifacts_of_other_versions_and_damaged_ones_are_replaced(models, tmp_p
     assert not others(place)
 
 
+def test_nobody_else_may_write_what_is_saved(models, tmp_path):
+    """Whatever the umask says, or it would not be loaded."""
+    mask = os.umask(0)
+    try:
+        place = artifact.save(models[0], tmp_path / "net")
+    finally:
+        os.umask(mask)
+    assert {path.stat().st_mode & 0o022 for path in (place, *place.iterdir())} == {0}
+    artifact.load(place)
+
+
 def test_an_empty_folder_is_filled(models, tmp_path):
     """Also a mount, which nothing can be renamed to."""
     (tmp_path / "net").mkdir(mode=0o750)

@@ -7,11 +7,15 @@ a library that gives something else is not used.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
 from tvm.target import Target
 
 from tvm_sparse.codegen.ir_digest import ir_digest
@@ -60,7 +64,7 @@ class LibraryCache:
         if content is None:
             return None
         answer, code = content[:ANSWER_BYTES], content[ANSWER_BYTES:]
-        found = loadable(lambda path: Path(path).write_bytes(code))
+        found = loadable(lambda path: path.write_bytes(code))
         if found is None or answer_of(found.module, self._target, signature) == answer:
             return found
         self._cache.remove(key)
@@ -73,7 +77,18 @@ class LibraryCache:
         self._cache.write(key, answer_of(library.module, self._target, signature) + library.content())
 
 
-def loadable(write: Callable[[str], object]) -> LibraryFile | None:
+def constants_bytes(module: tvm.IRModule) -> int:
+    """Of the constants of a module's graphs."""
+    found: list[GenericConst] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(
+                function, lambda each: found.append(each) if isinstance(each, GenericConst) else None
+            )
+    return sum(math.prod(each.value.shape) * each.value.dtype.itemsize for each in found)
+
+
+def loadable(write: Callable[[Path], object]) -> LibraryFile | None:
     """The library that `write` writes to the path it is given; None where nothing here can write, link or load it.
 
     TVM then compiles into memory, and `artifact.save` says what is missing.

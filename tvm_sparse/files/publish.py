@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,19 @@ def new_folder(path: Path) -> Iterator[Path]:
             sync(each)
         folder.rename(path)
     sync(path.parent)
+
+
+def require_room(folder: Path, size_bytes: int) -> None:
+    """Raise OSError where a file of this size would not fit: for writers that do not fail but crash."""
+    disk, (limit, _) = os.statvfs(folder), resource.getrlimit(resource.RLIMIT_FSIZE)
+    reason = 0
+    if limit != resource.RLIM_INFINITY and limit < size_bytes:
+        reason = errno.EFBIG
+    # Some file systems do not say how large they are.
+    elif disk.f_blocks and disk.f_bavail * disk.f_frsize < size_bytes:
+        reason = errno.ENOSPC
+    if reason:
+        raise OSError(reason, os.strerror(reason), str(folder))
 
 
 def sync(path: Path) -> None:

@@ -21,6 +21,7 @@ from tvm_sparse.runtime import index_checks, manifest, replacement
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import require
+from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
@@ -151,10 +152,12 @@ def _export(model: CompiledModel, stage: Path) -> str:
         if model.library is not None:
             path.write_bytes(model.library.content())
         else:
-            model.executable.export_library(str(path))
+            export(model.executable, path)
     except RuntimeError as error:
-        hint = "it needs a C compiler: install gcc or clang"
-        raise BuildError("model.so", f"cannot be linked ({first_line(error)})", hint=hint) from error
+        # What the linker says follows.
+        reason = first_line(RuntimeError(str(error).removeprefix("Compilation error:")))
+        hint = "it needs a C compiler, gcc or clang, and room in TMPDIR"
+        raise BuildError("model.so", f"cannot be linked ({reason})", hint=hint) from error
     return replacement.name_by_content(path).name
 
 

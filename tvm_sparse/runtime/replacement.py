@@ -53,6 +53,8 @@ def put(stage: Path, directory: Path) -> None:
         A file cannot be moved.
     """
     for path in (*stage.iterdir(), stage):
+        # It is code, and loaded only where nobody else may write, whatever the umask says.
+        path.chmod(path.stat().st_mode & 0o755)
         publish.sync(path)
     if not directory.is_dir():
         try:
