@@ -281,6 +281,11 @@ def test_without_a_home_there_is_a_cache(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert cache_folder() == tmp_path / f"tvm-sparse-{os.getuid()}"
     assert KernelCache.of_user() is not None
+    cache_folder().chmod(0o777)
+    with pytest.raises(
+        UsageError, match="a user without a home is not this user's alone; remove it, or set TVM_SPARSE"
+    ):
+        cache_folder()
 
 
 def test_without_a_place_nothing_is_kept_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

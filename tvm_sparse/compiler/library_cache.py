@@ -95,5 +95,9 @@ def loadable(write: Callable[[Path], object]) -> LibraryFile | None:
     """
     try:
         return LibraryFile.of(write)
-    except (BuildError, OSError, RuntimeError):
-        return None
+    except (BuildError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        warnings.warn(f"the library of a model cannot be written, it is compiled into memory: {reason}", stacklevel=2)
+    except RuntimeError:
+        pass
+    return None

@@ -6,6 +6,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from tvm_sparse.errors import UsageError
+
 # Environment variable: where tvm-sparse keeps what it can make again.
 HOME = "TVM_SPARSE_HOME"
 
@@ -16,6 +18,11 @@ def cache_folder() -> Path:
     Relative paths in these variables are ignored, as the XDG base directory specification asks.
 
     Of a user without a home it is a folder among temporary files.
+
+    Raises
+    ------
+    UsageError
+        Somebody else could put files, or links to files, there.
     """
     home, cache = (Path(os.environ.get(name, "")) for name in (HOME, "XDG_CACHE_HOME"))
     if home.is_absolute():
@@ -26,7 +33,11 @@ def cache_folder() -> Path:
         user = Path.home()
         if user.is_absolute():
             return user / ".cache" / "tvm-sparse"
-    return Path(tempfile.gettempdir(), f"tvm-sparse-{os.getuid()}")
+    own = Path(tempfile.gettempdir(), f"tvm-sparse-{os.getuid()}")
+    if not make_private(own):
+        hint = "remove it, or set TVM_SPARSE_HOME to a folder of your own"
+        raise UsageError(str(own), "the folder of a user without a home is not this user's alone", hint=hint)
+    return own
 
 
 def make_private(folder: Path) -> bool:

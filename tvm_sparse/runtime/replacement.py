@@ -54,7 +54,7 @@ def put(stage: Path, directory: Path) -> None:
     """
     for path in (*stage.iterdir(), stage):
         # It is code, and loaded only where nobody else may write, whatever the umask says.
-        path.chmod(path.stat().st_mode & 0o755)
+        path.chmod(path.stat().st_mode & 0o7755)
         publish.sync(path)
     if not directory.is_dir():
         try:
@@ -72,12 +72,13 @@ def put(stage: Path, directory: Path) -> None:
             require_replaceable(directory)
             _replace(stage, directory)
         finally:
-            lock.unlink()
+            lock.unlink(missing_ok=True)
 
 
 def _replace(stage: Path, directory: Path) -> None:
     old = {path.name for path in directory.iterdir() if _is_library(path)} | manifest.libraries(directory)
     new = {path.name for path in stage.iterdir()} - {manifest.NAME}
+    # A manifest lists only what is on the disk before it is.
     for names in (new, {manifest.NAME}):
         for name in names:
             (stage / name).replace(directory / name)
