@@ -50,15 +50,30 @@ def test_a_sweep_of_each_moment_between_making_and_locking(tmp_path, monkeypatch
     """The writer makes another folder where its first was swept."""
     real, swept = locks.open_locked, []
 
-    def late(path, wait=True):
+    def late(path):
         if not swept:
             swept.append(path.parent)
             sweep(tmp_path)
-        return real(path, wait)
+        return real(path)
 
     monkeypatch.setattr(staging, "open_locked", late)
     with Staging(tmp_path) as folder:
         assert folder.is_dir() and not swept[0].exists() and folder.parent != swept[0]
+    assert not names(tmp_path)
+
+
+def test_a_sweep_makes_no_lock_in_a_folder_that_is_being_removed(tmp_path, monkeypatch):
+    """It puts nothing in the way of who removes his own."""
+    real = Path.rmdir
+
+    def late(self):
+        # A sweep that has seen the lock before it was removed.
+        with pytest.raises(FileNotFoundError):
+            locks.open_unheld(self / "lock")
+        real(self)
+
+    with Staging(tmp_path):
+        monkeypatch.setattr(Path, "rmdir", late)
     assert not names(tmp_path)
 
 
@@ -118,7 +133,7 @@ def test_a_lock_is_of_the_file_that_is_there(tmp_path):
     path, found = tmp_path / "lock", []
     held = locks.open_locked(path)
     with pytest.raises(BlockingIOError):
-        locks.open_locked(path, wait=False)
+        locks.open_unheld(path)
     waiting = threading.Thread(target=lambda: found.append(locks.open_locked(path)))
     waiting.start()
     path.unlink()

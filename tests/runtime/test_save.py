@@ -1,11 +1,11 @@
 """`save` replaces artifacts of its own alone, and whatever happens to it, there is a whole one and nothing else."""
 
-import contextlib
 import itertools
 import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
@@ -140,7 +140,7 @@ def saving(models, place, rounds):
     if child:
         return child
     code = 1
-    with contextlib.suppress(BaseException):
+    try:
         failures = []
 
         def work(model):
@@ -156,7 +156,9 @@ def saving(models, place, rounds):
         for thread in threads:
             thread.join()
         code = len(failures)
-    os._exit(code)
+        print(*failures, sep="\n", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
 
 
 def read_while_saved(models, place, rounds):

@@ -5,21 +5,34 @@ import fcntl
 import os
 from io import FileIO
 from pathlib import Path
+from typing import Literal
 
 
-def open_locked(path: Path, wait: bool = True) -> FileIO:
+def open_locked(path: Path) -> FileIO:
     """Open a file, made where it is missing, to append, unbuffered; nobody else has its lock until it is closed.
 
     Raises
     ------
-    BlockingIOError
-        Somebody else has the lock, and `wait` is false.
     OSError
         The file cannot be opened, or its file system has no locks.
     """
-    operation = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+    return _opened(path, "a+b", fcntl.LOCK_EX)
+
+
+def open_unheld(path: Path) -> FileIO:
+    """As `open_locked`, of a file that is there and whose lock nobody has.
+
+    Raises
+    ------
+    OSError
+        As `open_locked`; BlockingIOError where somebody has the lock, FileNotFoundError where there is no file.
+    """
+    return _opened(path, "r+b", fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _opened(path: Path, mode: Literal["a+b", "r+b"], operation: int) -> FileIO:
     while True:
-        file = path.open("a+b", buffering=0)
+        file = path.open(mode, buffering=0)
         try:
             fcntl.flock(file, operation)
             # Who had the lock before may have removed the file, or put another one in its place.

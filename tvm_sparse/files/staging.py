@@ -17,7 +17,7 @@ import tempfile
 from io import FileIO
 from pathlib import Path
 
-from tvm_sparse.files.locks import open_locked
+from tvm_sparse.files.locks import open_locked, open_unheld
 
 PREFIX = ".tvm-sparse-staging-"
 _NAME = re.compile(rf"{re.escape(PREFIX)}\w{{8}}")
@@ -79,7 +79,7 @@ def _sweep(folder: Path) -> None:
         # Just made, or its writer was killed while it made it: then it is empty.
         folder.rmdir()
         return
-    with open_locked(folder / _LOCK, wait=False):
+    with open_unheld(folder / _LOCK):
         _remove(folder)
 
 

@@ -105,7 +105,7 @@ def _origin(record: TuningRecord) -> str:
 
 @cache
 def _database(folder: str) -> Any:
-    return meta_schedule().database.JSONDatabase(work_dir=str(folder))
+    return meta_schedule().database.JSONDatabase(work_dir=folder)
 
 
 def actions() -> dict[str, Action]:
