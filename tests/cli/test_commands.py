@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -372,6 +373,15 @@ def test_run_writes_the_right_outputs(artifact, capsys):
     (summary,) = document(capsys, "run", artifact, "--input", "x.npz")["outputs"]
     assert summary["shape"] == list(SPEC.output_shape)
     assert (summary["min"], summary["max"]) == (y.min(), y.max())
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_an_artifact_that_others_could_change_is_run_only_when_told(artifact, tmp_path, capsys, command):
+    exposed = shutil.copytree(artifact, tmp_path / "exposed.sparse")
+    exposed.chmod(0o777)
+    assert call(command, exposed) == 3
+    assert "others could change" in capsys.readouterr().err
+    assert call(command, exposed, "--trust") == 0
 
 
 def test_run_without_input_is_random_with_a_seed(artifact, capsys):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from killed import leave_staging
+from limits import largest_file, with_tmpfs
 
 from tvm_sparse.codegen import kernel_cache
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache, content_key
 from tvm_sparse.errors import UsageError
-from tvm_sparse.target.user_folders import HOME, cache_folder
+from tvm_sparse.files.staging import Staging
+from tvm_sparse.files.user_folders import HOME, cache_folder
 
 KEYS = [content_key({"number": number}) for number in range(8)]
 WRITER = """
@@ -115,14 +121,25 @@ def test_the_files_used_longest_ago_go_first(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 350
 
 
-def test_what_killed_writers_leave_is_removed_in_time(tmp_path: Path) -> None:
-    """Not while they may still be writing."""
-    old, new = tmp_path / ".0123456789abcdef-old", tmp_path / ".0123456789abcdef-new"
-    for path in (old, new):
-        path.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
-    KernelCache(tmp_path, 1 << 20).write(KEYS[0], b"code")
-    assert not old.exists() and new.exists()
+def test_what_killed_writers_leave_is_removed(tmp_path: Path) -> None:
+    """Not while they are still writing."""
+    killed = leave_staging(tmp_path)
+    with Staging(tmp_path) as living:
+        KernelCache(tmp_path, 1 << 20).write(KEYS[0], b"code")
+        assert living.exists() and not killed.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [KEYS[0]]
+
+
+def test_a_date_in_the_future_keeps_no_file(tmp_path: Path) -> None:
+    """Of a clock that was wrong; nor is what is no file of the cache counted or removed."""
+    (tmp_path / "notes.txt").write_bytes(bytes(1000))
+    cache = KernelCache(tmp_path, 350)
+    for days, key in enumerate(KEYS[:5], 1):
+        cache.write(key, bytes(40))
+        os.utime(tmp_path / key, (time.time() + days * 86_400,) * 2)
+    cache.write(KEYS[5], bytes(40))
+    assert (tmp_path / KEYS[5]).exists() and (tmp_path / "notes.txt").exists()
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= 1350
 
 
 def test_two_writers_and_a_kill_leave_no_half(tmp_path: Path) -> None:
@@ -184,15 +201,91 @@ def test_the_limit_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         KernelCache.of_user()
 
 
-def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They could put code there."""
-    monkeypatch.setenv(HOME, str(tmp_path))
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels").chmod(0o777)
+@pytest.mark.parametrize(
+    ("folder", "mode", "message"),
+    [
+        ("home/kernels", 0o777, "home/kernels is not this user's alone; set TVM_SPARSE_CACHE_MIB=0 to keep none"),
+        ("home", 0o777, "everybody may write to .*home; set"),
+        (".", 0o777, "everybody may write to .*; set"),
+        (".", 0o1777, None),
+    ],
+)
+def test_a_folder_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, mode: int, message: str | None
+) -> None:
+    """They could put code there, or another folder in its place. Compiling goes on."""
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    (tmp_path / "home" / "kernels").mkdir(parents=True)
+    (tmp_path / folder).chmod(mode)
+    with pytest.warns(UserWarning, match=f"cannot be kept: .*{message}") if message else contextlib.nullcontext():
+        assert (KernelCache.of_user() is None) == bool(message)
+
+
+def test_links_on_the_way_to_the_cache_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else could change them: a home on another disk is common."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to("disk")
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    KernelCache.of_user().write(KEYS[0], b"code")
+    assert (tmp_path / "disk" / "kernels" / KEYS[0]).exists()
+    (tmp_path / "disk").chmod(0o777)
+    with pytest.warns(UserWarning, match="everybody may write to .*disk"):
+        assert KernelCache.of_user() is None
+
+
+READ_ONLY = """
+import os, subprocess, sys, warnings
+from pathlib import Path
+from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+disk, full = map(Path, sys.argv[1:])
+os.environ["TVM_SPARSE_HOME"] = str(disk)
+KernelCache.of_user().write("a" * 64, b"code")
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("default")
+    cache = KernelCache.of_user()
+    for key in ("b" * 64, "c" * 64):
+        assert cache.read("a" * 64) == b"code" and cache.read(key) is None
+        cache.write(key, b"more")
+        cache.remove("a" * 64)
+        with cache.turn():
+            KernelCache(full, 1 << 30).write(key, bytes(100_000))
+print(*(each.message for each in found), sep="\\n")
+"""
+
+
+def test_disks_that_are_read_only_or_full(tmp_path: Path) -> None:
+    """What is there is used; that nothing is kept is said once."""
+    read_only, full = tmp_path / "read-only", tmp_path / "full"
+    lines = with_tmpfs({read_only: "rw", full: "size=8k"}, READ_ONLY, read_only, full).splitlines()
+    assert lines == [
+        f"built kernels cannot be kept: {folder}: {why}; set TVM_SPARSE_CACHE_MIB=0 to keep none"
+        for folder, why in ((read_only / "kernels", "Read-only file system"), (full, "No space left on device"))
+    ]
+
+
+def test_larger_files_than_allowed_are_not_kept(tmp_path: Path) -> None:
+    """With a limit for files, as of a quota; what is there stays."""
+    cache = KernelCache(tmp_path, 1 << 30)
+    cache.write(KEYS[0], b"code")
+    with largest_file(1000), pytest.warns(UserWarning, match=r"cannot be kept: .*: File too large"):
+        cache.write(KEYS[0], bytes(2000))
+    assert cache.read(KEYS[0]) == b"code" and len(files(tmp_path)) == 1
+
+
+def test_without_a_home_there_is_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among temporary files: of a container that is run as a user whom it does not know."""
+    for name in (HOME, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cache_folder() == tmp_path / f"tvm-sparse-{os.getuid()}"
+    assert KernelCache.of_user() is not None
+    cache_folder().chmod(0o777)
     with pytest.raises(
-        UsageError, match=r"not this user's alone; remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
+        UsageError, match="a user without a home is not this user's alone; remove it, or set TVM_SPARSE"
     ):
-        KernelCache.of_user()
+        cache_folder()
 
 
 def test_without_a_place_nothing_is_kept_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
+from tvm_sparse.files.user_folders import HOME
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.measure import worker_main
@@ -39,7 +40,6 @@ from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.schedules import find_space
 from tvm_sparse.target.resolve import resolve_target
-from tvm_sparse.target.user_folders import HOME
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """A CPU model that was compiled before is not compiled again, whatever is asked for first."""
 
+import tempfile
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from torch import nn
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.known_answer import ANSWER_BYTES
+from tvm_sparse.compiler.library_cache import constants_bytes
+from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
 
 X = torch.randn(1, 8, 20, 20)
@@ -56,6 +60,24 @@ def test_the_same_model_is_there_at_once(builds, tmp_path):
     # Both can be kept, and loaded, as any other.
     for name, model in (("first", first), ("again", again)):
         check(module, artifact.load(artifact.save(model, tmp_path / name)))
+
+
+def test_without_a_folder_for_temporary_files_it_is_compiled_into_memory(home, tmp_path, monkeypatch):
+    """As where the disk is full, or nothing may be executed there; what is in the cache is not lost."""
+    module = make()
+    build_model.compile(module, X)
+    kept = {path.name for path in home.iterdir()}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.warns(UserWarning, match="compiled into memory: TMPDIR: no temporary folder can be made"):
+        compiled = build_model.compile(module, X)
+    check(module, compiled)
+    assert kept == {path.name for path in home.iterdir()}
+
+
+def test_the_room_that_constants_take_is_known():
+    """Of weights and biases, float32 each."""
+    prepared = prepare(make(), X)
+    assert constants_bytes(prepared.mod) == 4 * (8 * 8 * 9 + 8 + 4 * 8 + 4)
 
 
 @pytest.mark.parametrize("other", [make(seed=1), make(bias=2.0)], ids=["weights", "biases"])

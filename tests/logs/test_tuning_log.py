@@ -17,6 +17,7 @@ import pytest
 from factories import FINGERPRINT, SPEC, make_record, make_weight, newer_line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from killed import leave_staging
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import LogError
@@ -271,7 +272,10 @@ def test_a_compressed_log_unpacks_to_no_more_than_memory_holds(tmp_path, monkeyp
 
 def test_a_killed_quarantine_leaves_nothing_behind(path):
     path.write_text("garbage\n")
-    path.with_name(f".{path.name}.12345.tmp").write_text("half a file")
+    leave_staging(path.parent)
+    TuningLog(path).quarantine()
+    assert sorted(each.name for each in path.parent.iterdir()) == ["log.jsonl", "log.jsonl.rejected"]
+    leave_staging(path.parent)
     TuningLog(path).quarantine()
     assert sorted(each.name for each in path.parent.iterdir()) == ["log.jsonl", "log.jsonl.rejected"]
 

@@ -15,11 +15,11 @@ import pytest
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import _Inputs, constants_path, run
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
-from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -106,8 +106,8 @@ def test_files_and_processes_end_with_the_measurer(faulty):
     folder = Path(faulty._folder.name)
     faulty.set_baseline(Candidate("dense"))
     assert len(list(faulty.measure([Candidate("run exits"), Candidate("build exits"), Candidate("good")]))) == 3
-    # Beside the arguments and a lock, only the baseline's library and constants are left of four candidates.
-    assert len(list(folder.iterdir())) == 4
+    # Beside the arguments, only the baseline's library and constants are left of four candidates.
+    assert len(list(folder.iterdir())) == 3
     pids = [each._channel.pid for each in (*faulty._workers, faulty._runner) if each._channel]
     assert pids
     faulty.__exit__(None, None, None)
@@ -119,19 +119,19 @@ def test_a_killed_process_s_folder_goes_with_the_next_one(tmp_path, monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "tvm_sparse_of_somebody").mkdir()
     code = f"import tempfile, time; tempfile.tempdir = {str(tmp_path)!r}\n"
-    code += "from tvm_sparse.measure.scratch_dir import Workspace\n"
-    code += "workspace = Workspace(); print(workspace.name, flush=True); time.sleep(60)"
+    code += "from tvm_sparse.files.temporary import TemporaryFolder\n"
+    code += "workspace = TemporaryFolder(); print(workspace.name, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         folder = Path(process.stdout.readline().strip())
-        first = Workspace()
+        first = TemporaryFolder()
         assert folder.is_dir(), "removed while its process lived"
         process.kill()
-    second = Workspace()
+    second = TemporaryFolder()
     assert not folder.exists()
     for workspace in (first, second):
         workspace.cleanup()
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [f"tvm-sparse-locks-{os.getuid()}", "tvm_sparse_of_somebody"]
+    assert left == ["tvm_sparse_of_somebody"]
 
 
 @pytest.mark.parametrize("step", ["build", "run"])

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm_sparse.autotune.devices import START_TIMEOUT_S, Device, DeviceLost, roster
 from tvm_sparse.autotune.fleet import Fleet
 from tvm_sparse.errors import UsageError
-from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.measure.worker_process import Channel
 from tvm_sparse.target.resolve import resolve_target
@@ -93,7 +93,7 @@ class ProcessDevice(Device):
 
     def __init__(self, name: str, builders: int, tuners: int, variables: Mapping[str, str]):
         super().__init__(name, builders, tuners)
-        self._folder = Workspace()
+        self._folder = TemporaryFolder()
         self._channel = Channel(self.command, variables)
         self._is_closed = False
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tvm_sparse.benchmarks import operators
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
+from tvm_sparse.files import publish
 from tvm_sparse.logs.log_file import PACKED
 
 SCHEMA = 1
@@ -160,9 +161,7 @@ class Document:
     def save(self, path: Path) -> None:
         """Write JSON, compressed where the name ends in ``.xz``, all at once."""
         data = f"{json.dumps(asdict(self), allow_nan=False, separators=(',', ':'))}\n".encode()
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
-        part.replace(path)
+        publish.write(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
 
     @classmethod
     def load(cls, path: Path) -> Document:

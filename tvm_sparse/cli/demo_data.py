@@ -5,12 +5,13 @@
 
 import atexit
 import lzma
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+
+from tvm_sparse.files.temporary import TemporaryFolder
 
 DATA = Path(__file__).parent / "data"
 SMALL, LARGE = 8, 32  # pixels along each side of the stored images and of the networks' input
@@ -50,7 +51,7 @@ def model_path(which: Literal["dense", "pruned"]) -> Path:
 
 @cache
 def _unpacked() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="tvm_sparse_demo_")
+    folder = TemporaryFolder()
     atexit.register(folder.cleanup)
     return Path(folder.name)
 

@@ -86,7 +86,7 @@ examples:
   tvm-sparse check model.onnx --tuning-records my.jsonl --input x.npy
 """,
     "run": """\
-An artifact is code: run only what you trust.
+An artifact is code: run only what you trust. One that others could change needs --trust.
 
 examples:
   tvm-sparse run model.sparse --input x.npy -o y.npz

@@ -132,6 +132,7 @@ COMPARE = switch(
     "do not run model and result on a random input to compare them, which takes about 1 s",
 )
 SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
+TRUST = switch("--trust", "load an artifact that others could change: it is code")
 REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)
 
 

@@ -11,6 +11,7 @@ from tvm_sparse.cli.options import (
     REPEAT,
     SEED,
     TARGET,
+    TRUST,
     Option,
     above_0,
     count,
@@ -127,9 +128,10 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
                 ".npy for one input, or .npz with an array for each input name (default: random numbers)",
             ),
             path("--output", "FILE.npz", "write the outputs, by name"),
+            TRUST,
         ),
     ),
-    "bench": ("time a compiled model against dense ones", (*OF_MODEL, REPEAT, SEED)),
+    "bench": ("time a compiled model against dense ones", (*OF_MODEL, REPEAT, SEED, TRUST)),
     "show": (
         "show the kernel of a layer, from compute to source",
         (

@@ -4,8 +4,9 @@ Run as ``python -m tvm_sparse.cli.self_check NAME``. Torch is kept out: importin
 """
 
 import sys
-import tempfile
 from pathlib import Path
+
+from tvm_sparse.files.temporary import TemporaryFolder
 
 
 def ffi() -> None:
@@ -31,7 +32,7 @@ def build() -> None:
     weight = (rng.standard_normal(spec.weight_shape) * (rng.random(spec.weight_shape) < 0.5)).astype(np.float32)
     x = reference.random_arguments(spec, 0)["x"]
     module = lowering.build(make_kernel("folded_cpu", spec, weight, target).func, target)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         path = str(Path(folder) / "check.so")
         tvm.runtime.Executable(module).export_library(path)
         y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))

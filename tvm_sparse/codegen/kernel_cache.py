@@ -2,7 +2,8 @@
 
 A file holds its content's SHA-256 and the content, which is data to whoever reads it. It is written beside its place
 and moved there whole, so readers and writers in several processes meet no half of one; a damaged file counts as none.
-Where the folder takes more than its limit the files that were not used for longest go.
+Where the folder takes more than its limit the files that were not used for longest go. A folder that cannot be used, or
+where others could put files, fails nothing: nothing is kept, and a warning says so.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,9 @@ from typing import Any
 import tvm
 
 from tvm_sparse.errors import UsageError
-from tvm_sparse.target.user_folders import cache_folder, make_private
+from tvm_sparse.files.ownership import exposed
+from tvm_sparse.files.staging import Staging, sweep
+from tvm_sparse.files.user_folders import cache_folder, make_private
 from tvm_sparse.untrusted.whole_number import whole_number
 from tvm_sparse.version import __version__
 
@@ -35,8 +38,7 @@ DEFAULT_LIMIT_MIB = 4096
 # Begins each file; another format has another one.
 _MAGIC = b"tvm-sparse kernel cache 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# A file beside its place that is older, in seconds, was left there by a writer that was killed.
-_ABANDONED_S = 3600.0
+_KEY = re.compile("[0-9a-f]{64}")
 # Packages whose code decides what a kernel becomes.
 _DECIDING = ("target", "conv", "scheduling", "schedules", "codegen")
 
@@ -90,20 +92,20 @@ class KernelCache:
         Raises
         ------
         UsageError
-            The limit is no number, or somebody else could put files into the folder.
+            The limit is no number.
         """
         limit = _limit_bytes()
         if not limit:
             return None
+        folder = cache_folder() / "kernels"
         try:
-            folder = cache_folder() / "kernels"
-            is_private = make_private(folder)
-        except (OSError, RuntimeError) as error:
-            _warn(error)
+            problem = "" if make_private(folder) else f"{folder} is not this user's alone"
+            problem = problem or exposed(folder)
+        except OSError as error:
+            problem = f"{folder}: {error.strerror}"
+        if problem:
+            _warn(problem)
             return None
-        if not is_private:
-            hint = "remove it, or set TVM_SPARSE_CACHE_MIB=0 to keep none"
-            raise UsageError(str(folder), "the folder of built kernels is not this user's alone", hint=hint)
         return cls(folder, limit)
 
     def read(self, key: str) -> bytes | None:
@@ -115,67 +117,69 @@ class KernelCache:
             with os.fdopen(os.open(path, flags), "rb") as file:
                 found = os.fstat(file.fileno())
                 data = file.read() if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else b""
-            os.utime(path)
+                # Of what is used, so that it stays; on a disk that is read-only nothing goes.
+                with contextlib.suppress(OSError):
+                    os.utime(file.fileno())
         except FileNotFoundError:
             return None
         except OSError as error:
-            _warn(error)
+            _warn(f"{self.folder}: {error.strerror}")
             return None
         start = len(_MAGIC) + _DIGEST_BYTES
         content = data[start:]
         if data[:start] != _MAGIC + hashlib.sha256(content).digest():
-            path.unlink(missing_ok=True)
+            self.remove(key)
             return None
         return content
 
     def write(self, key: str, content: bytes) -> None:
         """Keep `content` under `key`; where that fails, as on a full disk, a warning says so."""
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{key[:16]}-", dir=self.folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
+            # Not synced: what a power cut takes is built again.
+            with Staging(self.folder) as stage:
+                new = stage / key
+                with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(_MAGIC + hashlib.sha256(content).digest())
                     file.write(content)
-                Path(name).replace(self.folder / key)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+                new.replace(self.folder / key)
             self._uncounted += len(content)
             # Counting costs more than a small write.
             if self._uncounted > self.limit_bytes // 16:
                 self._trim()
         except OSError as error:
-            _warn(error)
+            _warn(f"{self.folder}: {error.strerror}")
 
     def remove(self, key: str) -> None:
-        """Keep nothing under `key`."""
-        (self.folder / key).unlink(missing_ok=True)
+        """Keep nothing under `key`, where that can be changed."""
+        with contextlib.suppress(OSError):
+            (self.folder / key).unlink()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for other processes that hold it: of several that need the same, one builds and the others read."""
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # Without locks, as on some file systems of networks, each builds for itself.
+        with contextlib.ExitStack() as stack:
+            # Without locks, as on some file systems of networks, or without the folder, each builds for itself.
             with contextlib.suppress(OSError):
+                folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, folder)
                 fcntl.flock(folder, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(folder)
 
     def _trim(self) -> None:
         """Remove what writers left behind, and the files used longest ago where all take more than they may."""
         self._uncounted = 0
+        sweep(self.folder)
+        now_s = time.time()
         files: list[tuple[float, int, str]] = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 # Another process may remove it meanwhile.
                 with contextlib.suppress(FileNotFoundError):
-                    found = entry.stat(follow_symlinks=False)
-                    if not entry.name.startswith("."):
-                        files.append((found.st_mtime, found.st_size, entry.path))
-                    elif time.time() - found.st_mtime > _ABANDONED_S:
-                        Path(entry.path).unlink()
+                    if _KEY.fullmatch(entry.name):
+                        found = entry.stat(follow_symlinks=False)
+                        # A date in the future says nothing of use, and would keep its file for ever.
+                        used_s = found.st_mtime if found.st_mtime <= now_s else 0.0
+                        files.append((used_s, found.st_size, entry.path))
         excess = sum(size for _, size, _ in files) - self.limit_bytes
         for _, size, path in sorted(files):
             if excess <= 0:
@@ -192,6 +196,6 @@ def _limit_bytes() -> int:
     return mebibytes << 20
 
 
-def _warn(error: Exception) -> None:
-    """Python shows a warning once for each text."""
-    warnings.warn(f"built kernels cannot be kept: {error}; set {LIMIT}=0 to keep none", stacklevel=2)
+def _warn(problem: str) -> None:
+    """Python shows a warning of this line once for each text."""
+    warnings.warn(f"built kernels cannot be kept: {problem}; set {LIMIT}=0 to keep none", stacklevel=1)

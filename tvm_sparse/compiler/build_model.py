@@ -32,7 +32,7 @@ from tvm_sparse.compiler.guard_addresses import guard_addresses
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
-from tvm_sparse.compiler.library_cache import LibraryCache, loadable
+from tvm_sparse.compiler.library_cache import LibraryCache, constants_bytes, loadable
 from tvm_sparse.compiler.own_functions import own_functions
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
@@ -61,6 +61,7 @@ from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
+from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules import find_space
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
@@ -222,7 +223,7 @@ def _built(
         with store.remembered() if store is not None else nullcontext():
             module = plan_scratch(module) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
-        file = loadable(executable.export_library) if in_file else None
+        file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
         wrong_products = products.wrong(of_products, made, target, store)

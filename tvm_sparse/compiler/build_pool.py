@@ -23,8 +23,8 @@ from tvm_sparse.codegen.cuda.nvcc import complaint, is_compiled_here, steps
 from tvm_sparse.compiler.job_threads import JobThreads
 from tvm_sparse.compiler.kernel_store import Facts, KernelRequest, KernelStore
 from tvm_sparse.errors import BuildError, TvmSparseError, last_line
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import memory, worker_main
-from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.serve import answered
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.cpu import compiler_count
@@ -62,7 +62,7 @@ class BuildPool:
 
     def __enter__(self) -> BuildPool:
         with ExitStack() as stack:
-            self._folder = Workspace()
+            self._folder = TemporaryFolder()
             stack.callback(self._folder.cleanup)
             count = min(self._threads, len(self._requests)) if self._total_s >= WORKERS_S else 0
             variables = {"TVM_NUM_THREADS": "1", "TMPDIR": self._folder.name}

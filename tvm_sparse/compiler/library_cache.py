@@ -7,17 +7,22 @@ a library that gives something else is not used.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
 from tvm.target import Target
 
 from tvm_sparse.codegen.ir_digest import ir_digest
 from tvm_sparse.codegen.kernel_cache import KernelCache, code_digest, content_key
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.known_answer import ANSWER_BYTES, answer_of
+from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.runtime.signature import Signature
@@ -59,7 +64,7 @@ class LibraryCache:
         if content is None:
             return None
         answer, code = content[:ANSWER_BYTES], content[ANSWER_BYTES:]
-        found = loadable(lambda path: Path(path).write_bytes(code))
+        found = loadable(lambda path: path.write_bytes(code))
         if found is None or answer_of(found.module, self._target, signature) == answer:
             return found
         self._cache.remove(key)
@@ -72,12 +77,27 @@ class LibraryCache:
         self._cache.write(key, answer_of(library.module, self._target, signature) + library.content())
 
 
-def loadable(write: Callable[[str], object]) -> LibraryFile | None:
-    """The library that `write` writes to the path it is given; None where nothing here can link or load it.
+def constants_bytes(module: tvm.IRModule) -> int:
+    """Of the constants of a module's graphs."""
+    found: list[GenericConst] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(
+                function, lambda each: found.append(each) if isinstance(each, GenericConst) else None
+            )
+    return sum(math.prod(each.value.shape) * each.value.dtype.itemsize for each in found)
+
+
+def loadable(write: Callable[[Path], object]) -> LibraryFile | None:
+    """The library that `write` writes to the path it is given; None where nothing here can write, link or load it.
 
     TVM then compiles into memory, and `artifact.save` says what is missing.
     """
     try:
         return LibraryFile.of(write)
+    except (BuildError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        warnings.warn(f"the library of a model cannot be written, it is compiled into memory: {reason}", stacklevel=2)
     except RuntimeError:
-        return None
+        pass
+    return None

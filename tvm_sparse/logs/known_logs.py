@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tvm.target import Target
 
+from tvm_sparse.files.user_folders import cache_folder
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
-from tvm_sparse.target.user_folders import cache_folder
 
 # How the folders of shipped logs begin whose machines are GPUs.
 GPU_FOLDERS = "nvidia-"

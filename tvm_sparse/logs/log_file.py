@@ -4,12 +4,9 @@ Every append is one write under a lock, then synced: a killed writer leaves at m
 and several writers never mix theirs. Reading changes nothing and never stops at a bad line.
 """
 
-import fcntl
-import glob
 import json
 import lzma
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -18,6 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tvm_sparse.errors import LogError
+from tvm_sparse.files import publish
+from tvm_sparse.files.locks import open_locked
+from tvm_sparse.files.staging import sweep
 from tvm_sparse.logs.record import WHERE, TuningRecord
 from tvm_sparse.logs.record_codec import NewerSchemaError
 from tvm_sparse.untrusted.regular_file import read_regular
@@ -133,7 +133,7 @@ def append(path: Path, line: bytes) -> None:
             raise LogError(str(path), "the disk is full", hint="free some space and run again")
         os.fsync(file.fileno())
         if not size:
-            _sync_folder(path)
+            publish.sync(path.parent)
 
 
 def quarantine(path: Path) -> int:
@@ -141,10 +141,7 @@ def quarantine(path: Path) -> int:
     if not path.exists():
         return 0
     with _locked(path):
-        # A process that was killed while it wrote the new file has left it behind.
-        real = Path(os.path.realpath(path))
-        for stale in real.parent.glob(f".{glob.escape(real.name)}.*.tmp"):
-            stale.unlink(missing_ok=True)
+        sweep(Path(os.path.realpath(path)).parent)
         bad, kept = [], []
         for raw, found in parse(path):
             if isinstance(found, Rejected) and not found.newer:
@@ -158,7 +155,7 @@ def quarantine(path: Path) -> int:
                     target.write(json.dumps(row) + "\n")
                 target.flush()
                 os.fsync(target.fileno())
-            _publish(path, b"".join(kept))
+            publish.write(path, b"".join(kept))
     return len(bad)
 
 
@@ -175,7 +172,7 @@ def create(path: Path, lines: Iterable[str]) -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
     with _as_log_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _publish(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
+        publish.write(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
 
 
 def _record(raw: bytes) -> TuningRecord:
@@ -202,36 +199,5 @@ def _locked(path: Path) -> Iterator[FileIO]:
         raise LogError(str(path), "compressed logs are read-only", hint="append to a .jsonl file, or merge into one")
     with _as_log_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            with path.open("a+b", buffering=0) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                # While this process waited, `quarantine` may have put a new file in this one's place.
-                if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    yield file
-                    return
-
-
-def _publish(path: Path, data: bytes) -> None:
-    """Put `data` in the place of `path` in one step."""
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
-        _sync_folder(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    """Put the name of a new file on the disk: without it, a power cut may take the whole file."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        with open_locked(path) as file:
+            yield file

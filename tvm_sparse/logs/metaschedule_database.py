@@ -7,8 +7,6 @@ error against the bound, the times of the dense baseline, seed and time stamp. S
 (``error`` is null), and compiling verifies it before it is used.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
+from tvm_sparse.files import publish
 from tvm_sparse.logs import metaschedule_worker
 from tvm_sparse.logs.log_file import Rejected, content
 from tvm_sparse.logs.record import TuningRecord
@@ -47,13 +46,12 @@ def export_database(records: Iterable[TuningRecord], folder: Path) -> list[tuple
     worker = Worker({"TVM_NUM_THREADS": "1"}, command=COMMAND)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staging:
+        with publish.new_folder(folder) as staging:
             for record in records:
-                request = {"action": "write", "line": record.to_line(), "folder": staging}
+                request = {"action": "write", "line": record.to_line(), "folder": str(staging)}
                 reason = _failure(worker.ask(request, RECORD_TIMEOUT_S))
                 if reason:
                     left_out.append((record, reason))
-            shutil.copytree(staging, folder)
     except OSError as error:
         raise LogError(str(folder), f"cannot be made ({error.strerror})", hint="check path and rights") from error
     finally:

@@ -6,7 +6,6 @@ workloads of different weights and machines different, which MetaSchedule's own 
 """
 
 import json
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.serve import Action
 from tvm_sparse.schedules import find_space
@@ -57,12 +57,12 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     LogError
         The workload is not one that `write` made, or not as this tvm-sparse would make it.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         # A database of this record alone, read by TVM itself.
         _, *rest = json.loads(request["record"])
         Path(folder, WORKLOADS).write_text(request["workload"] + "\n")
         Path(folder, RECORDS).write_text(json.dumps([0, *rest]) + "\n")
-        (found,) = meta_schedule().database.JSONDatabase(work_dir=folder).get_all_tuning_records()
+        (found,) = meta_schedule().database.JSONDatabase(work_dir=str(folder)).get_all_tuning_records()
     functions = [func for _, func in found.workload.mod.functions_items()]
     origin = functions[0].attrs.get(ORIGIN) if len(functions) == 1 and functions[0].attrs else None
     if origin is None:

@@ -15,7 +15,6 @@ whose layers are all like this one:
 
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tvm_sparse.files.temporary import TemporaryFolder
 
 # ResNet-50 has 53 convolutions of 24 shapes; layers of one shape are a block of three layers apart.
 MAX_CALLS, BLOCK = 48, 3
@@ -95,7 +96,7 @@ def modules(library: str, count: int) -> list[Any]:
 
     From copies of the file: of one file a process has one image, however often it is loaded.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         return [load(shutil.copy(library, Path(folder, f"{number}.so"))) for number in range(count)]
 
 

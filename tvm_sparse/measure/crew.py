@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 
-from tvm_sparse.measure.scratch_dir import Workspace
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure.worker import Worker
 
 
@@ -15,7 +15,7 @@ class Crew:
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop
-        self._folder = Workspace()
+        self._folder = TemporaryFolder()
         self._idle: list[tuple[Mapping[str, str], Worker]] = []
         # Workers that are hired now.
         self.lent = 0

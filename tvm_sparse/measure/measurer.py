@@ -18,12 +18,12 @@ from tvm.target import Target
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
-from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
 from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled
@@ -54,7 +54,7 @@ class Measurer:
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._baseline: str | None = None
         self._others: dict[str, str] = {}
-        self._folder = Workspace()
+        self._folder = TemporaryFolder()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
         self.crew, self._owns_crew = crew or Crew(), crew is None

@@ -2,16 +2,12 @@
 
 There is one library, or for a `BatchedModel` one for each batch size.
 
-A new artifact is written beside its place and moved there whole. An older one is replaced by putting the new libraries
-beside the old ones, then the new manifest in place of the old: at every moment, also after a kill, the directory is the
-old artifact or the new one. The manifest holds the SHA-256 of every other file, checked before any of it is loaded;
-that finds damage, not malice. A library is code, so load artifacts only from those you trust.
+At every moment, also after a kill, the directory is the old artifact or the new one (`replacement`). The manifest holds
+the SHA-256 of every other file, checked before any of it is loaded; that finds damage, not malice. A library is code:
+artifacts are loaded from where nobody but this user and root can write, unless the caller trusts those who can.
 """
 
-import fcntl
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +15,13 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse.errors import ArtifactError, BuildError, first_line, last_line
-from tvm_sparse.runtime import index_checks, manifest
+from tvm_sparse.files.ownership import exposed
+from tvm_sparse.files.staging import Staging, sweep
+from tvm_sparse.runtime import index_checks, manifest, replacement
 from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import require
+from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
@@ -31,10 +30,12 @@ from tvm_sparse.target.resolve import target_json
 def save(model: AnyModel, directory: str | Path) -> Path:
     """Write `model` to `directory`, in the place of an older artifact of that name; returns the directory.
 
+    Files in it that are not of an artifact stay as they are. What a killed `save` left there or beside it is removed.
+
     Raises
     ------
     ArtifactError
-        `directory` exists and is no artifact, cannot be written, or `model` was itself loaded from one.
+        `directory` exists and is no artifact, is a link, cannot be written, or `model` was itself loaded from one.
     BuildError
         The library cannot be linked.
     """
@@ -42,44 +43,53 @@ def save(model: AnyModel, directory: str | Path) -> Path:
     models = model.models if isinstance(model, BatchedModel) else {0: model}
     if not all(each.library or isinstance(each.executable, tvm.runtime.Executable) for each in models.values()):
         raise ArtifactError(str(directory), "the model was loaded from an artifact", hint="copy that directory instead")
-    if directory.exists() and not _is_replaceable(directory):
-        raise ArtifactError(
-            str(directory), "exists and is no artifact", hint="choose a directory that does not exist yet"
-        )
-    stage = directory.with_name(f".{directory.name}.{os.getpid()}.staging")
     try:
+        replacement.require_replaceable(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        stage.mkdir()
-        names = {str(batch): _export(each, stage) for batch, each in models.items()}
-        batches = names if isinstance(model, BatchedModel) else {}
-        text = json.dumps(_manifest(model, batches, stage), indent=1, allow_nan=False)
-        _write(stage / manifest.NAME, text.encode())
-        _publish(stage, directory)
+        for place in (directory, directory.parent):
+            sweep(place)
+        # Within a folder that exists: it may be a mount, to which nothing is moved from outside in one step.
+        with Staging(directory if directory.is_dir() else directory.parent) as stage:
+            names = {str(batch): _export(each, stage) for batch, each in models.items()}
+            batches = names if isinstance(model, BatchedModel) else {}
+            text = json.dumps(_manifest(model, batches, stage), indent=1, allow_nan=False)
+            (stage / manifest.NAME).write_text(text)
+            replacement.put(stage, directory)
     except OSError as error:
-        raise ArtifactError(
-            str(directory), f"cannot be written ({error})", hint="check the place and its rights"
-        ) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        hint = "check the place, its rights and its free space"
+        raise ArtifactError(str(directory), f"cannot be written ({error.strerror})", hint=hint) from error
     return directory
 
 
-def load(directory: str | Path, cuda_graph: bool = True) -> AnyModel:
+def load(directory: str | Path, cuda_graph: bool = True, trust: bool = False) -> AnyModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
 
-    `cuda_graph`: see `CompiledModel`.
+    Parameters
+    ----------
+    directory
+        What `save` wrote.
+    cuda_graph
+        See `CompiledModel`.
+    trust
+        Load it also where somebody beside this user and root could change it: it is code, and runs with this user's
+        rights.
 
     Raises
     ------
     ArtifactError
-        There is no artifact, it is damaged, another version wrote it, it was built for another machine, or a library
-        that it calls is not here.
+        There is no artifact, it is damaged, others could change it, another version wrote it, it was built for another
+        machine, or a library that it calls is not here.
     """
     directory = Path(directory)
     while True:
         before = manifest.identity(directory)
         try:
-            return _load(directory, manifest.read(directory), cuda_graph)
+            content = manifest.read(directory)
+            manifest.check_versions(directory, content)
+            manifest.check_libraries(directory, content)
+            if not trust:
+                _require_private(directory, content)
+            return _load(directory, content, cuda_graph)
         except ArtifactError:
             # Another process may have replaced the artifact since its manifest was read.
             if manifest.identity(directory) == before:
@@ -87,8 +97,6 @@ def load(directory: str | Path, cuda_graph: bool = True) -> AnyModel:
 
 
 def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyModel:
-    manifest.check_versions(directory, content)
-    manifest.check_libraries(directory, content)
     try:
         target = Target(content["target"])
         signature = Signature.from_json(content["signature"])
@@ -118,6 +126,17 @@ def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyMode
     return BatchedModel(models)
 
 
+def _require_private(directory: Path, content: dict[str, Any]) -> None:
+    try:
+        problems = [exposed(directory / name) for name in ("", manifest.NAME, *content["files"])]
+    except OSError as error:
+        raise manifest.damaged(directory, f"a file is missing ({error.strerror})") from None
+    if any(problems):
+        problem = f"is code that others could change ({next(filter(None, problems))})"
+        hint = "copy it to a folder of your own, or load it with trust=True (--trust) if you trust them"
+        raise ArtifactError(str(directory), problem, hint=hint)
+
+
 def _library(directory: Path, name: str) -> tvm.runtime.Module:
     try:
         return tvm.runtime.load_module(str((directory / name).resolve()))
@@ -133,13 +152,13 @@ def _export(model: CompiledModel, stage: Path) -> str:
         if model.library is not None:
             path.write_bytes(model.library.content())
         else:
-            model.executable.export_library(str(path))
+            export(model.executable, path)
     except RuntimeError as error:
-        hint = "it needs a C compiler: install gcc or clang"
-        raise BuildError("model.so", f"cannot be linked ({first_line(error)})", hint=hint) from error
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return path.rename(stage / f"model-{manifest.sha256(path)[:16]}.so").name
+        # What the linker says follows.
+        reason = first_line(RuntimeError(str(error).removeprefix("Compilation error:")))
+        hint = "it needs a C compiler, gcc or clang, and room in TMPDIR"
+        raise BuildError("model.so", f"cannot be linked ({reason})", hint=hint) from error
+    return replacement.name_by_content(path).name
 
 
 def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str, Any]:
@@ -156,43 +175,3 @@ def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _is_replaceable(directory: Path) -> bool:
-    return directory.is_dir() and ((directory / manifest.NAME).is_file() or not any(directory.iterdir()))
-
-
-def _publish(stage: Path, directory: Path) -> None:
-    """Make `stage` the artifact in `directory`; of an older one there, what its manifest lists is removed."""
-    if not directory.exists() or not any(directory.iterdir()):
-        stage.rename(directory)
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        # Only one process at a time replaces what is in a directory.
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        old = _listed_files(directory)
-        new = {path.name for path in stage.iterdir()} - {manifest.NAME}
-        for name in new:
-            (stage / name).replace(directory / name)
-        (stage / manifest.NAME).replace(directory / manifest.NAME)
-        for name in old - new:
-            (directory / name).unlink(missing_ok=True)
-    finally:
-        os.close(handle)
-
-
-def _listed_files(directory: Path) -> set[str]:
-    """The libraries of the artifact in `directory`; none where it has no manifest, or a damaged one."""
-    try:
-        files = manifest.read(directory)["files"]
-    except ArtifactError:
-        return set()
-    return {name for name in files if manifest.LIBRARY.fullmatch(name)}

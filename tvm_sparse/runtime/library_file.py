@@ -11,6 +11,28 @@ from typing import Any
 
 import tvm
 
+from tvm_sparse.files import publish
+from tvm_sparse.files.temporary import TemporaryFolder
+
+# What most models' code takes, and what links it, beside constants.
+CODE_BYTES = 8 << 20
+
+
+def export(executable: Any, path: Path, constants_bytes: int = 0) -> None:
+    """Have TVM write the library of `executable`, whose constants take about so many bytes, to `path`.
+
+    Raises
+    ------
+    OSError
+        There is no room for it; where LLVM finds that out itself, it ends the whole process.
+    RuntimeError
+        It cannot be linked.
+    """
+    # Constants, or code in their place, are in object files, and again in the library.
+    publish.require_room(path.parent, CODE_BYTES + 2 * constants_bytes)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        executable.export_library(str(path), workspace_dir=folder)
+
 
 class LibraryFile:
     """A loaded library, `module`, whose file has no name any more; the system frees it with the last who uses it."""
@@ -20,11 +42,11 @@ class LibraryFile:
         weakref.finalize(self, os.close, descriptor)
 
     @classmethod
-    def of(cls, write: Callable[[str], object]) -> LibraryFile:
+    def of(cls, write: Callable[[Path], object]) -> LibraryFile:
         """What `write` writes to the path it is given."""
-        with tempfile.TemporaryDirectory(prefix="tvm-sparse-library-") as folder:
+        with TemporaryFolder() as folder:
             path = Path(folder, "model.so")
-            write(str(path))
+            write(path)
             return cls(tvm.runtime.load_module(str(path)), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def content(self) -> bytes:

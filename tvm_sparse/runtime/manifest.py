@@ -69,6 +69,24 @@ def identity(directory: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_ctime_ns
 
 
+def is_ours(directory: Path) -> bool:
+    """Whether the manifest in `directory` is one that a tvm-sparse of any version wrote, be it damaged since."""
+    return bool(libraries(directory))
+
+
+def libraries(directory: Path) -> set[str]:
+    """The names that a manifest lists that a tvm-sparse of any version wrote; none where it is another's, or a link."""
+    try:
+        found = loads(b"" if (directory / NAME).is_symlink() else read_regular(directory / NAME, MAX_MANIFEST_BYTES))
+    except (OSError, ValueError):
+        return set()
+    kinds = {"schema": int, "versions": dict, "files": dict, "digest": str}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        return set()
+    names = set(found["files"])
+    return names if "tvm_sparse" in found["versions"] and all(map(LIBRARY.fullmatch, names)) else set()
+
+
 def read(directory: Path) -> dict[str, Any]:
     """The manifest in `directory`, complete and as it was saved; ArtifactError otherwise."""
     try:

@@ -1,6 +1,5 @@
 """Our kernels for the operators of Table 2: which ones, building them side by side, calling them like a baseline."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError, UsageError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.schedules import schedule_names, spaces_of
@@ -110,7 +110,7 @@ def built(
     # Many non-zeros take longest to compile, so they start first.
     order = sorted(range(len(kernels)), key=lambda i: -kernels[i].density * operators.spec(kernels[i].operator).k)
     size = max(1, min(workers, len(kernels)))
-    with tempfile.TemporaryDirectory(prefix="tvm_sparse_") as folder:
+    with TemporaryFolder() as folder:
         with crew(size) as ask, ThreadPoolExecutor(size) as threads:
             made = threads.map(lambda i: _build(kernels[i], ask, f"{folder}/kernel{i}", target, timeout_s), order)
             done = dict(zip(order, made, strict=True))

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from tvm_sparse.benchmarks.gpu.isolated_process import Runner
 from tvm_sparse.benchmarks.gpu.kernels import built, wanted
 from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, Kind, Run
 from tvm_sparse.errors import BuildError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.record import utc_now
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -99,7 +99,7 @@ def bench(options: argparse.Namespace, command: str) -> int:
         each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)
     ]
     started, done = time.monotonic(), list[Case]()
-    with tempfile.TemporaryDirectory() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
+    with TemporaryFolder() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
         # While kernels are built, so are the libraries, and the process for the GPU imports what it needs.
         settings_then = aside.submit(_settings, options, Path(folder), arch if on_gpu else "")
         machine = aside.submit(runner.call, versions_and_device, arch, on_gpu)

@@ -7,6 +7,7 @@ from pathlib import Path
 from tvm_sparse.benchmarks.report import model_rows, model_tables
 from tvm_sparse.benchmarks.report.model_plots import plots
 from tvm_sparse.benchmarks.report.rendering import Report
+from tvm_sparse.files import publish
 
 HEAD = (
     "Pruned networks of torchvision on a GPU, measured by scripts/models/bench_gpu.py. On both sides batch norm is "
@@ -39,5 +40,5 @@ def write(paths: Sequence[Path], folder: Path, name: str, with_html: bool) -> li
         texts[folder / f"{name}.html"] = report.html(lambda: plots(networks))
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
-        path.write_text(text)
+        publish.write(path, text.encode())
     return list(texts)

@@ -9,6 +9,7 @@ from tvm_sparse.benchmarks.report.search_curves import curves
 from tvm_sparse.benchmarks.report.tables import tables
 from tvm_sparse.benchmarks.results import Document, TuningCurve
 from tvm_sparse.errors import UsageError
+from tvm_sparse.files import publish
 
 
 def head(document: Document) -> tuple[str, str]:
@@ -58,5 +59,5 @@ def write(document: Document, density: float, folder: Path, name: str, with_html
     results = folder / f"{name}.json.xz"
     document.save(results)
     for path, text in texts.items():
-        path.write_text(text)
+        publish.write(path, text.encode())
     return [results, *texts]

@@ -27,7 +27,7 @@ OURS, DENSE, ONNX_RUNTIME = "tvm-sparse", "dense, same compiler", "onnxruntime"
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: times in microseconds and ratios, each with quartiles."""
     if arguments.model.is_dir():
-        compiled = artifact.load(arguments.model)
+        compiled = artifact.load(arguments.model, trust=arguments.trust)
         threads = thread_count(compiled.target)
         inputs = random_inputs(compiled.signature.inputs, arguments.seed)
         contenders = {OURS: common.caller(compiled, inputs)}

@@ -11,6 +11,7 @@ from rich.text import Text
 from tvm_sparse.autotune.task_progress import Causes
 from tvm_sparse.cli import common, tables
 from tvm_sparse.errors import LogError, UsageError, VerificationError
+from tvm_sparse.files import publish
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import distill, log_page, merge, metaschedule_database, validate
 from tvm_sparse.logs.log_file import Rejected
@@ -50,7 +51,7 @@ def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     for log, path in zip(arguments.logs, pages, strict=True):
         text = log_page.page(TuningLog(common.existing_log(log)))
         try:
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            publish.write(path, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise LogError(str(path), f"the page cannot be written ({error.strerror})") from None
     return {"written": list(map(str, pages))}

@@ -13,6 +13,7 @@ from tvm_sparse.cli import tables
 from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.errors import BuildError, UsageError, last_line
+from tvm_sparse.files import publish
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.gpu_failures import gpu_failure
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     """The document: what came out, in figures; the outputs themselves go to ``--output``."""
     if arguments.output is not None and arguments.output.suffix != ".npz":
         raise UsageError("--output", "has another suffix", arguments.output, "a file ending in .npz")
-    compiled = artifact.load(arguments.artifact)
+    compiled = artifact.load(arguments.artifact, trust=arguments.trust)
     if arguments.input is not None:
         inputs = read_inputs(arguments.input, compiled)
     else:
@@ -52,7 +53,8 @@ def _write(path: Path, named: dict[str, np.ndarray]) -> None:
     if path.exists() and not path.is_file():
         raise UsageError(str(path), "is no regular file", hint="choose another --output")
     try:
-        np.savez(path, **named)  # type: ignore[arg-type]
+        with publish.replaced(path) as file:
+            np.savez(file, **named)  # type: ignore[arg-type]
     except OSError as error:
         raise UsageError(str(path), f"cannot be written ({error.strerror})", hint="choose another --output") from None
 

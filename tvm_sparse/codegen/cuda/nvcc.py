@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from tvm_sparse.codegen.cuda.compile_hooks import Shared, hooks, instead
 from tvm_sparse.codegen.cuda.cubin import function_bytes
 from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit, size_options, split
 from tvm_sparse.errors import BuildError
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.target.cpu import compiler_count
 
 # Settings of TVM and nvcc that change what a source is compiled to.
@@ -241,7 +241,7 @@ def _compile_unit(unit: TranslationUnit, target: Target) -> bytes:
 
 
 def _link(objects: list[bytes], target: Target) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         paths = [Path(folder, f"unit{index}.cubin") for index in range(len(objects))]
         for path, code in zip(paths, objects, strict=True):
             path.write_bytes(code)

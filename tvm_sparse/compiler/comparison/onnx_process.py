@@ -9,9 +9,9 @@ import numpy as np
 
 from tvm_sparse.compiler.comparison.reference import NotCompared, Refused
 from tvm_sparse.errors import MAX_QUOTE, BuildError, first_line, printable
+from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.measure import memory
-from tvm_sparse.measure.scratch_dir import Workspace
 from tvm_sparse.measure.worker import Worker
 
 
@@ -23,7 +23,7 @@ class OnnxProcess:
     time_limit_s = 60.0
 
     def __init__(self) -> None:
-        self._folder = Workspace()
+        self._folder = TemporaryFolder()
         self._worker = Worker({}, memory.total_bytes() / 2, self.command)
 
     def path(self, name: str) -> Path:

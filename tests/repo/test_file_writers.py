@@ -1,0 +1,48 @@
+"""Files that stay are written by `tvm_sparse.files`, whole at every moment; others lie in its folders."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "tvm_sparse"
+WRITERS = {"write_text", "write_bytes", "savez", "save", "mkstemp", "mkdtemp", "NamedTemporaryFile", "copytree"}
+MODES = ("w", "x", "a")
+# What they write lies in a temporary folder, or is given to them as open.
+IN_FOLDERS_THAT_GO = {
+    "autotune/local_devices.py",
+    "benchmarks/gpu/case.py",
+    "benchmarks/gpu/kernels.py",
+    "benchmarks/gpu/suite.py",
+    "cli/commands/run.py",
+    "cli/demo_data.py",
+    "codegen/cuda/nvcc.py",
+    "compiler/comparison/onnx_process.py",
+    "compiler/comparison/onnx_worker.py",
+    "compiler/library_cache.py",
+    "logs/metaschedule_worker.py",
+    "measure/measurer.py",
+    "measure/worker_main.py",
+    "runtime/artifact.py",
+}
+# One tells the system something, two only lock what they open, one only appends.
+OTHERS = {"measure/serve.py", "measure/device_lock.py", "autotune/task_lock.py", "logs/log_file.py"}
+
+
+def writers():
+    """Files of the package that open others to write."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        if not name.startswith("files/") and any(map(_writes, calls)):
+            yield name
+
+
+def _writes(call):
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    words = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    is_opened = name == "open" and any(word.startswith(MODES) for word in words)
+    is_numpy = getattr(getattr(call.func, "value", None), "id", "") == "np"
+    return is_opened or (name in WRITERS and (is_numpy or not name.startswith("save")))
+
+
+def test_nobody_else_writes_files_that_stay():
+    assert set(writers()) == IN_FOLDERS_THAT_GO | OTHERS
