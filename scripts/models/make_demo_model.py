@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, pad, relu
 from torch.nn.utils import parametrize, prune
 
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.cli import demo_data
 
 SEED = 0

@@ -13,10 +13,10 @@ import command_line
 import numpy as np
 import pytest
 
-from tvm_sparse.benchmarks import cpu_suite, operators
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, DENSE, OURS
-from tvm_sparse.benchmarks.timing import Quartiles, interleave, speedup, verdict
+from benchmarks import cpu_suite, operators
+from benchmarks.cpu_contenders import BASELINES, DENSE, OURS
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.timing import Quartiles, interleave, speedup, verdict
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
