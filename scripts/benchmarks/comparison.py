@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from benchmarks.results import OURS, Case, Contender, Device, Kind
-from tvm_sparse.measure.timing import Quartiles, speedup, verdict
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import speedup, verdict
 from tvm_sparse.target.gpu import GpuInfo, capability_of, card
 
 # What a user of cuDNN gets: exactly float32, or, torch's default, TF32 allowed where that is faster.

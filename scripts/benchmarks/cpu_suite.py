@@ -25,7 +25,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import VerificationError
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
-from tvm_sparse.measure.timing import Quartiles, interleave, speedup, verdict
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import interleave, speedup, verdict
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 

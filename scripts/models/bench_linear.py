@@ -29,7 +29,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.reference import random_arguments, reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.measure.timing import Quartiles, interleave, speedup
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import interleave, speedup
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.schedules import linear_tensor_cuda, spaces_of
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE

@@ -25,7 +25,8 @@ from benchmarks.comparison import CUDNN_TF32, against, crossing
 from benchmarks.cpu_contenders import BASELINES, OURS
 from benchmarks.report.drawing import COLOURS
 from benchmarks.results import Document
-from tvm_sparse.measure.timing import Quartiles, speedup
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import speedup
 
 PLOT = command_line.RESULTS.parent / "images" / "speedup.svg"
 # Label -> operators of Table 2.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.comparison import CUDNN_FP16, CUDNN_FP32, CUDNN_TF32, EXACT, Comparison, median_us
 from benchmarks.results import Contender, Kind
-from tvm_sparse.measure.timing import Quartiles
+from tvm_sparse.measure.quartiles import Quartiles
 
 NOTHING = "-"
 # Columns of the tables of verdicts.

@@ -8,7 +8,7 @@ from benchmarks.report.cells import BASELINES, NOTHING, Table, median, time, ver
 from benchmarks.report.details import failures, memory, predictions
 from benchmarks.report.search_curves import equal_trials
 from benchmarks.results import OURS, Case, Contender, Device, Document, Kind
-from tvm_sparse.measure.timing import Quartiles
+from tvm_sparse.measure.quartiles import Quartiles
 
 # What the table of all methods shows, in this order.
 METHODS = (
