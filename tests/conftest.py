@@ -14,8 +14,9 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 # Tests start processes of their own, which need what they share too.
+TESTS = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    [str(TESTS / "support"), str(TESTS.parent / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 # TVM's searches allocate and free the same megabytes again and again: where these go back to Linux each time, page
 # faults are most of their time. The C library reads this as a process starts: a worker of xdist or one of a test's own.

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from tvm_sparse.benchmarks.models.measure import VARIANTS, Row, measure
+from benchmarks.models.measure import VARIANTS, Row, measure
 from tvm_sparse.errors import TvmSparseError
 
 MODELS = ("resnet50", "vgg16", "googlenet", "alexnet", "mobilenet_v2")

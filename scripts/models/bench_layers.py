@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, contenders
+from benchmarks.cpu_contenders import BASELINES, contenders
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.reference import random_arguments, reference
 from tvm_sparse.conv.sparsity import SparsityPattern

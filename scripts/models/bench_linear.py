@@ -21,15 +21,16 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from tvm_sparse.benchmarks.cpu_contenders import onnx_runtime_call
-from tvm_sparse.benchmarks.gpu.cuda_graph_clock import GpuClock
-from tvm_sparse.benchmarks.timing import Quartiles, interleave, speedup
+from benchmarks.cpu_contenders import onnx_runtime_call
+from benchmarks.gpu.cuda_graph_clock import GpuClock
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.reference import random_arguments, reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import interleave, speedup
 from tvm_sparse.runtime.threads import use_threads
 from tvm_sparse.schedules import linear_tensor_cuda, spaces_of
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE

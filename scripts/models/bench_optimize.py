@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 
-from tvm_sparse.benchmarks.networks import MODELS, Options
+from benchmarks.networks import MODELS, Options
 from tvm_sparse.target.cpu import available_cores, cpu_name
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import onnx
 
-from tvm_sparse.benchmarks.gpu.model_profile import LoggedLayer, compare, profile
-from tvm_sparse.benchmarks.networks import MODELS, Options
+from benchmarks.gpu.model_profile import LoggedLayer, compare, profile
+from benchmarks.networks import MODELS, Options
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_selection import decide

@@ -20,13 +20,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn.functional import cross_entropy, pad, relu
 from torch.nn.utils import parametrize, prune
 
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.cli import demo_data
 
 SEED = 0
@@ -217,6 +215,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=demo_data.DATA, help="folder (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads (default: %(default)s)")
     arguments = parser.parse_args()
+    # Imported where needed, so that --help asks for nothing else.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     torch.manual_seed(SEED)
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)

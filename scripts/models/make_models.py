@@ -1,4 +1,4 @@
-"""Write ONNX models of well-known shapes with random pruned weights; see `tvm_sparse.benchmarks.networks`.
+"""Write ONNX models of well-known shapes with random pruned weights; see `benchmarks.networks`.
 
 python scripts/models/make_models.py resnet50 --density 0.1 --batch 1 --seed 0 -o resnet50.onnx
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from tvm_sparse.benchmarks.networks import MODELS, Options
+from benchmarks.networks import MODELS, Options
 
 
 def main() -> None:

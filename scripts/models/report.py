@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tvm_sparse.benchmarks.report.model_pages import write
+from benchmarks.report.model_pages import write
 from tvm_sparse.errors import TvmSparseError
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

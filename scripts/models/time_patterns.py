@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tvm.target import Target
 
+from benchmarks.models import torch_models
 from tvm_sparse.autotune.session import are_alike
-from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer

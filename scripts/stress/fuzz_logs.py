@@ -28,7 +28,7 @@ from typing import Any
 
 from damage import damage, damage_list
 
-from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
+from benchmarks.gpu.isolated_process import crew, serving
 from tvm_sparse.errors import BuildError, LogError, UsageError
 from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.merge import merge

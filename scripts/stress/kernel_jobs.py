@@ -26,7 +26,7 @@ from random_convolutions import (
     random_zero_case,
 )
 
-from tvm_sparse.benchmarks.gpu.isolated_process import crew, serving
+from benchmarks.gpu.isolated_process import crew, serving
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight

@@ -31,8 +31,8 @@ import onnx
 import psutil
 from fake_kernels import EVENTS
 
+from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.optional_imports import without_torch

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import command_line
 
-from tvm_sparse.benchmarks import cpu_suite
+from benchmarks import cpu_suite
 from tvm_sparse.target.cpu import available_cores
 
 

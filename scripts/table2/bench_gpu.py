@@ -35,7 +35,7 @@ from pathlib import Path
 
 import command_line
 
-from tvm_sparse.benchmarks.gpu.suite import bench
+from benchmarks.gpu.suite import bench
 from tvm_sparse.target.cpu import available_cores
 
 SMOKE = {"operators": [1, 6], "batch": [1, 64], "density": [0.1], "rounds": 5}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from tvm_sparse.benchmarks.operators import OPERATORS
+from benchmarks.operators import OPERATORS
 from tvm_sparse.errors import TvmSparseError
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -25,7 +25,7 @@ from pathlib import Path
 import command_line
 import numpy as np
 
-from tvm_sparse.benchmarks import operators
+from benchmarks import operators
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.ranking import fastest

@@ -21,11 +21,12 @@ from typing import Any
 
 import command_line
 
-from tvm_sparse.benchmarks.comparison import CUDNN_TF32, against, crossing
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, OURS
-from tvm_sparse.benchmarks.report.drawing import COLOURS
-from tvm_sparse.benchmarks.results import Document
-from tvm_sparse.benchmarks.timing import Quartiles, speedup
+from benchmarks.comparison import CUDNN_TF32, against, crossing
+from benchmarks.cpu_contenders import BASELINES, OURS
+from benchmarks.report.drawing import COLOURS
+from benchmarks.results import Document
+from tvm_sparse.measure.quartiles import Quartiles
+from tvm_sparse.measure.timing import speedup
 
 PLOT = command_line.RESULTS.parent / "images" / "speedup.svg"
 # Label -> operators of Table 2.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import command_line
 
-from tvm_sparse.benchmarks.report.pages import load, write
+from benchmarks.report.pages import load, write
 
 
 def main() -> None:

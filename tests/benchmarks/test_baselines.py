@@ -6,7 +6,6 @@ import ctypes
 import re
 import shutil
 import subprocess
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 import torch
 from cuda_emulator import PRELUDE
 
-from tvm_sparse.benchmarks.baselines import Baseline, NotServed, all_baselines, cudnn, escort, escort_kernels, im2col
-from tvm_sparse.benchmarks.baselines.base import settings
-from tvm_sparse.benchmarks.references import error_of
+from benchmarks.baselines import Baseline, NotServed, all_baselines, cudnn, escort, escort_kernels, im2col
+from benchmarks.baselines.base import settings
+from benchmarks.references import error_of
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import ConvSpec
@@ -178,7 +177,7 @@ static void emulate(Kernel kernel, dim3 grid, dim3 block, Arguments... arguments
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> escort_kernels.Kernels:
     """Escort's kernels on the CPU."""
     folder = tmp_path_factory.mktemp("escort")
-    code = (resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu").read_text()
+    code = escort_kernels.SOURCE.read_text()
     (folder / "escort.cc").write_text(PRELUDE + AS_CPP + code)
     library = folder / "escort.so"
     flags = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -220,7 +219,7 @@ def test_escort_refuses_what_it_was_not_compiled_for(emulated: escort_kernels.Ke
 
 
 def test_the_structure_is_the_one_that_is_compiled() -> None:
-    code = (resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu").read_text()
+    code = escort_kernels.SOURCE.read_text()
     struct = re.search(r"struct Geometry \{(.*?)\}", code, re.DOTALL).group(1)
     names = re.findall(r"\w+", struct.replace("int ", ""))
     assert names == [field for field, _ in escort_kernels.Geometry._fields_]
@@ -232,9 +231,8 @@ def test_the_structure_is_the_one_that_is_compiled() -> None:
 def test_escort_compiles_without_spills(tmp_path: Path) -> None:
     library = escort_kernels.build(tmp_path, "sm_90")
     assert hasattr(ctypes.CDLL(str(library)), "escort_convolve")
-    with resources.as_file(resources.files("tvm_sparse.benchmarks.baselines") / "escort.cu") as source:
-        command = ["nvcc", "-O3", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "cubin"), str(source)]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    command = ["nvcc", "-O3", "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "cubin")]
+    report = subprocess.run([*command, str(escort_kernels.SOURCE)], capture_output=True, text=True, check=True).stderr
     assert set(re.findall(r"(\d+) bytes spill", report)) == {"0"}
     assert max(map(int, re.findall(r"Used (\d+) registers", report))) <= 64
 

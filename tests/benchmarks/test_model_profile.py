@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tvm_sparse.benchmarks.gpu.model_profile import KernelEvent, LoggedLayer, compare, spans_us
+from benchmarks.gpu.model_profile import KernelEvent, LoggedLayer, compare, spans_us
 from tvm_sparse.errors import BuildError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "models" / "compare_log_with_model.py"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tvm_sparse.benchmarks.report import model_pages, model_plots, model_rows, model_tables
+from benchmarks.report import model_pages, model_plots, model_rows, model_tables
 from tvm_sparse.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from benchmarks import networks
 from tvm_sparse.autotune import session
-from tvm_sparse.benchmarks import networks
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.prepare import prepare
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from table2_made import H200, SWEPT, contender, make_case, make_document, make_record, with_cold_code
 
-from tvm_sparse.benchmarks import comparison
-from tvm_sparse.benchmarks.report import pages, plots, search_curves, tables
-from tvm_sparse.benchmarks.results import OURS, Case, Device, Document, TuningCurve
+from benchmarks import comparison
+from benchmarks.report import pages, plots, search_curves, tables
+from benchmarks.results import OURS, Case, Device, Document, TuningCurve
 from tvm_sparse.errors import LogError, UsageError
 from tvm_sparse.logs.tuning_log import TuningLog
 

@@ -20,9 +20,9 @@ import pytest
 import torch
 from table2_made import make_case, make_record, with_cold_code
 
-from tvm_sparse.benchmarks import references
-from tvm_sparse.benchmarks.baselines import Baseline, NotServed, Prepared
-from tvm_sparse.benchmarks.gpu import (
+from benchmarks import references
+from benchmarks.baselines import Baseline, NotServed, Prepared
+from benchmarks.gpu import (
     case,
     code_evictor,
     code_size,
@@ -33,7 +33,7 @@ from tvm_sparse.benchmarks.gpu import (
     kernels,
     suite,
 )
-from tvm_sparse.benchmarks.results import OURS, Case, Document
+from benchmarks.results import OURS, Case, Document
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError

@@ -550,6 +550,21 @@ def test_doctor_says_what_to_install(monkeypatch, capsys):
     assert not found["run on a GPU"]["works"]
 
 
+@pytest.mark.parametrize("installed", [("xgboost-cpu",), ("xgboost",), ("xgboost-cpu", "xgboost"), ()])
+def test_doctor_warns_of_two_packages_of_xgboost(monkeypatch, capsys, installed):
+    """Either serves; both install the same files."""
+    monkeypatch.setattr(doctor, "_version", lambda name: "1" if "xgboost" not in name or name in installed else None)
+    without_checks(monkeypatch)
+    found = document(capsys, "doctor")
+    (ability,) = (each for each in found["abilities"] if each["what"] == "tune and save models")
+    assert ability["works"] == bool(installed)
+    assert call("doctor") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert said == [f"warning: {each}" for each in found["warnings"]]
+    assert len(said) == (len(installed) == 2)
+    assert not said or "pip uninstall -y xgboost-cpu xgboost && pip install xgboost-cpu" in said[0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model, capsys):
     log = Path("it's mine.jsonl")

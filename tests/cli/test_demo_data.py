@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from tvm_sparse.benchmarks import networks
+from benchmarks import networks
 from tvm_sparse.cli import demo_data
 
 SCRIPTS = Path(__file__).parents[2] / "scripts/models"

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from rich.console import Console
 
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.cli import main
 from tvm_sparse.cli.pattern_table import PATTERNS, pattern_document, show_patterns
 from tvm_sparse.conv.spec import ConvSpec

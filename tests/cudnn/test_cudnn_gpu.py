@@ -14,9 +14,9 @@ import tvm_ffi
 import zoo
 from random_convolutions import random_case
 
+from benchmarks.models import torch_models
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.benchmarks.models import torch_models
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv import reference

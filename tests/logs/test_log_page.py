@@ -1,4 +1,4 @@
-"""The page beside a log: every sparse record in words, and the pages of the shared logs as their logs are."""
+"""The page of a log: every sparse record in words. The shared logs are in order."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from factories import make_record
 
 from tvm_sparse.cli import main
-from tvm_sparse.logs.log_page import page, page_path
+from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.merge import write
 from tvm_sparse.logs.tuning_log import TuningLog
 
@@ -17,12 +17,12 @@ SHARED = sorted(Path(str(resources.files("tvm_sparse.tuning_logs"))).rglob("*.js
 
 
 @pytest.mark.parametrize("path", SHARED, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_a_shared_log_is_sorted_and_has_its_page(path):
+def test_a_shared_log_is_sorted_and_has_a_page(path):
     log = TuningLog(path)
     assert not log.rejected and log.records
     lines = [record.to_line() for record in log.records]
     assert lines == sorted(lines), f"write it with tvm-sparse logs merge {path}"
-    assert page_path(path).read_text() == page(log), f"run: tvm-sparse logs page {path}"
+    assert page(log).startswith(f"# {path.name}\n")
 
 
 def test_decisions_times_and_failures_are_on_the_page(tmp_path, capsys):
@@ -36,8 +36,11 @@ def test_decisions_times_and_failures_are_on_the_page(tmp_path, capsys):
     path = tmp_path / "log.jsonl"
     write(path, [slower, found, generated, failed, replace(found, schedule="dense_cpu")])
     assert main.main(["logs", "page", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "log.md")]
-    text = (tmp_path / "log.md").read_text()
+    (found_page,) = json.loads(capsys.readouterr().out)["pages"]
+    text = found_page["text"]
+    assert found_page["log"] == str(path)
+    assert main.main(["logs", "page", str(path)]) == 0
+    assert capsys.readouterr().out == text
     times = "12.5 | dense_cpu | 31.5 | 2.52x |"
     assert f"| {found.spec.key} | {found.pattern.density:.3g} | folded_cpu | k_tile 16, pixels 4x16 | {times}" in text
     assert "MetaSchedule's trace | 12.5 |  |  |  |" in text

@@ -62,8 +62,7 @@ def messages() -> list[Message]:
     found: set[Message] = set()
     for folder in ("tvm_sparse", "schedules"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            # Benchmarks and scripts are for developers of tvm-sparse.
-            if path.name != "errors.py" and "benchmarks" not in path.parts:
+            if path.name != "errors.py":
                 found.update(_messages(ast.parse(path.read_text())))
     return sorted(found)
 

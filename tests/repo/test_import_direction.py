@@ -20,19 +20,26 @@ FLOW = (
     ("measure",),
     ("logs",),
     ("compiler", "autotune"),
-    ("optimizer", "benchmarks", "prune"),
+    ("optimizer", "prune"),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
+    # The lab, in scripts/: whatever it imports, the package does without it.
+    ("benchmarks",),
 )
 PLACE = {package: place for place, packages in enumerate(FLOW) for package in packages}
+ROOTS = ("tvm_sparse", "benchmarks")
 # Beside packages, all that may lie in the package's own folder.
 FILES = {"__init__.py", "__main__.py", "errors.py", "version.py", "py.typed"}
 
 
 def modules():
-    """Dotted name -> file, of every module of the package."""
+    """Dotted name -> file, of every module of the package and the lab."""
     found = {}
-    for folder, prefix in ((ROOT / "tvm_sparse", ("tvm_sparse",)), (ROOT / "schedules", ("tvm_sparse", "schedules"))):
+    for folder, prefix in (
+        (ROOT / "tvm_sparse", ("tvm_sparse",)),
+        (ROOT / "schedules", ("tvm_sparse", "schedules")),
+        (ROOT / "scripts" / "benchmarks", ("benchmarks",)),
+    ):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             if parts[0] in ("schedules", "tuning_logs") and prefix == ("tvm_sparse",):
@@ -45,18 +52,19 @@ MODULES = modules()
 
 
 def imports(path):
-    """Modules of the package that a file imports, also within functions."""
+    """Modules of the package and the lab that a file imports, also within functions."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tvm_sparse":
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ROOTS:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 yield whole if whole in MODULES else node.module
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "tvm_sparse")
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in ROOTS)
 
 
 def package_of(name):
-    return (name.split(".") + ["__init__"])[1]
+    root, *rest = name.split(".")
+    return root if root == "benchmarks" else [*rest, "__init__"][0]
 
 
 def test_the_package_holds_packages_and_little_else():

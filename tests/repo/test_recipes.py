@@ -18,11 +18,11 @@ import torch
 import zoo
 from random_convolutions import Case
 
+from benchmarks.gpu.case import bench_case
+from benchmarks.gpu.contenders import Settings
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.benchmarks.gpu.case import bench_case
-from tvm_sparse.benchmarks.gpu.contenders import Settings
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
@@ -70,7 +70,7 @@ def apply(page, tree):
 def tree(tmp_path_factory):
     """A copy of the package with the page applied to it."""
     tree = tmp_path_factory.mktemp("tree")
-    for name in ("tvm_sparse", "schedules"):
+    for name in ("tvm_sparse", "schedules", "scripts/benchmarks"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     assert len(apply(PAGE, tree)) == len(re.findall(r"^```(?:python|diff)$", PAGE, re.MULTILINE))
     return tree
@@ -94,7 +94,8 @@ print(json.dumps({"used": tvm_sparse.__file__, "failures": failures}))
 def found(tree, tmp_path_factory):
     """The package that a process used, and what failed in it, by recipe."""
     folder = tmp_path_factory.mktemp("recipes")
-    path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), *sys.path]), "TMPDIR": str(folder)}
+    folders = [str(tree), str(tree / "scripts"), *sys.path]
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", USE_ALL]
     done = subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

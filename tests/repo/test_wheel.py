@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -14,8 +15,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from benchmarks import operators
+from benchmarks.onnx_graph import GraphBuilder
 
 ROOT = Path(__file__).parents[2]
 NO_CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -80,14 +81,21 @@ def test_it_holds_schedules_logs_and_data(wheel):
     for folder, suffix in (
         ("cli/data", "*"),
         ("codegen/cuda", "*.cu"),
-        ("benchmarks/baselines", "*.cu"),
-        ("benchmarks/gpu", "*.cu"),
-        ("benchmarks/report", "*.j2"),
         (".", "py.typed"),
     ):
         files = [path for path in (ROOT / "tvm_sparse" / folder).glob(suffix) if path.is_file()]
         assert files and {path.relative_to(ROOT).as_posix() for path in files} <= found
-    assert not [name for name in found if name.startswith("tests") or "/docs/" in name]
+    assert {Path(name).parts[0] for name in found} == {"tvm_sparse", Path(wheel).name.rsplit("-", 3)[0] + ".dist-info"}
+    assert not [name for name in found if "benchmarks" in name or re.search(r"tuning_logs/.*\.md", name)]
+
+
+def test_every_script_of_the_checkout_runs_beside_it(call):
+    """Each finds what it shares with others, and the package where it is installed."""
+    texts = {path: path.read_text() for path in sorted((ROOT / "scripts").rglob("*.py"))}
+    scripts = [path for path, text in texts.items() if "__main__" in text and "ArgumentParser" in text]
+    assert len(scripts) > 20
+    said = call("python", ROOT / "tests" / "support" / "script_helps.py", *scripts)
+    assert re.findall(r"^usage: (\S+)", said, re.MULTILINE) == [path.name for path in scripts]
 
 
 def test_it_works_from_an_empty_folder(call, home):

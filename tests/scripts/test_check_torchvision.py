@@ -7,7 +7,7 @@ import pytest
 import torch
 from zoo import UNOPTIMISED
 
-from tvm_sparse.benchmarks.models import torch_models
+from benchmarks.models import torch_models
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="needs torchvision: pip install 'tvm-sparse[test]'"

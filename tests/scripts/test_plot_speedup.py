@@ -11,8 +11,8 @@ import plot_speedup
 import pytest
 from table2_made import SWEPT, make_document
 
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, OURS
-from tvm_sparse.benchmarks.results import Document
+from benchmarks.cpu_contenders import BASELINES, OURS
+from benchmarks.results import Document
 
 ROOT = Path(__file__).parents[2]
 

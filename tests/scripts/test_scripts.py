@@ -13,9 +13,8 @@ import command_line
 import numpy as np
 import pytest
 
-from tvm_sparse.benchmarks import cpu_suite, operators
-from tvm_sparse.benchmarks.cpu_contenders import BASELINES, DENSE, OURS
-from tvm_sparse.benchmarks.timing import Quartiles, interleave, speedup, verdict
+from benchmarks import cpu_suite, operators
+from benchmarks.cpu_contenders import BASELINES, DENSE, OURS
 from tvm_sparse.logs.tuning_log import TuningLog
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "table2"
@@ -57,27 +56,6 @@ def test_lists_on_command_lines():
     ):
         with pytest.raises(ValueError, match=text):
             function(text)
-
-
-def test_quartiles_and_verdict():
-    assert Quartiles.of([3.0]) == Quartiles(3.0, 3.0, 3.0)
-    assert Quartiles.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
-    ratio = speedup([1.0, 2.0, 4.0], [3.0, 4.0, 20.0])
-    assert ratio == Quartiles(3.0, 2.5, 4.0)
-    assert [verdict(Quartiles(1, *quartiles)) for quartiles in ((1.1, 2), (0.5, 0.9), (0.9, 1.1))] == [
-        "faster",
-        "slower",
-        "undecided",
-    ]
-
-
-def test_contenders_take_turns():
-    order = []
-    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3, min_round_ms=0.001)
-    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
-    turns = [name for name, before in zip(order, ["", *order], strict=False) if name != before]
-    assert turns == list("abababab")
-    assert all(value > 0 for values in times.values() for value in values)
 
 
 def make_document():

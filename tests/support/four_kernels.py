@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import tvm
 
-from tvm_sparse.benchmarks.onnx_graph import GraphBuilder
+from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_selection import decide

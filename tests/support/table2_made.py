@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm_sparse.benchmarks import operators
-from tvm_sparse.benchmarks.results import OURS, Case, Contender, Device, Document, Run, TuningCurve
+from benchmarks import operators
+from benchmarks.results import OURS, Case, Contender, Device, Document, Run, TuningCurve
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs.record import TuningRecord
 

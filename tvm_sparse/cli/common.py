@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import tables
 from tvm_sparse.compiler.dense_products import IN_TF32
 from tvm_sparse.compiler.layer_check import agreement_of
@@ -21,6 +20,7 @@ from tvm_sparse.errors import LogError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
+from tvm_sparse.measure import timing
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel

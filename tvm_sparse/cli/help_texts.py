@@ -129,7 +129,7 @@ example:
     "logs": """\
 stats     counts of records by status, schedule and machine, causes of failures, and the lines that are no records
 best      the fastest verified record of each weight on each machine
-page      write what was decided for each layer as a Markdown page beside each log
+page      what was decided for each layer and what it gained, as Markdown
 merge     write the union of logs to a new file
 distill   write the fastest verified records of each weight, schedule and machine to a new file
 validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
@@ -139,6 +139,7 @@ import    write the records of MetaSchedule databases that export made to a new 
 
 examples:
   tvm-sparse logs stats my.jsonl
+  tvm-sparse logs page my.jsonl > my.md
   tvm-sparse logs merge a.jsonl b.jsonl -o all.jsonl
   tvm-sparse logs distill all.jsonl --keep 3 -o best.jsonl.xz
   tvm-sparse logs validate my.jsonl --model model.onnx --all

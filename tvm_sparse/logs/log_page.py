@@ -1,12 +1,8 @@
-"""A tuning log as a page for people: what was decided for each layer, and what it gained.
-
-A shared log has its page beside it, so that a change of the log shows in a review, packed or not.
-"""
+"""A tuning log as a page for people: what was decided for each layer, and what it gained."""
 
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.matching import machine
@@ -20,11 +16,6 @@ COLD = (
     "medians, in us: with warm code, and last with cold code, as in a model (docs/clock.md), by which the ratio goes."
 )
 COLD_COLUMNS = ("cold us", "its cold us")
-
-
-def page_path(log: Path) -> Path:
-    """Where the page of a log lies: ``table2.md`` beside ``table2.jsonl`` and ``table2.jsonl.xz``."""
-    return log.with_name(f"{log.name.removesuffix('.xz').removesuffix('.jsonl')}.md")
 
 
 def page(log: TuningLog) -> str:

@@ -3,15 +3,13 @@
 import os
 from pathlib import Path
 
-import psutil
-
 # Of a control group (a container), version 2 and 1.
 _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def total_bytes() -> int:
     """Memory that this process and its children may use together: the machine's, or its container's where less."""
-    limits = [int(psutil.virtual_memory().total)]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in map(Path, _GROUP_LIMITS):
         text = path.read_text().strip() if path.exists() else ""
         if text.isdecimal():

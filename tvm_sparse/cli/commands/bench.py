@@ -7,7 +7,6 @@ from typing import Any
 from rich.console import Console
 from tvm.target import Target
 
-from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
@@ -15,6 +14,7 @@ from tvm_sparse.compiler.choose_layouts import decide_together, on_cpu
 from tvm_sparse.compiler.dense_fallback import all_dense
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
+from tvm_sparse.measure import timing
 from tvm_sparse.runtime import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 

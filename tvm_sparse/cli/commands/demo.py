@@ -13,7 +13,6 @@ from tvm.target import Target
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.benchmarks import timing
 from tvm_sparse.cli import common, demo_data, tables
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.build_model import build
@@ -23,6 +22,7 @@ from tvm_sparse.compiler.onnx_runtime import onnx_runtime
 from tvm_sparse.compiler.random_inputs import outputs_of
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure import timing
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target, thread_count

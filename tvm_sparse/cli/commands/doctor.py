@@ -26,7 +26,9 @@ from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target, target_json
 from tvm_sparse.version import __version__
 
-PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "xgboost", "onnx", "onnxruntime", "torch")
+# Packages that install the module xgboost; the first is the one that this package asks for.
+XGBOOSTS = ("xgboost-cpu", "xgboost")
+PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", *XGBOOSTS, "onnx", "onnxruntime", "torch")
 # In the order in which TVM looks for one that links; it asks $CXX and $CC first.
 LINKERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _TIMEOUT_S = 120
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         document["target"] = target_json(target)
         document["fingerprint"] = fingerprint_of(target)
     document["abilities"] = abilities(document)
+    document["warnings"] = warnings(document["packages"])
     return document
 
 
@@ -69,7 +72,7 @@ def abilities(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         _ability("build and run kernels on this processor", builds, why_no_build, _PINNED),
         _ability(
             "tune and save models",
-            builds and linker and packages["xgboost"] is not None,
+            builds and linker and any(packages[name] is not None for name in XGBOOSTS),
             why_no_build if not builds else "no C compiler" if not linker else "no xgboost",
             "gcc (apt-get install gcc), and: pip install tvm-sparse",
         ),
@@ -83,6 +86,15 @@ def abilities(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
     ]
     return [*found, *_gpu_abilities(document, is_sound, why)]
+
+
+def warnings(packages: Mapping[str, str | None]) -> list[str]:
+    """What works, but may soon not: a sentence each."""
+    if any(packages[name] is None for name in XGBOOSTS):
+        return []
+    both, ours = " and ".join(XGBOOSTS), XGBOOSTS[0]
+    what = f"{both} are both installed and overwrite each other's files, so removing one breaks the other"
+    return [f"{what}; run: pip uninstall -y {' '.join(XGBOOSTS)} && pip install {ours}"]
 
 
 def _gpu_abilities(document: Mapping[str, Any], is_sound: bool, why: str) -> list[dict[str, Any]]:
@@ -157,9 +169,9 @@ def failure(document: Mapping[str, Any]) -> BuildError | None:
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """One line a probe, then what works and what does not."""
+    """One line a probe, then what works, what does not, and warnings."""
     for name, value in document.items():
-        if name == "abilities":
+        if name in ("abilities", "warnings"):
             continue
         if isinstance(value, dict):
             for key, each in value.items():
@@ -172,3 +184,5 @@ def show(document: dict[str, Any], console: Console) -> None:
             console.print(Text(f"works: {ability['what']}"))
         else:
             console.print(Text(f"does not work: {ability['what']}; {ability['why_not']}; needs {ability['install']}"))
+    for warning in document["warnings"]:
+        console.print(Text(f"warning: {warning}"))

@@ -11,10 +11,10 @@ from rich.text import Text
 from tvm_sparse.autotune.task_progress import Causes
 from tvm_sparse.cli import common, tables
 from tvm_sparse.errors import LogError, UsageError, VerificationError
-from tvm_sparse.files import publish
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.logs import distill, log_page, merge, metaschedule_database, validate
+from tvm_sparse.logs import distill, merge, metaschedule_database, validate
 from tvm_sparse.logs.log_file import Rejected
+from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
 from tvm_sparse.scheduling.schedule_names import schedule_of
@@ -47,14 +47,8 @@ def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    pages = [log_page.page_path(path) for path in arguments.logs]
-    for log, path in zip(arguments.logs, pages, strict=True):
-        text = log_page.page(TuningLog(common.existing_log(log)))
-        try:
-            publish.write(path, text.encode(errors="backslashreplace"))
-        except OSError as error:
-            raise LogError(str(path), f"the page cannot be written ({error.strerror})") from None
-    return {"written": list(map(str, pages))}
+    logs = [TuningLog(common.existing_log(path)) for path in arguments.logs]
+    return {"pages": [{"log": str(log.path), "text": page(log)} for log in logs]}
 
 
 def _merge(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
@@ -167,7 +161,7 @@ _COLUMNS = {
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """A table of records, or counts."""
+    """A table of records, counts, or pages."""
     action = document["action"]
     if action in _COLUMNS:
         title = "Best kernels" if action == "best" else "Kernels verified again"
@@ -181,8 +175,8 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"left out: {row['schedule']} of {row['convolution']}: {row['reason']}"))
     for line in document.get("rejected_lines", ()):
         console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
-    for path in document.get("written", ()):
-        console.print(Text(f"written: {path}"))
+    for each in document.get("pages", ()):
+        console.file.write(each["text"])
     if "output" in document:
         kept = document["kept"] if "kept" in document else document["records"]
         console.print(Text(f"written: {document['output']}, {kept} records"))
