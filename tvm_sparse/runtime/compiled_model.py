@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.core_shares import CORE_SHARES
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
@@ -91,7 +92,8 @@ class CompiledModel:
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
         self.cuda_graph = cuda_graph and os.environ.get(CUDA_GRAPH) != "0"
-        self._lock = threading.Lock()
+        # A handler may call the model in the middle of its first call.
+        self._lock = threading.RLock()
         self._runner: CpuRunner | GpuRunner | None = None
         self._has_warned: set[str] = set()
 
@@ -127,7 +129,8 @@ class CompiledModel:
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
-        runner = self._runner or self._make_runner()
+        # A fork waits for it, so that no child finds the lock held.
+        runner = self._runner or CORE_SHARES.run(1, self._make_runner)
         stream = 0
         if isinstance(runner, CpuRunner):
             outputs = runner(arguments)
