@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm_sparse.runtime.crew import Call, Crew
-from tvm_sparse.runtime.threads import run_alone
+from tvm_sparse.runtime.threads import run_alone, use_threads
 from tvm_sparse.target.cpu import available_cores
 
 # Those that wait look this often whether a handler that raised has kept others from waking them.
@@ -31,13 +31,17 @@ _MEMORY_S = 0.02
 
 
 class _Current(threading.local):
-    """The call that the calling thread is in, and whether it forks, for which no call runs."""
+    """The call that the calling thread is in, and how many forks: a handler may interrupt one and fork too."""
 
     call: Call | None = None
-    forks = False
+    forks = 0
 
 
 _CURRENT = _Current()
+# Stands for the call that a thread which forks is in: it waits until there is no other.
+_FORK = Call(lambda: None, 0, 0)
+# And for that of a crew.
+_CREW = Call(lambda: None, 0, 0)
 
 
 class CoreShares:
@@ -83,6 +87,8 @@ class CoreShares:
 
     def _take(self, call: Call) -> None:
         """Return when `call` has cores, or where this is a child that was forked meanwhile."""
+        if self._returned:
+            self._settle()
         with self._lock:
             if not self._cores:
                 self._cores = self._free = available_cores()
@@ -114,7 +120,7 @@ class CoreShares:
     def _run_by_crew(self, call: Call) -> Any:
         if call.crew is None:
             try:
-                call.crew = Crew(self._give_back)
+                call.crew = Crew(self._work)
             except RuntimeError:
                 return run_alone(call.function)
         call.will_wait()
@@ -135,7 +141,15 @@ class CoreShares:
             raise call.error
         return call.result
 
-    def _give_back(self, call: Call) -> None:
+    def _work(self, call: Call) -> None:
+        """What a crew does with a call."""
+        _CURRENT.call = _CREW
+        try:
+            use_threads(call.cores)
+            call.result = call.function()
+        except BaseException as error:
+            call.error = error
+        call.is_done = True
         self._returned.append(call)
         self._settle()
 
@@ -168,13 +182,14 @@ class CoreShares:
 
     def before_fork(self) -> None:
         """Wait until no call runs, so that the child finds no model in the middle of one."""
-        # A handler forks that interrupted a call: it would wait for itself.
+        # A handler forks that interrupted a call, or a fork: it would wait for itself.
         if _CURRENT.call is not None:
+            _CURRENT.forks += 1
             return
-        _CURRENT.call = Call(self._settle, 0, self._process)
+        _CURRENT.call = _FORK
         with self._lock:
             self._forks += 1
-            _CURRENT.forks = True
+            _CURRENT.forks += 1
         while self._running:
             with self._is_quiet:
                 if self._running:
@@ -183,19 +198,24 @@ class CoreShares:
 
     def after_fork(self) -> None:
         """Go on, in the parent."""
-        if _CURRENT.forks:
-            with self._lock:
-                self._forks -= 1
-                _CURRENT.forks = False
-            self._settle()
-            _CURRENT.call = None
+        if _CURRENT.forks > 1 or _CURRENT.call is not _FORK:
+            _CURRENT.forks -= 1
+            return
+        with self._lock:
+            self._forks -= 1
+            _CURRENT.forks -= 1
+        self._settle()
+        _CURRENT.call = None
 
     def in_child(self) -> None:
         """Begin anew, without crews: of all threads only the one that forked is in the child."""
         self._process += 1
         self._begin()
-        if _CURRENT.forks:
-            _CURRENT.forks, _CURRENT.call = False, None
+        _CURRENT.forks -= 1
+        if _CURRENT.call is _FORK:
+            # What the handler interrupted, another fork, goes on in the child too.
+            self._forks = min(1, _CURRENT.forks)
+            _CURRENT.call = _FORK if _CURRENT.forks else None
         elif _CURRENT.call is not None:
             _CURRENT.call.wake()
 

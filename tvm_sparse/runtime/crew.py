@@ -7,8 +7,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from tvm_sparse.runtime.threads import use_threads
-
 
 class Call:
     """A call of `function` with `wanted` threads at most, and what becomes of it.
@@ -53,7 +51,7 @@ class Call:
 
 
 class Crew:
-    """See the module; each call is given to `give_back`, with its result or its error, before its thread is woken.
+    """See the module; `work` runs a call, whose own thread is then woken.
 
     Raises
     ------
@@ -61,24 +59,19 @@ class Crew:
         The system has no more threads, or Python is about to exit.
     """
 
-    def __init__(self, give_back: Callable[[Call], None]):
+    def __init__(self, work: Callable[[Call], None]):
         self._calls: SimpleQueue[Call] = SimpleQueue()
-        threading.Thread(target=self._work, args=(give_back,), name="tvm-sparse", daemon=True).start()
+        # A daemon: it waits for calls until the process ends.
+        threading.Thread(target=self._loop, args=(work,), name="tvm-sparse", daemon=True).start()
 
     def start(self, call: Call) -> None:
         """Begin `call`, which has its cores."""
         self._calls.put(call)
 
-    def _work(self, give_back: Callable[[Call], None]) -> None:
+    def _loop(self, work: Callable[[Call], None]) -> None:
         while True:
             call = self._calls.get()
-            try:
-                use_threads(call.cores)
-                call.result = call.function()
-            except BaseException as error:
-                call.error = error
-            call.is_done = True
-            give_back(call)
+            work(call)
             call.wake()
             # Not kept until the next one comes.
             del call
