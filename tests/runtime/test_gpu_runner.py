@@ -14,7 +14,7 @@ import tvm_ffi
 from fake_cuda import DEVICE, FakeCuda
 
 from tvm_sparse.errors import BuildError
-from tvm_sparse.runtime import gpu_runner
+from tvm_sparse.runtime import gpu_failures, gpu_runner
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.cuda_driver import CudaDriver
 from tvm_sparse.runtime.gpu_runner import MOST_IN_PLACE, GpuRunner
@@ -498,3 +498,13 @@ def test_a_child_is_told_that_cuda_does_not_survive_a_fork(monkeypatch):
     monkeypatch.setattr(gpu_runner.os, "getpid", lambda: -1)
     with pytest.raises(BuildError, match="before a fork, which CUDA does not survive"):
         model.runner.require_own_process()
+
+
+def test_a_child_keeps_the_memory_that_it_cannot_free():
+    model = Model()
+    model.check(inputs_of(0))
+    kept = weakref.ref(model.runner)
+    gpu_failures._keep_all()
+    del model
+    gc.collect()
+    assert kept() is not None

@@ -1,6 +1,5 @@
 """GpuRunner: calls of one model on an NVIDIA GPU, by CUDA graphs, from any thread and on any stream."""
 
-import ctypes
 import os
 import sys
 import threading
@@ -16,7 +15,7 @@ from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.runtime.core_shares import CORE_SHARES
 from tvm_sparse.runtime.cuda_driver import CudaDriver, DriverError, cuda_driver, forget_error
 from tvm_sparse.runtime.cuda_graph import CudaGraph
-from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory
+from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory, keep, keep_in_children
 from tvm_sparse.runtime.index_checks import as_input_errors
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import Library
@@ -27,8 +26,6 @@ from tvm_sparse.runtime.workspace import Machine, Workspace
 MOST_IN_PLACE = 4
 # Stands for all other sets of addresses.
 _ELSEWHERE: tuple[int, ...] = ()
-# Those of this process.
-_RUNNERS: weakref.WeakSet["GpuRunner"] = weakref.WeakSet()
 
 
 class _Recording(NamedTuple):
@@ -72,7 +69,7 @@ class GpuRunner:
         self._lock = threading.RLock()
         self._is_calling = False
         self._process = os.getpid()
-        _RUNNERS.add(self)
+        keep_in_children(self)
         self._machine: Machine | None = None
         self._workspace = self._new_workspace()
         self._recordings: dict[tuple[int, ...], _Recording] = {}
@@ -114,10 +111,10 @@ class GpuRunner:
                 self._is_calling = False
 
     def require_own_process(self) -> None:
-        """Raise BuildError where this process was forked from the one that the model used the GPU in."""
+        """Raise BuildError where this process was forked from the one that the runner was made in."""
         if os.getpid() != self._process:
-            hint = "make it in the child, from a process that has not used the GPU, or start processes with spawn"
-            raise BuildError("model", "it ran on the GPU before a fork, which CUDA does not survive", hint=hint)
+            problem = "it was made for the GPU before a fork, which CUDA does not survive"
+            raise BuildError("model", problem, hint="fork before the GPU is used, or start processes with spawn")
 
     def is_capturing(self, stream: int) -> bool:
         """Whether what is put on `stream` runs later."""
@@ -140,7 +137,7 @@ class GpuRunner:
         return results
 
     def _set_up(self) -> Machine:
-        # A fork waits for it: the child could make no machine where TVM's table of functions was being changed.
+        # A fork waits for it, and the child finds TVM's table of functions as it was.
         machine = CORE_SHARES.run(1, lambda: Machine(self._executable, self._device))
         # Constants were copied on the default stream, for which others do not wait.
         self._device.sync()
@@ -235,23 +232,9 @@ class GpuRunner:
         """Leave nothing of a call that failed."""
         forget_error()
         if is_lost(error):
-            _keep(self)
+            keep(self)
         elif not self._recordings:
             self._workspace = self._new_workspace()
-
-
-def _keep(runner: GpuRunner) -> None:
-    """Never free it: memory of a lost GPU cannot be, and TVM ends the process where it cannot free memory."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(runner))
-
-
-def _keep_all() -> None:
-    """In a child, to which the GPU is lost."""
-    for runner in list(_RUNNERS):
-        _keep(runner)
-
-
-os.register_at_fork(after_in_child=_keep_all)
 
 
 def _addresses(tensors: Sequence[Any]) -> tuple[int, ...]:
