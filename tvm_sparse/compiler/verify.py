@@ -111,7 +111,7 @@ class _Case:
             arguments["bias"] = layer.bias
         return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
 
-    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int) -> float:
+    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
         """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
         layouts = kernel.layouts
         images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
