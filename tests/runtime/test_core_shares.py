@@ -198,6 +198,7 @@ def test_a_child_begins_anew(shares):
     """Here as if the calling thread were the child's only one."""
     held = Held(shares)
     held.call(CORES).started.acquire()
+    core_shares._CURRENT.call, core_shares._CURRENT.forks = core_shares._FORK, 1
     shares.in_child()
     assert shares.run(CORES, lambda: shares._free) == 0
     held.end.set()
