@@ -14,7 +14,7 @@ import tvm_ffi
 from fake_cuda import DEVICE, FakeCuda
 
 from tvm_sparse.errors import BuildError
-from tvm_sparse.runtime import gpu_runner
+from tvm_sparse.runtime import gpu_failures, gpu_runner
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.cuda_driver import CudaDriver
 from tvm_sparse.runtime.gpu_runner import MOST_IN_PLACE, GpuRunner
@@ -472,3 +472,39 @@ def test_other_machines_keep_tvm_s_memory(model):
     for outputs in (first, second):
         compare(inputs, outputs)
     assert first[0].data_ptr() != second[0].data_ptr()
+
+
+def test_a_call_in_the_middle_of_a_call_is_refused_and_the_next_one_is_not():
+    model, inputs = Model(), inputs_of(0)
+    empty, found = model.library.empty, []
+
+    def empty_and_call(*arguments):
+        if not found:
+            found.append(None)
+            with pytest.raises(BuildError, match="in the middle of a call"):
+                model(inputs)
+        return empty(*arguments)
+
+    model.library.empty = empty_and_call
+    model.check(inputs)
+    assert found
+    model.check(inputs)
+
+
+def test_a_child_is_told_that_cuda_does_not_survive_a_fork(monkeypatch):
+    model = Model()
+    model.check(inputs_of(0))
+    model.runner.require_own_process()
+    monkeypatch.setattr(gpu_runner.os, "getpid", lambda: -1)
+    with pytest.raises(BuildError, match="before a fork, which CUDA does not survive"):
+        model.runner.require_own_process()
+
+
+def test_a_child_keeps_the_memory_that_it_cannot_free():
+    model = Model()
+    model.check(inputs_of(0))
+    kept = weakref.ref(model.runner)
+    gpu_failures._keep_all()
+    del model
+    gc.collect()
+    assert kept() is not None

@@ -18,7 +18,7 @@ from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.runtime.core_shares import CORE_SHARES
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn, is_pooled
 from tvm_sparse.target.compatibility import device_of, why_not_here
@@ -56,7 +56,6 @@ def verify(
     if obstacle:
         return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
     packed_function.register()
-    use_threads(thread_count(target))
     schedules = {decision.layer: decision.schedule for decision in decisions}
     names = function_names(layers, kernels, prefix)
     module = executable.jit() if hasattr(executable, "jit") else executable
@@ -67,8 +66,9 @@ def verify(
             some = open_[first : first + side_by_side]
             for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
                 function = module.get_function(names[layer.name], query_imports=True)
+                kernel, schedule = kernels[layer.name], schedules[layer.name]
                 try:
-                    worst = case.worst_error(function, kernels[layer.name], schedules[layer.name], device_of(target))
+                    worst = case.worst_error(function, kernel, schedule, device_of(target), thread_count(target))
                 except BuildError as error:
                     # Of a library, which may not compute this convolution.
                     wrong[layer.name] = str(error)
@@ -111,8 +111,8 @@ class _Case:
             arguments["bias"] = layer.bias
         return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
 
-    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any) -> float:
-        """Largest error of a kernel as a fraction of its bound."""
+    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
+        """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
         layouts = kernel.layouts
         images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
         x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
@@ -122,7 +122,8 @@ class _Case:
         y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []
         scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
-        function(*[tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)], y, *scratch)
+        inputs = [tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)]
+        CORE_SHARES.run(threads, lambda: function(*inputs, y, *scratch))
         device.sync()
         return expected.within(arithmetic_of(schedule), self.layer.weight).worst(
             layouts.as_nchw("y", y.numpy(), shape), self.images

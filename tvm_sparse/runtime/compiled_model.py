@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.core_shares import CORE_SHARES
 from tvm_sparse.runtime.cpu_runner import CpuRunner
 from tvm_sparse.runtime.gpu_failures import as_sentences
 from tvm_sparse.runtime.gpu_runner import GpuRunner
@@ -32,10 +33,13 @@ COLUMNS = ("layer", "density", "structure", "schedule", "precision", "dense_time
 
 
 class CompiledModel:
-    """A model ready to run. Call it with one tensor for each input, from any thread; calls of one model take turns.
+    """A model ready to run. Call it with one tensor for each input, from any thread.
 
-    On a CPU each call runs with as many threads as `target` has ``num-cores``, or as there are cores where these are
-    fewer, whatever ``TVM_NUM_THREADS`` says and other models in the process use; see `use_threads`.
+    On a CPU a call runs with as many threads as `target` has ``num-cores``, or as there are cores where these are
+    fewer, whatever ``TVM_NUM_THREADS`` says. Calls that meet, of one model or of several, share the cores; see
+    `CoreShares`.
+
+    On a GPU calls of one model take turns.
 
     On a GPU a call is put on the caller's stream, torch's current one or else TVM's, and returns before it has run. The
     first call launches the kernels one by one and records them in a CUDA graph, which later calls launch; see
@@ -91,7 +95,8 @@ class CompiledModel:
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"
         self.cuda_graph = cuda_graph and os.environ.get(CUDA_GRAPH) != "0"
-        self._lock = threading.Lock()
+        # A handler may call the model in the middle of its first call.
+        self._lock = threading.RLock()
         self._runner: CpuRunner | GpuRunner | None = None
         self._has_warned: set[str] = set()
 
@@ -116,7 +121,8 @@ class CompiledModel:
             The number of inputs, or the type, shape, element type or device of one, is wrong, or an index is out of
             range.
         BuildError
-            This machine cannot run code for `target`, or the GPU is out of memory or lost to this process.
+            This machine cannot run code for `target`, or the GPU is out of memory or lost to this process, or was used
+            before a fork; or, on a GPU, the calling thread is in a call of the model already.
         """
         specs = self.signature.inputs
         if len(inputs) != len(specs):
@@ -127,11 +133,13 @@ class CompiledModel:
         arguments = []
         for library, value, spec in zip(libraries, inputs, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
-        runner = self._runner or self._make_runner()
+        # A fork waits for it, so that no child finds the lock held.
+        runner = self._runner or CORE_SHARES.run(1, self._make_runner)
         stream = 0
         if isinstance(runner, CpuRunner):
             outputs = runner(arguments)
         else:
+            runner.require_own_process()
             current = next((library for library in libraries if isinstance(library, Torch)), libraries[0])
             stream = current.stream(self.device)
             outputs = runner(arguments, libraries[0], stream, self.cuda_graph)

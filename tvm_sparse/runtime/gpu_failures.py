@@ -1,8 +1,12 @@
 """Failures of a GPU as sentences: it is out of memory, or it is lost to this process."""
 
+import ctypes
+import os
 import re
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tvm_sparse.errors import BuildError
 
@@ -76,3 +80,25 @@ def _name(error: BaseException) -> str:
 def _holds(error: BaseException, parts: Iterable[str]) -> bool:
     words = re.sub("[^a-z]", "", _name(error).lower())
     return any(part in words for part in parts)
+
+
+# What a child must not free.
+_OWNERS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def keep(owner: object) -> None:
+    """Never free it: memory of a lost GPU cannot be freed, and TVM ends the process where it cannot free memory."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+
+
+def keep_in_children(owner: object) -> None:
+    """Have `keep` called in children that are forked, to which the GPU is lost."""
+    _OWNERS.add(owner)
+
+
+def _keep_all() -> None:
+    for owner in list(_OWNERS):
+        keep(owner)
+
+
+os.register_at_fork(after_in_child=_keep_all)

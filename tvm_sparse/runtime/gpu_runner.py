@@ -1,6 +1,6 @@
 """GpuRunner: calls of one model on an NVIDIA GPU, by CUDA graphs, from any thread and on any stream."""
 
-import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -12,9 +12,10 @@ import tvm
 import tvm_ffi
 
 from tvm_sparse.errors import BuildError, first_line
+from tvm_sparse.runtime.core_shares import CORE_SHARES
 from tvm_sparse.runtime.cuda_driver import CudaDriver, DriverError, cuda_driver, forget_error
 from tvm_sparse.runtime.cuda_graph import CudaGraph
-from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory
+from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory, keep, keep_in_children
 from tvm_sparse.runtime.index_checks import as_input_errors
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import Library
@@ -64,7 +65,11 @@ class GpuRunner:
     ):
         self._executable, self._device, self._signature = executable, device, signature
         self._driver = cuda_driver() if driver is None else driver
-        self._lock = threading.Lock()
+        # A signal's handler or a finaliser that interrupts a call may take it again, and finds `_is_calling`.
+        self._lock = threading.RLock()
+        self._is_calling = False
+        self._process = os.getpid()
+        keep_in_children(self)
         self._machine: Machine | None = None
         self._workspace = self._new_workspace()
         self._recordings: dict[tuple[int, ...], _Recording] = {}
@@ -80,9 +85,15 @@ class GpuRunner:
             An assertion of the model fails.
         BuildError
             The GPU is out of memory, or lost to this process; or `stream` is being captured, and this is the first
-            call, or `library` keeps no memory for graphs.
+            call, or `library` keeps no memory for graphs; or the calling thread is in a call already.
         """
         with self._lock, as_sentences(), as_input_errors():
+            if self._is_calling:
+                hint = "call it when the call that was interrupted has returned"
+                raise BuildError(
+                    "model", "a signal handler or a finaliser called it in the middle of a call", hint=hint
+                )
+            self._is_calling = True
             try:
                 # Of what a call does, TVM's and the caller's library allocate, and first launches load code.
                 with self._driver.use_device(self._device.index), self._driver.relaxed_capture():
@@ -96,6 +107,14 @@ class GpuRunner:
             except Exception as error:
                 self._forget(error)
                 raise
+            finally:
+                self._is_calling = False
+
+    def require_own_process(self) -> None:
+        """Raise BuildError where this process was forked from the one that the runner was made in."""
+        if os.getpid() != self._process:
+            problem = "it was made for the GPU before a fork, which CUDA does not survive"
+            raise BuildError("model", problem, hint="fork before the GPU is used, or start processes with spawn")
 
     def is_capturing(self, stream: int) -> bool:
         """Whether what is put on `stream` runs later."""
@@ -118,7 +137,8 @@ class GpuRunner:
         return results
 
     def _set_up(self) -> Machine:
-        machine = Machine(self._executable, self._device)
+        # A fork waits for it, and the child finds TVM's table of functions as it was.
+        machine = CORE_SHARES.run(1, lambda: Machine(self._executable, self._device))
         # Constants were copied on the default stream, for which others do not wait.
         self._device.sync()
         self._done = self._driver.create_event()
@@ -212,8 +232,7 @@ class GpuRunner:
         """Leave nothing of a call that failed."""
         forget_error()
         if is_lost(error):
-            # Memory of a lost GPU cannot be freed, and TVM ends the process where it cannot free memory.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            keep(self)
         elif not self._recordings:
             self._workspace = self._new_workspace()
 
