@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.quartiles import Quartiles, Verdict, time_verdict
-from tvm_sparse.scheduling.schedule_names import is_exact
+from tvm_sparse.schedules.lookup import is_exact
 
 
 def comparable_times_us(records: Sequence[TuningRecord]) -> list[float]:

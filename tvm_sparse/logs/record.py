@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, NoReturn
 
+from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
@@ -19,7 +20,7 @@ from tvm_sparse.logs import record_codec
 from tvm_sparse.logs.record_codec import SCHEMA
 from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import Status
-from tvm_sparse.scheduling.schedule_names import is_pooled, is_tf32
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
@@ -180,17 +181,17 @@ class TuningRecord:
     @property
     def is_dense(self) -> bool:
         """Whether the kernel ignores the zeros."""
-        return self.schedule.startswith("dense")
+        return family_of(self.schedule).is_dense
 
     @property
     def is_pooled(self) -> bool:
         """Whether the kernel computes the max pool behind its layer too."""
-        return is_pooled(self.schedule)
+        return family_of(self.schedule).computes_pool
 
     @property
     def is_tf32(self) -> bool:
         """Whether the kernel may round its inputs to TF32."""
-        return is_tf32(self.schedule)
+        return arithmetic_of(self.schedule) == TF32
 
     def is_trial_of(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> bool:
         """Whether it was made of this convolution, for this weight, on this machine.

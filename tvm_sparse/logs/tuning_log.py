@@ -19,7 +19,7 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import is_exact, is_gone
+from tvm_sparse.schedules.lookup import UNKNOWN, family_of, is_exact
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
@@ -89,7 +89,7 @@ class TuningLog:
         if line not in self._lines:
             self._lines[line] = record
             self._paths[line] = path
-            if is_gone(record.schedule):
+            if family_of(record.schedule) is UNKNOWN:
                 return
             self._by_spec[record.spec].append(record)
             self._by_sum[_sum_of(record.spec)].append(record)
