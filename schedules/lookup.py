@@ -10,18 +10,13 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import FAMILIES
-from tvm_sparse.scheduling.family import KernelFamily, precision_in_words
+from tvm_sparse.scheduling.family import KernelFamily, precision_in_words, schedule_of
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
 
 # What is known of a name that a record of another version has.
 UNKNOWN = KernelFamily("", "", lambda *_: [])
 _BY_NAME = {each.name: each for each in FAMILIES}
-
-
-def schedule_of(name: str) -> str:
-    """The schedule that a space belongs to: its name without the variant."""
-    return name.partition(":")[0]
 
 
 def family_of(name: str) -> KernelFamily:

@@ -11,7 +11,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.ranking import comparable_times_us, fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules.lookup import family_of, schedule_of
+from tvm_sparse.scheduling.family import schedule_of
 
 # Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
 TRIED = 2
@@ -49,7 +49,7 @@ def best_match(
     found = _best_alike(usable, pattern, growth)
     if found is None or pattern.structure == DENSE:
         return found
-    dense = [each for each in usable if each.pattern.structure == DENSE and family_of(each.schedule).takes_any_zeros]
+    dense = [each for each in usable if each.pattern.structure == DENSE and each.family.takes_any_zeros]
     faster = _faster_than(found.record, dense)
     return Match(fastest(faster), "density", "tuned for a weight without zeros") if faster else found
 

@@ -7,8 +7,7 @@ from typing import Any
 from tvm_sparse.logs.matching import machine
 from tvm_sparse.logs.ranking import ranked
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules.lookup import family_of, schedule_of
-from tvm_sparse.scheduling.family import TF32_VARIANT
+from tvm_sparse.scheduling.family import TF32_VARIANT, schedule_of
 
 
 def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:
@@ -26,7 +25,7 @@ def distill(records: Iterable[TuningRecord], keep: int = 1) -> list[TuningRecord
 
     def kind(record: TuningRecord) -> str:
         name = schedule_of(record.schedule) + TF32_VARIANT * record.is_tf32
-        return name + str(record.decisions.get("layout")) if family_of(record.schedule).is_library else name
+        return name + str(record.decisions.get("layout")) if record.family.is_library else name
 
     return _fastest(records, keep, kind)
 

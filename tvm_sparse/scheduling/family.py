@@ -3,14 +3,21 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-
-from tvm.target import Target
+from typing import TYPE_CHECKING
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TF32, THREE_HALF, THREE_TF32
-from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.space import Space
+
+if TYPE_CHECKING:
+    # A log is read without TVM.
+    from tvm.target import Target
+
+    from tvm_sparse.conv.sparsity import SparsityPattern
+    from tvm_sparse.conv.spec import ConvSpec
+    from tvm_sparse.scheduling.space import Space
+
+    Spaces = Callable[[ConvSpec, SparsityPattern, Target], list[Space]]
+    Named = Callable[[ConvSpec, SparsityPattern, Target, str], Space | None]
 
 # The variant of spaces whose kernels may round their inputs to TF32.
 TF32_VARIANT = "tf32"
@@ -18,9 +25,6 @@ TF32_VARIANT = "tf32"
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 # Float32 numbers in parts that tensor cores take, in words for a decision table.
 _PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
-
-Spaces = Callable[[ConvSpec, SparsityPattern, Target], list[Space]]
-Named = Callable[[ConvSpec, SparsityPattern, Target, str], Space | None]
 
 
 class Code(Enum):
@@ -83,8 +87,8 @@ class KernelFamily:
 
     name: str
     target: str
-    spaces: Spaces
-    named: Named | None = None
+    spaces: "Spaces"
+    named: "Named | None" = None
     code: Code = Code.OWN
     arithmetic: str = EXACT
     arithmetic_of_variants: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +121,11 @@ class KernelFamily:
     def arithmetic_of(self, variant: str) -> str:
         """How kernels of a variant compute."""
         return self.arithmetic_of_variants.get(variant, self.arithmetic)
+
+
+def schedule_of(name: str) -> str:
+    """The schedule that a space belongs to: its name without the variant."""
+    return name.partition(":")[0]
 
 
 def precision_in_words(arithmetic: str, dtype: str) -> str:
