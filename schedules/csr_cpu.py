@@ -13,11 +13,11 @@ from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.cpu_rows import layouts
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "csr_cpu"
-TARGET = "llvm"
 # Tiles offered to the search, and layouts of rows with a filter's sums by themselves.
 OFFERED, LAYOUTS = 3, 2
 # Vectors whose sums such a filter keeps in registers at most; enough to hide the latency of the multiply-add.
@@ -49,3 +49,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     threads = Threads.of(target, pattern.nnz)
     found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     return DataRowSpace(NAME, variant, threads, *found) if found and found[1].filters == 1 else None
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True)

@@ -20,11 +20,11 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
 from tvm_sparse.target.gpu import gpu_info
 
 NAME = "csr_cuda"
-TARGET = "cuda"
 # Outputs of a thread: more share the read of value and offset, fewer make more threads.
 PIXELS = (4, 8, 2, 1)
 # Threads that keep a multiprocessor busy.
@@ -111,3 +111,6 @@ def _write(spec: ConvSpec, pixels: int, arguments: dict[str, tirx.Var]) -> None:
                 T.buffer_store(acc, acc[i] + values[e] * source(n, place), [i])
         for i in range(pixels):
             T.buffer_store(y, epilogue(spec, arguments, acc[i], index[i]), index[i])
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces)

@@ -17,11 +17,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.tiling_space import offered
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
 
 NAME = "data_cuda"
-TARGET = "cuda"
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -42,3 +42,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
     return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(spec, gpu)) else None
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True)

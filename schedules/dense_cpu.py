@@ -26,12 +26,12 @@ from tvm_sparse.scheduling.cpu_filters import (
 )
 from tvm_sparse.scheduling.cpu_product import ProductSpace
 from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "dense_cpu"
-TARGET = "llvm"
 # Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
@@ -145,3 +145,6 @@ def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: st
     vectors, rest = divmod(int(found[1]), cpu.lanes)
     is_tile = not rest and vectors <= max(VECTORS)
     return FormerFilterSpace(NAME, spec, cpu, vectors, threads.count) if is_tile else None
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_dense=True)

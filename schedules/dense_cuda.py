@@ -11,11 +11,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import TileSpace
 from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan
 from tvm_sparse.scheduling.cuda.lane_product import LaneProductSpace
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.gpu import gpu_info
 
 NAME = "dense_cuda"
-TARGET = "cuda"
 # Multiply-adds of a k-tile, between two barriers.
 K_TILE = 512
 
@@ -34,3 +34,6 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
                 plans = (plan(structure, gpu, K_TILE) for structure in structures)
                 found += [TileSpace(NAME, each, fold=False) for each in plans if each is not None][:1]
     return found
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, is_dense=True)

@@ -17,6 +17,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d import conv2d
+from tvm_sparse.conv.error_bounds import TENSOR_CORES, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput, channel_group
@@ -24,19 +25,19 @@ from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
-from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
-NAME = CUDNN
-TARGET = "cuda"
+NAME = "dense_cudnn"
 FP32 = "fp32"
 # What people call the variants.
-TITLES = {
-    f"{NAME}:{FP32}": "cuDNN float32",
-    f"{NAME}:{TF32}": "cuDNN TF32",
-    **{f"{NAME}:{variant}": f"cuDNN {dtype}" for dtype, variant in HALF_VARIANTS.items()},
+_TITLES = {
+    FP32: "cuDNN float32",
+    TF32_VARIANT: "cuDNN TF32",
+    **{variant: f"cuDNN {dtype}" for dtype, variant in HALF_VARIANTS.items()},
 }
+_ARITHMETIC = {TF32_VARIANT: TF32, **dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES)}
 
 
 class Layout(IntEnum):
@@ -81,7 +82,7 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
     found: list[Space] = [CudnnSpace(spec, FP32)]
     # Tensor cores have TF32 from compute capability 8.0 on (CUDA programming guide).
     if gpu_info(target).compute_capability >= 80:
-        found.append(CudnnSpace(spec, TF32))
+        found.append(CudnnSpace(spec, TF32_VARIANT))
     return found
 
 
@@ -136,10 +137,23 @@ class CudnnSpace(WrittenSpace):
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         if decisions["layout"] == Layout.NHWC_STAGED.name.lower():
-            return staged_plan(StagedInput(self.spec), self.variant == TF32, decisions["epilogue"])
-        return Plan(self.spec, tf32=self.variant == TF32, **decisions)
+            return staged_plan(StagedInput(self.spec), self.variant == TF32_VARIANT, decisions["epilogue"])
+        return Plan(self.spec, tf32=self.variant == TF32_VARIANT, **decisions)
 
 
 def staged_plan(staged: StagedInput, tf32: bool, epilogue: Literal["fused", "apart"] = "fused") -> Plan:
     """Of what `staged` writes."""
     return Plan(staged.read, "nhwc", PRECOMP, epilogue, tf32, staged=staged)
+
+
+FAMILY = KernelFamily(
+    NAME,
+    "cuda",
+    spaces,
+    code=Code.CALLED,
+    arithmetic_of_variants=_ARITHMETIC,
+    titles=_TITLES,
+    why_not_here=why_not_here,
+    is_dense=True,
+    calls_cudnn=True,
+)

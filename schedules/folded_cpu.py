@@ -10,11 +10,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import STRADDLING, RowSpace, layout_named, layouts, packs
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
 NAME = "folded_cpu"
-TARGET = "llvm"
 # Non-zeros a kernel may hold: in assembly 15 us of one core for each, 5 s in all, and code that
 # outgrows the caches and runs no faster than `csr_cpu`, whose weights are data (512x512x3x3 on 7x7 at density 0.1: 689
 # us folded, 607 as CSR); in LLVM's own code minutes.
@@ -72,3 +72,6 @@ def _straddling(spec: ConvSpec, cpu: CpuInfo) -> float:
     All do but those of vectors as long as a line that begin a row: of three taps of strided columns two.
     """
     return STRADDLING_OF_LINES if cpu.lanes == LINE and spec.stride[1] > 1 else STRADDLING
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, code=Code.FOLDED, is_predicted=True)

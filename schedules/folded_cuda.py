@@ -24,10 +24,10 @@ from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace, TileSpace
 from tvm_sparse.scheduling.cuda.folded.split_k import SPLITS, split_space, split_spaces
 from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, plan, serves, side_by_side
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 
 NAME = "folded_cuda"
-TARGET = "cuda"
 # Multiply-adds, non-zeros times pixels of a thread, without a multistage pipeline: one compiler has all of them.
 MAX_WHOLE = 120_000
 # Multiply-adds of a k-tile where there is no multistage pipeline.
@@ -134,3 +134,6 @@ def _tiled(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
     if folding.pattern.nnz * structure.pixels * structure.beside > MAX_MULTIPLY_ADDS:
         return None
     return FoldedTileSpace.of(NAME, structure, folding)
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.FOLDED, is_predicted=True)

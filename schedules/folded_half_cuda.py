@@ -12,17 +12,17 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.dtypes import FLOAT16
+from tvm_sparse.conv.error_bounds import HALF_SUMS
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.code_size import why_not_folded
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
 from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, layouts, serves, side_by_side
-from tvm_sparse.scheduling.schedule_names import FOLDED_HALF
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 
-NAME = FOLDED_HALF
-TARGET = "cuda"
+NAME = "folded_half_cuda"
 # Tilings that are offered to a search, most promising first.
 TILINGS = 3
 _SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels1x2(-across)?")
@@ -71,3 +71,6 @@ def _why_not(spec: ConvSpec, pattern: SparsityPattern) -> str:
 
 def _structure(tiles: SpatialTiles, across: bool) -> Structure:
     return Structure(tiles, 1, "multistage", across=across, beside=2, halves=True)
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.FOLDED, arithmetic=HALF_SUMS, asked_for_only=True)

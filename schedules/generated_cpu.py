@@ -19,10 +19,10 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.code_size import why_not_folded
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import GeneratedSpace, NotApplicable, Space
 
 NAME = "generated_cpu"
-TARGET = "llvm"
 # Multiply-adds a kernel may hold, and so non-zeros. Tiles are sampled without regard for code size; LLVM's time grows
 # faster than the length of a block, and beyond this a build takes over 10 s. Where the stride along rows is not 1 each
 # lane of a vector is loaded by itself, and counts: 7,373 non-zeros in vectors of 7 lanes built for 16 s, and in five
@@ -100,3 +100,6 @@ def _reduction(sch: Schedule) -> list[LoopRV]:
     """The loops of the reduction: those of the update that its initialisation does not share."""
     shared = {sch.get(loop).loop_var for loop in sch.get_loops(sch.get_sblock("conv_init"))}
     return [loop for loop in sch.get_loops(sch.get_sblock("conv_update")) if sch.get(loop).loop_var not in shared]
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, code=Code.FOLDED, is_generated=True)

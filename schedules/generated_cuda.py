@@ -25,11 +25,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.code_size import why_not_folded
 from tvm_sparse.scheduling.cuda.generated_tiles import AXES, LEVELS, MAX_MULTIPLY_ADDS, WARP, TileRules
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.metaschedule import without_tensor_intrinsics
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, NotApplicable, Space, sampled
 
 NAME = "generated_cuda"
-TARGET = "cuda"
 # Floats that one instruction may copy to shared memory, offered to the search.
 COPIED = [1, 2, 3, 4]
 # Draws in a row that TVM's own checks refuse, after which none is expected to pass.
@@ -162,3 +162,6 @@ def _not_around(sch: Schedule, block: SBlockRV, other: SBlockRV) -> list[LoopRV]
     """The loops around `block` that are not around `other`."""
     shared = {sch.get(loop).loop_var for loop in sch.get_loops(other)}
     return [loop for loop in sch.get_loops(block) if sch.get(loop).loop_var not in shared]
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, code=Code.FOLDED, is_generated=True)

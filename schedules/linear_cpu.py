@@ -29,12 +29,12 @@ from tvm_sparse.scheduling.csr import (
     stretch,
     whole,
 )
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "linear_cpu"
-TARGET = "llvm"
 # Sums of a filter that are added up side by side: enough to hide the latency of the multiply-add.
 SUMS = 8
 # Up to so many inputs 16 bits hold an offset: three quarters of the memory traffic of 32.
@@ -198,3 +198,6 @@ class ImagesSpace(HandMadeSpace):
             place = tile * TILE + offsets[e].astype("int32")
             each_vector(lambda at: T.buffer_store(acc, acc[at] + values[e] * packed[place, first + at], [at]))
         each_vector(lambda at: T.buffer_store(sums, acc[at], [k, first + at]))
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, is_predicted=True)

@@ -23,11 +23,11 @@ from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel,
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
 from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = "linear_cuda"
-TARGET = "cuda"
 # Of a kernel without work, and the share of the memory's rate at which weights arrive (assumed).
 START_US, READ_SHARE = 2.0, 0.6
 # Accesses to shared memory that 32 inputs at random places of an image take, on average.
@@ -158,3 +158,6 @@ class LinearSpace(HandMadeSpace):
                         T.buffer_store(sums, sums[image] + weight[i] * value, [image])
 
         write_sums(spec, images, arguments, reads, products)
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, is_predicted=True)

@@ -15,16 +15,16 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE, LinearTensorSpace
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.schedule_names import LINEAR_TENSOR
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-NAME = LINEAR_TENSOR
-TARGET = "cuda"
+NAME = "linear_tensor_cuda"
 # Tensor cores take 64 images at a time: of fewer than these most were none. A dense weight takes as long to read for
 # a few as for 64, and TVM's product of eight images with 4096x1000 took 72 us on an H200, that of 64 here 17.
 LEAST_IMAGES, LEAST_IMAGES_DENSE = 16, 5
@@ -64,3 +64,6 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo, least_images: int = LEAST_IMAGE
     if spec.n < least_images:
         return f"{spec.n} images, at least {least_images} are served"
     return ""
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, arithmetic=CORRECTED_TF32, is_predicted=True)

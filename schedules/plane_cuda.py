@@ -12,17 +12,17 @@ After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a bl
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.error_bounds import TENSOR_CORES, THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
 from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.schedule_names import PLANE
+from tvm_sparse.scheduling.family import HALF_VARIANTS, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-NAME = PLANE
-TARGET = "cuda"
+NAME = "plane_cuda"
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -47,3 +47,15 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     if spec.k // spec.groups % FILTERS:
         return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {FILTERS} are served"
     return "neighbouring pixels are of different images, far apart in memory" if is_linear(spec) else ""
+
+
+FAMILY = KernelFamily(
+    NAME,
+    "cuda",
+    spaces,
+    code=Code.SHARED,
+    arithmetic=THREE_HALF,
+    arithmetic_of_variants=dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES),
+    is_predicted=True,
+    takes_any_zeros=True,
+)

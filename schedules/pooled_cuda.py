@@ -18,11 +18,10 @@ from tvm_sparse.scheduling.code_size import MAX_MULTIPLY_ADDS, why_not_folded
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
 from tvm_sparse.scheduling.cuda.folded.tile_plan import Structure, serves
-from tvm_sparse.scheduling.schedule_names import POOLED
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space, divisors
 
-NAME = POOLED
-TARGET = "cuda"
+NAME = "pooled_cuda"
 _SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels1(-across)?")
 
 
@@ -60,3 +59,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
 def _space(spec: ConvSpec, columns: int, across: bool, folding: Fold) -> FoldedTileSpace | None:
     structure = Structure(SpatialTiles(spec, spec.out_h, columns), 1, "multistage", across=across, pools=True)
     return FoldedTileSpace.of(NAME, structure, folding) if columns and serves(structure) else None
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.FOLDED, asked_for_only=True, computes_pool=True)

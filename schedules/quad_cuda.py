@@ -15,17 +15,17 @@ from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quads.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.schedule_names import QUAD
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-NAME = QUAD
-TARGET = "cuda"
+NAME = "quad_cuda"
 # A tile has 128 filters or more: of fewer tensor cores compute too many that are none.
 LEAST_FILTERS = 96
 
@@ -60,3 +60,8 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     images = min(spec.n, 2 + MAX_PIXELS // (spec.out_h * spec.out_w))
     elements = images * spec.c * spec.h * spec.w
     return f"a tile's images have {elements} elements, at most {MAX_ELEMENTS}" if elements > MAX_ELEMENTS else ""
+
+
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, code=Code.SHARED, arithmetic=THREE_HALF, is_predicted=True, takes_any_zeros=True
+)

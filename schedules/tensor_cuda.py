@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.error_bounds import THREE_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput, channel_group
@@ -27,12 +28,11 @@ from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.staging import PIXELS, is_transposed
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
-from tvm_sparse.scheduling.schedule_names import TENSOR
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
-NAME = TENSOR
-TARGET = "cuda"
+NAME = "tensor_cuda"
 # The share of the memory's rate at which the input is split (assumed).
 SPLIT_SHARE = 0.6
 
@@ -97,3 +97,8 @@ class TensorSpace(WrittenSpace):
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         staged = StagedInput(self.spec, PRODUCTS, pixels=decisions["pixels"])
         return dense_cudnn.staged_plan(staged, tf32=True)
+
+
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, arithmetic=THREE_TF32, why_not_here=why_not_here, is_predicted=True, calls_cudnn=True
+)

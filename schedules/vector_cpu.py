@@ -15,11 +15,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace
 from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 
 NAME = "vector_cpu"
-TARGET = "llvm"
 # Layouts of rows with a tile that are offered to the search.
 OFFERED = 4
 # Filters of a tile.
@@ -57,3 +57,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if not found or found[1].filters not in shared_filters(spec, pattern.vector):
         return None
     return DataRowSpace(NAME, variant, threads, *found)
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True)

@@ -12,11 +12,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
+from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info
 
 NAME = "vector_cuda"
-TARGET = "cuda"
 # Filters that a warp may take at a time.
 SHARED = tuple(each for each in MAX_LANE_PIXELS if each > 1)
 
@@ -45,3 +45,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     gpu, shared = gpu_info(target), {f"filters{each}": each for each in SHARED}.get(variant, 0)
     is_served = shared and not why_not_served(spec, gpu) and pattern.vector % shared == 0
     return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True)

@@ -11,15 +11,16 @@ from functools import lru_cache
 
 from tvm.target import Target
 
+from tvm_sparse.conv.error_bounds import WINOGRAD
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu_winograd import MOST_VECTORS, WinogradSpace, require_served, vectors_of
+from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "winograd_cpu"
-TARGET = "llvm"
 # Of fewer non-zeros sparse kernels are faster, which multiply by them alone.
 LEAST_DENSITY = 0.15
 
@@ -63,3 +64,6 @@ def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
 def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[WinogradSpace]:
     found = [WinogradSpace(NAME, spec, cpu, each, threads) for each in vectors_of(spec, cpu, threads)]
     return sorted(found, key=lambda space: space.cost)
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, arithmetic=WINOGRAD, is_predicted=True)

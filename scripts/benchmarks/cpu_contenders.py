@@ -12,7 +12,7 @@ import tvm
 from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.resolve import resolve_target
 
 OURS, DENSE, NCHW, NHWC, ORT = "tvm-sparse", "tvm-sparse dense", "oneDNN NCHW", "oneDNN NHWC", "ONNX Runtime"

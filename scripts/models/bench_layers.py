@@ -24,7 +24,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Layers of ResNet-18 and ResNet-50.

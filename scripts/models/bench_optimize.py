@@ -19,6 +19,7 @@ from typing import Any
 import onnx
 
 from benchmarks.networks import MODELS, Options
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.cpu import available_cores, cpu_name
 
 
@@ -37,7 +38,7 @@ def case(model: Path, minutes: str) -> dict[str, Any]:
         taken_s = time.monotonic() - start_s
         rows = json.loads(command(home, "bench", str(model), "--json"))["times"]
     times = {row["name"]: {"time_us": row["time_us"]["median"], "speedup": row["speedup"]} for row in rows}
-    sparse = sum(not row["schedule"].startswith("dense") for row in found["layers"])
+    sparse = sum(not family_of(row["schedule"]).is_dense for row in found["layers"])
     layers = {"layers": len(found["layers"]), "sparse_layers": sparse}
     return {"minutes": float(minutes), "seconds": taken_s, "trials": found["trials"], **layers, "times": times}
 

@@ -22,7 +22,7 @@ import kernel_jobs
 import tvm
 from kernel_jobs import LARGE, Job, Result
 
-from tvm_sparse.schedules import schedule_names
+from tvm_sparse.schedules.lookup import family_of, schedule_names
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -111,7 +111,7 @@ def main() -> int:
         return 4
     target = resolve_target(CPU if options.target == "llvm" else options.target)
     # Generated spaces have no decisions but those that a search finds.
-    schedules = options.schedules or [each for each in schedule_names(target, True) if not each.startswith("generated")]
+    schedules = options.schedules or [each for each in schedule_names(target, True) if not family_of(each).is_generated]
     results, check_s = check(options, schedules)
     table = summary(results)
     report = {"cases": options.cases, "seed": options.seed, "fingerprint": fingerprint_of(target)}

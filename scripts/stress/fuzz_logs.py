@@ -36,8 +36,7 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.measure.serve import Action
-from tvm_sparse.schedules import find_space, why_not_here
-from tvm_sparse.scheduling.schedule_names import is_library
+from tvm_sparse.schedules.lookup import family_of, find_space
 from tvm_sparse.target.resolve import resolve_target
 
 RECORDS = 12
@@ -126,7 +125,11 @@ def decisions_case(seed: str, records: list[TuningRecord]) -> Counter[str]:
     """Damaged decisions, or a damaged trace; the process dies if TVM is given one that it crashes on."""
     rng = random.Random(seed)
     # A library has no decisions; a schedule that needs one cannot be replayed where it is missing.
-    here = {name for name in {each.schedule for each in records} if not is_library(name) and not why_not_here(name)}
+    here = {
+        name
+        for name in {each.schedule for each in records}
+        if not family_of(name).is_library and not family_of(name).why_not_here()
+    }
     record = rng.choice([each for each in records if each.schedule in here])
     # Damaged as lists, so that values are swapped between names too.
     chosen = json.loads(json.dumps(record.chosen))

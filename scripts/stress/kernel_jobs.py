@@ -37,9 +37,8 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.serve import Action
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, schedule_of, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled, schedule_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Convolutions of real networks, larger than the random ones.
@@ -105,7 +104,7 @@ class Job:
         """The convolution, its weight and its inputs' seed."""
         if self.spec is not None:
             weight = normal_weight(self.spec, DENSITY, self.seed)
-            return Case(self.spec, weight, self.seed, integers=False, pools=is_pooled(self.schedule))
+            return Case(self.spec, weight, self.seed, integers=False, pools=family_of(self.schedule).computes_pool)
         of = random_linear_case if self.index % LINEAR == LINEAR - 1 else random_case
         of = OWN_CASES.get(schedule_of(self.schedule).rpartition("_")[0], of)
         case = of(random.Random(f"case {self.seed} {self.index}").choice)

@@ -21,7 +21,7 @@ from typing import Any
 import kernel_jobs
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import schedule_names
+from tvm_sparse.schedules.lookup import family_of, schedule_names
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.resolve import resolve_target
 
@@ -82,7 +82,7 @@ def main() -> int:
         print("compute-sanitizer is not on PATH; it comes with the CUDA toolkit", file=sys.stderr)
         return 4
     names = schedule_names(resolve_target("cuda"), True)
-    schedules = options.schedules or [name for name in names if not name.startswith("generated")]
+    schedules = options.schedules or [name for name in names if not family_of(name).is_generated]
     jobs = kernel_jobs.cuda_jobs(SPECS, [name for name in schedules if name not in OWN], every_start=True)
     jobs += kernel_jobs.random_jobs(CASES, 0, [name for name in schedules if name in OWN], on_gpu=False)
     with tempfile.TemporaryDirectory() as folder:

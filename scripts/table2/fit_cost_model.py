@@ -23,7 +23,8 @@ import command_line
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules import folded_cuda
+from tvm_sparse.schedules.lookup import find_space, schedule_of
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
 from tvm_sparse.scheduling.cuda.folded.cost_model import time_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import FITS, FITTED, Fit, fitted_on
@@ -50,7 +51,7 @@ class Sample(NamedTuple):
 
 def counts_of(record: TuningRecord) -> tuple[KernelCounts, GpuInfo] | None:
     """What the estimate of a record's kernel is made from; None where it is not a folded CUDA kernel that was timed."""
-    if record.status != "ok" or not record.schedule.startswith("folded_cuda"):
+    if record.status != "ok" or schedule_of(record.schedule) != folded_cuda.NAME:
         return None
     target = resolve_target(record.target)
     space = find_space(record.schedule, record.spec, record.pattern, target)

@@ -18,7 +18,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
 from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import MeasureOptions, Outcome
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.space import HandMadeSpace
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target

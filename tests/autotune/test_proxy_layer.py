@@ -16,7 +16,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space, spaces_of
+from tvm_sparse.schedules.lookup import find_space, spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')

@@ -11,7 +11,7 @@ from tvm_sparse.autotune.random_search import RandomSearch
 from tvm_sparse.autotune.trial_history import key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Which decisions a CPU's space refuses depends on its vectors.

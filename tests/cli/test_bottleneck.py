@@ -14,7 +14,7 @@ from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","mcpu":"znver4","num-cores":1}')

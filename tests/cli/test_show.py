@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.consoles import result_console
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 

@@ -18,7 +18,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
-from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 from tvm_sparse.target.gpu import CARDS, GpuInfo, gpu_info

@@ -15,7 +15,7 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.cpu_info import CpuInfo

@@ -18,7 +18,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, make_kernel, spaces_of
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.scheduling.annotations import FOLD
 from tvm_sparse.scheduling.kernel import apply_decisions, bind_weight

@@ -19,7 +19,7 @@ from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
 
 HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))

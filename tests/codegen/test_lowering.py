@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.compatibility import why_not_here
 
 # LLVM 22's SLP vectoriser breaks the dense kernel of this convolution, for processors with AVX2 but not AVX-512.

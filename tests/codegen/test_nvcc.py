@@ -19,7 +19,7 @@ from tvm_sparse.codegen.cuda import nvcc
 from tvm_sparse.codegen.cuda.nvcc import as_scalars, cuda_compiler
 from tvm_sparse.codegen.cuda.separate_compilation import TranslationUnit
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 
 HOPPER, AMPERE = (Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"}) for arch in ("sm_90", "sm_80"))
 SPEC = ConvSpec(1, 8, 10, 10, 8, 3, 3, padding=(1, 1, 1, 1), bias=True)

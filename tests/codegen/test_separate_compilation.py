@@ -27,7 +27,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.scheduling import code_size
 from tvm_sparse.target.cpu import COMPILERS, available_cores, compiler_count
 from tvm_sparse.target.resolve import resolve_target

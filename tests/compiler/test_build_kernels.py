@@ -38,7 +38,7 @@ from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
 
 

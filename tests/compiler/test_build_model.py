@@ -21,7 +21,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.fingerprint import fingerprint_of

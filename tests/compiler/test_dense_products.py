@@ -17,7 +17,7 @@ from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.replace_convolutions import function_names
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.resolve import resolve_target
 

@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.kernel_growth import growth
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})
 SPEC = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)

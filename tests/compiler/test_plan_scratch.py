@@ -14,7 +14,7 @@ from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 
 CUDA = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 # What TVM's generated code calls for memory of its own.

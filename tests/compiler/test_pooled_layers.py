@@ -25,7 +25,7 @@ from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 

@@ -17,7 +17,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 
 GPU = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 CPU = Target({"kind": "llvm", "num-cores": 1})

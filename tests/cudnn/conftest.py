@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
+import cudnn_on_host
 import pytest
 from fake_cudnn import FakeCudnn, compiled
 
-from tvm_sparse import schedules
 from tvm_sparse.cudnn import library, packed_function
-from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.scheduling.cuda import staging
 
 
@@ -40,9 +37,6 @@ def fake(fake_folder, monkeypatch):
 @pytest.fixture
 def on_host(fake, monkeypatch):
     """Lets the schedule serve targets of the host, where the library computes, and be the first to, as on a GPU."""
-    monkeypatch.setattr(dense_cudnn, "TARGET", "llvm")
-    monkeypatch.setattr(
-        schedules, "SCHEDULES", (dense_cudnn, *(each for each in schedules.SCHEDULES if each is not dense_cudnn))
-    )
-    monkeypatch.setattr(dense_cudnn, "gpu_info", lambda _: SimpleNamespace(compute_capability=90))
+    for change in cudnn_on_host.changes():
+        monkeypatch.setattr(*change)
     return fake

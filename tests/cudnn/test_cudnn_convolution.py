@@ -24,10 +24,10 @@ from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import CudnnCalls
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
-from tvm_sparse.schedules import dense_cudnn, find_space, make_kernel, spaces_of, title_of
+from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
+from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of, title_of
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')

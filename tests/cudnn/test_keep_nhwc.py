@@ -4,6 +4,7 @@ import functools
 import random
 from dataclasses import replace
 
+import cudnn_on_host
 import numpy as np
 import pytest
 import torch
@@ -117,7 +118,8 @@ def test_what_is_written_anew_is_read_in_either_layout(on_host, layouts, copies)
 def test_a_model_in_float32_leaves_the_parts_of_3xtf32_in_nhwc(on_host, monkeypatch):
     """`tensor_cuda` next to others like it converts neither input nor output: x as the residual, and the result."""
     gpu = gpu_info(resolve_target('{"kind":"cuda","arch":"sm_90"}'))
-    monkeypatch.setattr(tensor_cuda, "TARGET", "llvm")
+    for change in cudnn_on_host.of(tensor_cuda):
+        monkeypatch.setattr(*change)
     monkeypatch.setattr(tensor_cuda, "gpu_info", lambda _: gpu)
     module, shapes = zoo.TORCH["residual"]
     prepared, decided = prepared_model("residual")

@@ -16,9 +16,9 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import dense_cudnn, tensor_cuda
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, is_exact, precision_of
 from tvm_sparse.schedules.tensor_cuda import TensorSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn, is_exact, is_library, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target
@@ -115,7 +115,7 @@ def test_what_it_does_not_serve_is_said(monkeypatch, change, problem):
 
 def test_it_counts_as_float32_and_is_named():
     name = tensor_cuda.NAME
-    assert is_exact(name) and not is_library(name) and calls_cudnn(name)
+    assert is_exact(name) and not family_of(name).is_library and family_of(name).calls_cudnn
     assert (arithmetic_of(name), precision_of(name, "float32")) == (THREE_TF32, "3xTF32")
 
 

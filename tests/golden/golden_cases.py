@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import GeneratedSpace
 

@@ -17,7 +17,7 @@ from tvm_sparse.logs.merge import write
 from tvm_sparse.logs.metaschedule_worker import RECORDS, WORKLOADS
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 
 # What a database has no place for.
 LOST = {"dense_times_us": (), "baseline": "", "error": None, "seed": 0, "timestamp": "2000-01-01T00:00:00+00:00"}

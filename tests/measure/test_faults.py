@@ -32,7 +32,7 @@ from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target
 

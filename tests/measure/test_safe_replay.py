@@ -14,7 +14,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')

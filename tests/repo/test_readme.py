@@ -17,7 +17,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.record_codec import CHECKSUM, hints_of
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

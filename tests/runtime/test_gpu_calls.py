@@ -28,7 +28,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.gpu_runner import MOST_IN_PLACE
 from tvm_sparse.runtime.signature import Signature, TensorSpec
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.resolve import resolve_target
 
 pytestmark = pytest.mark.gpu

@@ -16,7 +16,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.target.gpu import gpu_info
 
 SPEC = ConvSpec(1, 8, 10, 12, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)

@@ -21,7 +21,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import bias_cpu, bias_cuda, bias_schedule, find_space, spaces_of
+from tvm_sparse.schedules import bias_cpu, bias_cuda
+from tvm_sparse.schedules.lookup import bias_schedule, find_space, spaces_of
 from tvm_sparse.scheduling.bias_space import BlockedBiasSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu_info import CpuInfo

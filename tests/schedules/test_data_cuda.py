@@ -16,7 +16,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of
+from tvm_sparse.schedules import data_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.cuda.data.geometry import Geometry
 from tvm_sparse.scheduling.cuda.data.packing import dealt
 from tvm_sparse.scheduling.cuda.data.tiling import SINGLE_LIBRARY, Staging

@@ -31,7 +31,8 @@ from tvm_sparse.conv.conv2d_tiles import SpatialTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
-from tvm_sparse.schedules import dense_cuda, find_space, folded_cuda, make_kernel, spaces_of
+from tvm_sparse.schedules import dense_cuda, folded_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.folded import occupancy
 from tvm_sparse.scheduling.cuda.folded.bank_conflicts import row_stride

@@ -15,9 +15,9 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.error_bounds import HALF_SUMS, HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import find_space, schedule_names, spaces_of
+from tvm_sparse.schedules import folded_half_cuda
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, find_space, precision_of, schedule_names, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import FOLDED_HALF, arithmetic_of, is_folded, precision_of
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 SPEC = ConvSpec(2, 8, 14, 28, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True, dtype="float16")
@@ -30,7 +30,7 @@ def sparse_case(spec, density=0.2):
 
 
 def found_spaces(case):
-    return spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, [FOLDED_HALF])
+    return spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, [folded_half_cuda.NAME])
 
 
 def emulated(case, kernel, folder):
@@ -53,7 +53,7 @@ def test_random_convolutions_match_the_reference(tmp_path):
         case = random_half_case(choose)
         found, reasons = found_spaces(case)
         if not found:
-            assert reasons[FOLDED_HALF]
+            assert reasons[folded_half_cuda.NAME]
             continue
         served += 1
         y = emulated(case, random_kernel(choose(found), case.weight, choose), tmp_path / str(seed))
@@ -123,7 +123,7 @@ def test_an_instruction_has_both_outputs():
 def test_what_it_does_not_serve(changed, reason):
     case = sparse_case(replace(SPEC, **changed))
     found, reasons = found_spaces(replace(case, spec=replace(SPEC, **changed)))
-    assert not found and reason in reasons[FOLDED_HALF]
+    assert not found and reason in reasons[folded_half_cuda.NAME]
 
 
 def test_spaces_are_found_by_name():
@@ -131,18 +131,18 @@ def test_spaces_are_found_by_name():
     pattern = SparsityPattern.of(case.weight)
     for space in found_spaces(case)[0]:
         assert find_space(space.name, SPEC, pattern, CUDA).name == space.name
-    assert find_space(f"{FOLDED_HALF}:multistage-14x28-pixels1x2", SPEC, pattern, CUDA)
+    assert find_space(f"{folded_half_cuda.NAME}:multistage-14x28-pixels1x2", SPEC, pattern, CUDA)
 
 
 def test_it_must_be_asked_for():
     """Its sums are less exact than a model's type lets expect."""
     case = sparse_case(SPEC)
     found, reasons = spaces_of(SPEC, SparsityPattern.of(case.weight), CUDA)
-    assert FOLDED_HALF not in {*(each.schedule for each in found), *reasons, *schedule_names(CUDA)}
-    assert FOLDED_HALF in schedule_names(CUDA, every=True)
+    assert folded_half_cuda.NAME not in {*(each.schedule for each in found), *reasons, *schedule_names(CUDA)}
+    assert folded_half_cuda.NAME in schedule_names(CUDA, every=True)
 
 
 def test_decisions_name_what_it_computes_in():
-    assert arithmetic_of(f"{FOLDED_HALF}:multistage-14x28-pixels1x2") == HALF_SUMS
-    assert precision_of(FOLDED_HALF, "float16") == "float16, sums too"
-    assert is_folded(FOLDED_HALF)
+    assert arithmetic_of(f"{folded_half_cuda.NAME}:multistage-14x28-pixels1x2") == HALF_SUMS
+    assert precision_of(folded_half_cuda.NAME, "float16") == "float16, sums too"
+    assert family_of(folded_half_cuda.NAME).is_folded

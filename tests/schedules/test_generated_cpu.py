@@ -7,7 +7,7 @@ from random_convolutions import random_case
 from tvm_sparse.autotune import evolutionary_search
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

@@ -23,7 +23,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules import find_space, spaces_of
+from tvm_sparse.schedules.lookup import find_space, spaces_of
 from tvm_sparse.scheduling.cuda.generated_tiles import TileRules
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import Decisions, Space

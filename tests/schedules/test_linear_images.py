@@ -20,7 +20,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, linear_cuda, make_kernel
+from tvm_sparse.schedules import linear_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling.cuda.linear.packing import packed
 from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
 from tvm_sparse.scheduling.cuda.linear.tiling import LIBRARIES, WARPS, Geometry, LinearTiling

@@ -23,7 +23,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space, linear_cpu, linear_cuda, make_kernel, schedule_names, spaces_of
+from tvm_sparse.schedules import linear_cpu, linear_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import WrittenSpace

@@ -23,7 +23,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, linear_tensor_cuda, make_kernel
+from tvm_sparse.schedules import linear_tensor_cuda
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, find_space, make_kernel, precision_of
 from tvm_sparse.scheduling.cuda.linear_tensor.packing import BANKS, packed
 from tvm_sparse.scheduling.cuda.linear_tensor.space import LinearTensorSpace
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
@@ -37,7 +38,6 @@ from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     Geometry,
     LinearTensorTiling,
 )
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_compiled, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90", "model": "NVIDIA H100"})
@@ -264,7 +264,7 @@ def test_a_name_finds_its_space_and_says_how_it_computes() -> None:
     for name in ("linear_tensor_cuda", "linear_tensor_cuda:dense"):
         assert find_space(name, spec, pattern, TARGET).name == name
         assert precision_of(name, "float32") == "TF32+BF16" and arithmetic_of(name) == CORRECTED_TF32
-        assert not is_compiled(name)
+        assert not family_of(name).is_compiled
 
 
 def test_one_function_takes_every_weight() -> None:

@@ -14,7 +14,7 @@ from random_convolutions import call, random_weight
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import make_kernel
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.resolve import resolve_target
 
 # Without LLVM's optimiser, which takes most of the time: test_random_convolutions.py has optimised kernels.

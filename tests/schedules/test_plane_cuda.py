@@ -25,7 +25,8 @@ from tvm_sparse.conv.storage import stored
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, make_kernel, plane_cuda
+from tvm_sparse.schedules import plane_cuda
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, find_space, make_kernel, precision_of
 from tvm_sparse.scheduling.cuda.planes.packing import packed
 from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
 from tvm_sparse.scheduling.cuda.planes.tiling import (
@@ -39,7 +40,6 @@ from tvm_sparse.scheduling.cuda.planes.tiling import (
     Geometry,
     PlaneTiling,
 )
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_compiled, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
@@ -274,7 +274,7 @@ def test_what_it_is_called() -> None:
     assert precision_of("plane_cuda:fp16", FLOAT16) == "float16, float32 sums"
     assert arithmetic_of("plane_cuda:fp16") == arithmetic_of("plane_cuda:bf16") == TENSOR_CORES
     assert precision_of("plane_cuda", FLOAT32) == "3xFP16" and arithmetic_of("plane_cuda") == THREE_HALF
-    assert not is_compiled("plane_cuda:fp16") and not is_compiled("plane_cuda")
+    assert not family_of("plane_cuda:fp16").is_compiled and not family_of("plane_cuda").is_compiled
 
 
 def test_one_function_takes_every_weight() -> None:

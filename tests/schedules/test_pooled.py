@@ -18,10 +18,9 @@ from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import family_of, find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.cuda.folded.spatial_tiles import FoldedTileSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import is_compiled, is_folded, is_pooled
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 6, 32, 32, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
@@ -108,9 +107,11 @@ def test_it_is_searched_where_it_is_named() -> None:
     """As no other layer than one with a pool can use what it makes."""
     pattern = SparsityPattern.of(random_weight(LAYER, 0.1, "unstructured", 1, integers=False))
     found, reasons = spaces_of(LAYER, pattern, TARGET)
-    assert not any(is_pooled(name) for name in [*(each.name for each in found), *reasons, *schedule_names(TARGET)])
+    assert not any(
+        family_of(name).computes_pool for name in [*(each.name for each in found), *reasons, *schedule_names(TARGET)]
+    )
     assert [each.name for each in spaces_of(LAYER, pattern, TARGET, ["pooled_cuda"])[0]] == [
         "pooled_cuda:multistage-32x32-pixels1",
         "pooled_cuda:multistage-32x16-pixels1-across",
     ]
-    assert is_folded(POOLED_32) and is_compiled(POOLED_32)
+    assert family_of(POOLED_32).is_folded and family_of(POOLED_32).is_compiled

@@ -23,12 +23,12 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, make_kernel, quad_cuda
+from tvm_sparse.schedules import quad_cuda
+from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, precision_of
 from tvm_sparse.scheduling.cuda.kernel_numbers import divisor
 from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed, quads
 from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quads.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, QuadTiling
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, precision_of
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_convolutions import random_case, random_kernel
 
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.schedules import schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import schedule_names, spaces_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

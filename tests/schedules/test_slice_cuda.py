@@ -27,14 +27,14 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, make_kernel, slice_cuda, spaces_of
+from tvm_sparse.schedules import slice_cuda
+from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.cuda.positions.geometry import Geometry
 from tvm_sparse.scheduling.cuda.positions.packing import packed, without_conflicts
 from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
 from tvm_sparse.scheduling.cuda.positions.tiling import LIBRARIES, N_TILES, PositionTiling
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.scheduling.schedule_names import arithmetic_of
 from tvm_sparse.scheduling.space import NotApplicable
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})

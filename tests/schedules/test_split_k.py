@@ -23,7 +23,8 @@ from tvm_sparse.conv.conv2d_npq import NpqTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.schedules import find_space, folded_cuda, make_kernel
+from tvm_sparse.schedules import folded_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling.annotations import SPLIT_K, DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.folded.cost_model import features, time_us
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KTile, OutputTile, Pipeline, kernel_counts

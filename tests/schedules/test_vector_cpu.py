@@ -14,7 +14,8 @@ from random_convolutions import MAX_WEIGHTS, Case, random_kernel, random_spec, r
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import csr_cpu, make_kernel, spaces_of, vector_cpu
+from tvm_sparse.schedules import csr_cpu, vector_cpu
+from tvm_sparse.schedules.lookup import make_kernel, spaces_of
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target

@@ -15,7 +15,8 @@ from tvm.target import Target
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import data_cuda, find_space, make_kernel, spaces_of, vector_cuda
+from tvm_sparse.schedules import data_cuda, vector_cuda
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.cuda.data.space import DataSpace
 from tvm_sparse.scheduling.space import NotApplicable
 

@@ -12,8 +12,7 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import find_space, spaces_of
-from tvm_sparse.scheduling.schedule_names import arithmetic_of
+from tvm_sparse.schedules.lookup import arithmetic_of, find_space, spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 PADDED = {"padding": (1, 1, 1, 1)}

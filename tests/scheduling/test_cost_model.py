@@ -15,7 +15,7 @@ from fit_cost_model import Sample, descend, factors, leaving, log_error, samples
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.annotations import DependentLaunch
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
 from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, least_us, time_us

@@ -10,7 +10,8 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules import csr_cpu, dense_cpu, find_space, folded_cpu, vector_cpu
+from tvm_sparse.schedules import csr_cpu, dense_cpu, folded_cpu, vector_cpu
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.cpu_cuts import Threads
 from tvm_sparse.scheduling.cpu_rows import RowSpace
 from tvm_sparse.scheduling.kernel import apply_decisions

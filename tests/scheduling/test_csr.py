@@ -16,7 +16,8 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import csr_cpu, find_space, make_kernel
+from tvm_sparse.schedules import csr_cpu
+from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, Pack
 from tvm_sparse.scheduling.csr import stretch
 from tvm_sparse.scheduling.kernel import Kernel

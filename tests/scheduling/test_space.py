@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
-from tvm_sparse.schedules import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.space import HandMadeSpace, divisors, nearest
 from tvm_sparse.target.resolve import resolve_target
 

@@ -20,8 +20,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.measurer import Measurer
-from tvm_sparse.schedules import schedule_names, spaces_of
-from tvm_sparse.scheduling.schedule_names import is_library
+from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
 TRIALS_PER_DENSE_TRIAL, MIN_DENSE_TRIALS = 8, 3
@@ -68,13 +67,13 @@ def tune_layer(
 def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     """Dense first, then the sparse spaces."""
     options, names = runner.options, schedule_names(runner.target)
-    wanted = [name for name in names if name.startswith("dense")] + [*(options.schedules or names)]
+    wanted = [name for name in names if family_of(name).is_dense] + [*(options.schedules or names)]
     spaces, _ = spaces_of(runner.spec, runner.pattern, runner.target, wanted)
-    dense = [each for each in spaces if each.schedule.startswith("dense")]
+    dense = [each for each in spaces if family_of(each.schedule).is_dense]
     sparse = [each for each in spaces if each not in dense]
     runner.settle(spaces)
-    yield from LibraryPhase(runner, [each for each in dense if is_library(each.schedule)]).run()
-    compiled = [each for each in dense if not is_library(each.schedule)]
+    yield from LibraryPhase(runner, [each for each in dense if family_of(each.schedule).is_library]).run()
+    compiled = [each for each in dense if not family_of(each.schedule).is_library]
     sample = Sample.of(runner.spec, runner.weight, runner.target) if options.search == "guided" else None
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
     if runner.known.count + len(sampled) >= options.trials:
@@ -82,7 +81,7 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     share = options.dense_trials
     if share is None:
         share = max(min(len(compiled), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
-    tried = sum(record.is_dense and not is_library(record.schedule) for record in runner.known.records)
+    tried = sum(record.is_dense and not family_of(record.schedule).is_library for record in runner.known.records)
     yield from GuidedPhase(runner, compiled, min(share - tried, runner.left())).run()
     if runner.left() <= 0 or runner.is_out_of_time:
         return

@@ -25,7 +25,7 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.ranking import ranked
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.code_size import LARGE_NON_ZEROS
 from tvm_sparse.scheduling.space import Space
 

@@ -30,7 +30,7 @@ from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.crew import Crew
-from tvm_sparse.scheduling.schedule_names import is_pooled
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -40,7 +40,7 @@ DENSITY_RATIO = 1.25
 
 def tuned_layers(layers: Sequence[ConvLayer], schedules: Sequence[str] | None) -> list[ConvLayer]:
     """Those that `schedules` may serve (None: all): schedules that pool serve what has a pool behind it."""
-    if not schedules or not all(map(is_pooled, schedules)):
+    if not schedules or not all(family_of(each).computes_pool for each in schedules):
         return list(layers)
     return [layer for layer in layers if layer.has_pool]
 

@@ -19,6 +19,7 @@ from tvm_sparse.autotune.trial_runner import TrialRunner
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.space import Space
 
 # How many times as long as the best start one of another schedule may be estimated to take to be tried with the first:
@@ -33,7 +34,7 @@ class Phase(ABC):
         self.runner = runner
         self.spaces = list(filter(runner.searches, spaces))
         self.end = len(runner.known) + budget
-        is_dense = all(each.schedule.startswith("dense") for each in self.spaces)
+        is_dense = all(family_of(each.schedule).is_dense for each in self.spaces)
         is_guided = runner.options.search == "guided"
         self._patience = Patience(runner.options.patience if is_guided and not is_dense else None)
         self._met: set[Key] = set()

@@ -8,8 +8,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.words import cell
 from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules import title_of
-from tvm_sparse.scheduling.schedule_names import is_exact, is_library, schedule_of
+from tvm_sparse.schedules.lookup import family_of, is_exact, schedule_of, title_of
 
 # Characters of a cause; of what differs further on, one is shown.
 CAUSE_WIDTH = 150
@@ -86,12 +85,12 @@ class TaskProgress:
 
     def add(self, record: TuningRecord) -> None:
         """A new trial has ended; a library's count towards no budget."""
-        self.new += not is_library(record.schedule)
+        self.new += not family_of(record.schedule).is_library
         self._add(record)
         self.new_causes.add(record)
 
     def _add(self, record: TuningRecord) -> None:
-        self.done += not is_library(record.schedule)
+        self.done += not family_of(record.schedule).is_library
         self.causes.add(record)
         if record.status != "ok":
             self.failures[record.status] += 1
@@ -164,4 +163,4 @@ class TaskProgress:
         if found is None:
             return {"dense": self._best_dense_us} if self._best_dense_us else {}
         times = {found.name: found.baseline, **found.others}
-        return {title_of(name) if is_library(name) else "dense": each.median for name, each in times.items()}
+        return {title_of(name) if family_of(name).is_library else "dense": each.median for name, each in times.items()}

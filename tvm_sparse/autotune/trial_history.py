@@ -9,7 +9,7 @@ seeds were known from the start, and are now.
 from collections.abc import Callable, Iterable
 
 from tvm_sparse.logs.record import TuningRecord, decisions_key
-from tvm_sparse.scheduling.schedule_names import is_library
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.space import Decisions, Space
 
 # A schedule's name and `decisions_key` of its decisions.
@@ -40,12 +40,12 @@ class Trials:
 
     def __len__(self) -> int:
         """Trials that count towards a budget: no compiler runs for a library's kernels, so they do not."""
-        return sum(not is_library(schedule) for schedule, _ in self._known)
+        return sum(not family_of(schedule).is_library for schedule, _ in self._known)
 
     @property
     def count(self) -> int:
         """As the length, pending ones included."""
-        return len(self) + sum(not is_library(schedule) for schedule, _ in self._pending)
+        return len(self) + sum(not family_of(schedule).is_library for schedule, _ in self._pending)
 
     @property
     def records(self) -> list[TuningRecord]:

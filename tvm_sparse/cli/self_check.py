@@ -24,7 +24,7 @@ def build() -> None:
     from tvm_sparse.codegen import lowering
     from tvm_sparse.conv import reference
     from tvm_sparse.conv.spec import ConvSpec
-    from tvm_sparse.schedules import make_kernel
+    from tvm_sparse.schedules.lookup import make_kernel
     from tvm_sparse.target.resolve import resolve_target
 
     spec, target = ConvSpec(1, 2, 8, 8, 4, 3, 3, padding=(1, 1, 1, 1)), resolve_target()

@@ -15,9 +15,8 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.compiler.build_pool import BuildPool, Result
 from tvm_sparse.compiler.kernel_store import Facts, KernelRequest, KernelStore
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import family_of, find_space
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
-from tvm_sparse.scheduling.schedule_names import is_compiled
 
 # What was estimated beforehand counts like this share of the work, done in the time that was estimated for it.
 PRIOR_SHARE = 0.05
@@ -53,7 +52,7 @@ class KernelBuilder:
         """The kernel of each request, the same object for equal ones, or why it cannot be built."""
         keys = [self._store.key(request) for request in requests]
         keyed = dict(zip(keys, requests, strict=True))
-        own = {key: request for key, request in keyed.items() if is_compiled(request.schedule)}
+        own = {key: request for key, request in keyed.items() if family_of(request.schedule).is_compiled}
         for key in keyed.keys() - self._results.keys():
             found = self._store.find(key) if key in own else (Facts(None), b"")
             if found is not None:

@@ -63,10 +63,9 @@ from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.signature import Signature, TensorSpec
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import family_of, find_space
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.scheduling.schedule_names import calls_cudnn
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
@@ -181,7 +180,7 @@ def build(
     decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     cache = LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
-    if cache is None or any(calls_cudnn(decision.schedule) for decision in decisions):
+    if cache is None or any(family_of(decision.schedule).calls_cudnn for decision in decisions):
         return _built(prepared, decisions, target, on_progress, allow_tf32)
     key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
     found = cache.find(key, signature)
@@ -237,7 +236,7 @@ def _built(
         ]
         decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
-    is_called = products.calls_cudnn or any(calls_cudnn(decision.schedule) for decision in decisions)
+    is_called = products.calls_cudnn or any(family_of(decision.schedule).calls_cudnn for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     parts = (made, target, _signature(prepared), rows)
     return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)

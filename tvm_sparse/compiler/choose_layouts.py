@@ -30,9 +30,10 @@ from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import title_of, why_not_here
+from tvm_sparse.schedules import dense_cudnn
+from tvm_sparse.schedules.lookup import family_of, title_of
 from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_alone_us, layout_change_us, tensor_core_floor_us
-from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, TF32
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -75,7 +76,7 @@ def _in_layouts(
     prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool, predict: bool
 ) -> list[Decision]:
     decisions = decide(prepared.layers, target, log, allow_tf32, predict)
-    if target.kind.name != "cuda" or why_not_here(CUDNN):
+    if target.kind.name != "cuda" or dense_cudnn.why_not_here():
         return decisions
     options = [_option(*each, target, log, allow_tf32) for each in zip(prepared.layers, decisions, strict=True)]
     if not any(options):
@@ -111,7 +112,7 @@ def _option(
     spec, gpu = layer.spec, gpu_info(target)
     if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not _suits_tensor_cores(spec):
         return None
-    schedule = f"{CUDNN}:{HALF_VARIANTS.get(spec.dtype, TF32)}"
+    schedule = f"{dense_cudnn.NAME}:{HALF_VARIANTS.get(spec.dtype, TF32_VARIANT)}"
     records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
@@ -125,7 +126,7 @@ def _option(
     else:
         return None
     nchw_us = decision.time_us or decision.expected_us
-    if nchw_us is None and decision.schedule.startswith(CUDNN):
+    if nchw_us is None and family_of(decision.schedule).is_library:
         nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
         return None

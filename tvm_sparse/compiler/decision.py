@@ -7,7 +7,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.scheduling.schedule_names import precision_of
+from tvm_sparse.schedules.lookup import precision_of
 from tvm_sparse.scheduling.space import Decisions
 
 

@@ -11,27 +11,28 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules import schedule_names, why_not_here
-from tvm_sparse.scheduling.schedule_names import CUDNN, TF32, is_library, schedule_of
+from tvm_sparse.schedules import dense_cudnn
+from tvm_sparse.schedules.lookup import family_of, schedule_names, schedule_of
+from tvm_sparse.scheduling.family import TF32_VARIANT
 
 
 def default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]) -> str:
     """The dense schedule of a layer without a record: a library's, in TF32 where that is allowed."""
-    defaults, tf32 = _default_dense(target), f"{CUDNN}:{TF32}"
+    defaults, tf32 = _default_dense(target), f"{dense_cudnn.NAME}:{TF32_VARIANT}"
     if is_linear(spec):
         # cuDNN computes one pixel as a convolution, which took it 6 times as long as to read the weights.
         return defaults[-1]
-    if defaults[0] == CUDNN and spec.groups == spec.c > 1:
+    if defaults[0] == dense_cudnn.NAME and spec.groups == spec.c > 1:
         # Depthwise: for MobileNetV2's at batch 64 on an H200, cuDNN in NCHW took 2.4 to 5.9 times as long as that.
         return defaults[-1]
-    takes_tf32 = defaults[0] == CUDNN and not is_half(spec.dtype) and is_allowed(tf32)
+    takes_tf32 = defaults[0] == dense_cudnn.NAME and not is_half(spec.dtype) and is_allowed(tf32)
     return tf32 if takes_tf32 else defaults[0]
 
 
 def _default_dense(target: Target) -> list[str]:
     """Dense schedules that need no record, in the order in which they are tried; the last one serves everything."""
     names = schedule_names(target)
-    dense = [name for name in names if name.startswith("dense") and not why_not_here(name)]
+    dense = [name for name in names if family_of(name).is_dense and not family_of(name).why_not_here()]
     if not dense:
         found = ", ".join(names) or "none"
         raise UsageError(f"target {target.kind.name}", "has no dense schedule", found, "one named dense")
@@ -48,7 +49,7 @@ def can_be_dense(decision: Decision, target: Target) -> bool:
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
     record, defaults = decision.dense_record, _default_dense(target)
-    if record is None and decision.predicted is not None and is_library(decision.schedule):
+    if record is None and decision.predicted is not None and family_of(decision.schedule).is_library:
         # The library may compute it by its own decisions, in the layout that needs no neighbours.
         return replace(decision, reason=f"dense, because {reason}", predicted=None)
     if decision.record is None and schedule_of(decision.schedule) in defaults:
@@ -74,4 +75,4 @@ def is_unverified(schedule: str, record: TuningRecord | None, target: Target) ->
 
 def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
     """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
-    return [d if d.schedule.startswith("dense") else to_dense(d, target, reason) for d in decisions]
+    return [d if family_of(d.schedule).is_dense else to_dense(d, target, reason) for d in decisions]

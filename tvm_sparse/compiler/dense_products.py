@@ -26,23 +26,27 @@ from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, WeightOf, find_groups
 from tvm_sparse.frontend.passes.relax_graph import linear_weight, matrix_weight, static_shape
-from tvm_sparse.schedules import dense_cpu, dense_cudnn
+from tvm_sparse.schedules import dense_cpu, dense_cudnn, linear_tensor_cuda
 from tvm_sparse.schedules.linear_tensor_cuda import LEAST_IMAGES_DENSE
+from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import CUDNN, HALF_VARIANTS, LINEAR_TENSOR, TF32, calls_cudnn
 from tvm_sparse.target.gpu import gpu_info
 
 # On tensor cores of compute capability 9.0; elsewhere eight filters share a read of the inputs.
-ON_TENSOR_CORES, ELSEWHERE = f"{LINEAR_TENSOR}:dense", "linear_cuda:images-filters8"
+ON_TENSOR_CORES, ELSEWHERE = f"{linear_tensor_cuda.NAME}:dense", "linear_cuda:images-filters8"
 # Where less than float32's accuracy will do.
-IN_TF32 = f"{CUDNN}:{TF32}"
+IN_TF32 = f"{dense_cudnn.NAME}:{TF32_VARIANT}"
 # Images that each serves: of fewer TVM's product reads a weight as fast, and of more it keeps a GPU busy. Weights: of
 # fewer both take as long as a launch.
 MOST_IMAGES, LEAST_WEIGHTS = 128, 2**19
 IMAGES = {
     ON_TENSOR_CORES: range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1),
     ELSEWHERE: range(32, MOST_IMAGES + 1),
-    **{f"{CUDNN}:{each}": range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1) for each in (*HALF_VARIANTS.values(), TF32)},
+    **{
+        f"{dense_cudnn.NAME}:{each}": range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1)
+        for each in (*HALF_VARIANTS.values(), TF32_VARIANT)
+    },
 }
 # Of a dense layer's weights more are not zero; in half precision the smallest are.
 DENSE = 0.999
@@ -68,7 +72,7 @@ class DenseProducts:
         cls, module: tvm.IRModule, target: Target, wrong: Collection[str] = (), allow_tf32: bool = False
     ) -> "DenseProducts":
         """Those of `module`. The layers named in `wrong` get no kernel; `allow_tf32` as in `compile`."""
-        is_cpu = target.kind.name == dense_cpu.TARGET
+        is_cpu = target.kind.name == dense_cpu.FAMILY.target
         if not is_cpu and not gpu_info(target).has_clusters:
             return cls([], {}, _weight)
         weight_of = _weight_of_cpu if is_cpu else _weight
@@ -79,7 +83,7 @@ class DenseProducts:
     @property
     def calls_cudnn(self) -> bool:
         """Whether cuDNN computes any of them."""
-        return any(calls_cudnn(each) for each in self.schedules.values())
+        return any(family_of(each).calls_cudnn for each in self.schedules.values())
 
     def kernels(self, make: Make) -> dict[str, Kernel]:
         """Kernels, by their layers, where `make` makes one."""
@@ -115,11 +119,11 @@ class DenseProducts:
 def _schedule(layer: ConvLayer, target: Target, allow_tf32: bool) -> str:
     """The space that serves a layer, or ""."""
     dtype = layer.spec.dtype
-    if target.kind.name == dense_cpu.TARGET:
+    if target.kind.name == dense_cpu.FAMILY.target:
         return dense_cpu.NAME if dtype == FLOAT32 else ""
     has_cudnn = not dense_cudnn.why_not_here()
     if is_half(dtype):
-        name = f"{CUDNN}:{HALF_VARIANTS[dtype]}" if has_cudnn else ""
+        name = f"{dense_cudnn.NAME}:{HALF_VARIANTS[dtype]}" if has_cudnn else ""
     elif allow_tf32 and has_cudnn:
         name = IN_TF32
     elif gpu_info(target).has_sparse_warpgroups:

@@ -13,9 +13,9 @@ from tvm.target import Target
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
+from tvm_sparse.schedules.lookup import family_of, schedule_of
 from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.scheduling.schedule_names import is_bias, schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -34,7 +34,7 @@ def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], targ
 
     They know already what would lie in blocks of channels if nothing were joined.
     """
-    if target.kind.name != dense_cpu.TARGET:
+    if target.kind.name != dense_cpu.FAMILY.target:
         return list(decisions)
     chosen = {each.layer: each for each in decisions}
     for expansion, layer in _pairs(layers):
@@ -77,7 +77,7 @@ def _is_worth_it(
     expansion: ConvLayer, layer: ConvLayer, expanding: Decision, decision: Decision, target: Target
 ) -> bool:
     # One of zeros alone writes its bias, as fast as that is read.
-    if is_bias(expanding.schedule):
+    if family_of(expanding.schedule).of_zeros:
         return False
     if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False

@@ -27,8 +27,7 @@ from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import bias_schedule, title_of, why_not_here
-from tvm_sparse.scheduling.schedule_names import is_exact, schedule_of
+from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact, schedule_of, title_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
@@ -52,7 +51,7 @@ def decide(
     fingerprint = fingerprint_of(target)
 
     def is_allowed(schedule: str) -> bool:
-        return (allow_tf32 or is_exact(schedule)) and not why_not_here(schedule_of(schedule))
+        return (allow_tf32 or is_exact(schedule)) and not family_of(schedule_of(schedule)).why_not_here()
 
     growth_of, bias = Growths(target), bias_schedule(target)
     farthest = FAR if predict and target.kind.name == "llvm" else math.inf

@@ -26,7 +26,7 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.scheduling.schedule_names import is_folded
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.resolve import target_json
 
@@ -52,7 +52,7 @@ class KernelRequest:
     @property
     def build_s(self) -> float:
         """About how many seconds of one core it takes to build; folded schedules say so in their names."""
-        return KERNEL_S + MULTIPLY_ADD_S * self.pattern.nnz * is_folded(self.schedule)
+        return KERNEL_S + MULTIPLY_ADD_S * self.pattern.nnz * family_of(self.schedule).is_folded
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, TF32_AGREEMENT,
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_tf32
+from tvm_sparse.schedules.lookup import arithmetic_of, is_exact
 
 OK, WRONG, DIFFERS = "ok", "wrong", "differs"
 
@@ -110,7 +110,7 @@ def agreement_of(schedules: Iterable[str], dtypes: Iterable[str] = ()) -> float:
     Its convolutions are computed by `schedules`, its tensors stored in `dtypes`.
     """
     halves = (HALF_AGREEMENT[dtype] for dtype in dtypes if is_half(dtype))
-    return max(TF32_AGREEMENT if any(map(is_tf32, schedules)) else AGREEMENT, *halves, 0.0)
+    return max(TF32_AGREEMENT if not all(map(is_exact, schedules)) else AGREEMENT, *halves, 0.0)
 
 
 def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:

@@ -16,8 +16,8 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.best_match import Match
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import find_space, folded_cuda, pooled_cuda
-from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.schedules import folded_cuda, pooled_cuda
+from tvm_sparse.schedules.lookup import find_space, schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -31,7 +31,7 @@ def with_pools(
     By the log's records of such kernels; without one a folded kernel gives way to one that pools, by its default
     decisions, where the output exceeds the level-2 cache, as it then is written to memory and read again.
     """
-    if target.kind.name != pooled_cuda.TARGET:
+    if target.kind.name != pooled_cuda.FAMILY.target:
         return list(decisions)
     pairs = zip(layers, decisions, strict=True)
     return [_pooled(layer, decision, target, log) if layer.has_pool else decision for layer, decision in pairs]
@@ -42,7 +42,7 @@ def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
 
     That is where the output fits the level-2 cache, in which the pool finds it.
     """
-    is_on_gpu = target.kind.name == pooled_cuda.TARGET
+    is_on_gpu = target.kind.name == pooled_cuda.FAMILY.target
     if not is_on_gpu or not layer.has_pool or layer.spec.output_bytes <= gpu_info(target).level_2_bytes:
         return None
     try:

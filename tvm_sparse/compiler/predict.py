@@ -19,23 +19,19 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.schedules import (
+    FAMILIES,
     csr_cpu,
-    data_cuda,
     dense_cpu,
     folded_cpu,
     folded_cuda,
     linear_cpu,
-    linear_cuda,
-    linear_tensor_cuda,
     plane_cuda,
     quad_cuda,
     slice_cuda,
-    spaces_of,
-    tensor_cuda,
     vector_cpu,
-    vector_cuda,
     winograd_cpu,
 )
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.cpu_data_tiles import least_cycles
 from tvm_sparse.scheduling.cpu_rows import layouts
 from tvm_sparse.scheduling.cuda.folded import cost_model
@@ -62,19 +58,9 @@ K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 # VGG16 at batch 64, an H100; the median), others as long as estimated.
 BEYOND_CACHES = 1.5
 DENSE = "dense"
-_ON_GPU = (
-    data_cuda,
-    folded_cuda,
-    linear_cuda,
-    linear_tensor_cuda,
-    plane_cuda,
-    quad_cuda,
-    slice_cuda,
-    tensor_cuda,
-    vector_cuda,
+GPU_SCHEDULES, CPU_SCHEDULES = (
+    [each.name for each in FAMILIES if each.is_predicted and each.target == kind] for kind in ("cuda", "llvm")
 )
-GPU_SCHEDULES = [each.NAME for each in _ON_GPU]
-CPU_SCHEDULES = [each.NAME for each in (folded_cpu, csr_cpu, vector_cpu, linear_cpu, winograd_cpu)]
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
 # So much for a layer without zeros: on an H200 all of 53 timed ones that were expected to gain this did, 2.9 times as

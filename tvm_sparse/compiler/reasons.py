@@ -1,8 +1,7 @@
 """Why a layer got its kernel, as sentences that name what it was compared with."""
 
 from tvm_sparse.logs.ranking import Comparison
-from tvm_sparse.schedules import title_of
-from tvm_sparse.scheduling.schedule_names import is_exact
+from tvm_sparse.schedules.lookup import is_exact, title_of
 
 
 def why_sparse(schedule: str, found: Comparison, note: str) -> str:

@@ -19,8 +19,8 @@ from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.core_shares import CORE_SHARES
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, calls_cudnn, is_pooled
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -87,7 +87,7 @@ def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelSt
     return {
         "verified": store.key(KernelRequest.of(layer, decision)),
         "on": fingerprint_of(target),
-        "library": library.version() if calls_cudnn(decision.schedule) else None,
+        "library": library.version() if family_of(decision.schedule).calls_cudnn else None,
         "seed": VERIFICATION_SEED,
         "bias": digest(layer.bias) if layer.bias is not None else None,
     }
@@ -117,7 +117,7 @@ class _Case:
         images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
         x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
-        expected = self.expected.pooled() if is_pooled(schedule) else self.expected
+        expected = self.expected.pooled() if family_of(schedule).computes_pool else self.expected
         shape = (len(self.images), *expected.value.shape[1:])
         y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []

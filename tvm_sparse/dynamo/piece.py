@@ -16,6 +16,7 @@ from tvm_sparse.dynamo.options import WHERE, Options
 from tvm_sparse.dynamo.weights import Weights
 from tvm_sparse.errors import BuildError, ModelError, VerificationError
 from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.schedules.lookup import family_of
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Piece:
         rows = model.report()
         if all(row["density"] > self._options.density for row in rows):
             return self._eager
-        if all(row["schedule"].startswith("dense") for row in rows):
+        if all(family_of(row["schedule"]).is_dense for row in rows):
             hint = "search some with tvm_sparse.optimize, or tvm-sparse tune and options={'log': 'tuning.jsonl'}"
             say(f"{WHERE}: no log knows a kernel that is faster than dense, so all layers run dense; {hint}")
         logger.info("compiled a graph:\n%s", model.report_text())

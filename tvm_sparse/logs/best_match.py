@@ -11,12 +11,12 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.ranking import comparable_times_us, fastest, ranked
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.scheduling.family import schedule_of
 
 # Records of a schedule at most whose decisions are checked for another density: each takes some ten milliseconds.
 TRIED = 2
-# Schedules whose kernels read any weight as data, and take longest for one without zeros, and what that is called.
-TAKE_ANY, DENSE = ("plane_cuda", "quad_cuda", "slice_cuda"), "dense"
+# What weights without zeros are called.
+DENSE = "dense"
 # Logarithm of the ratio of two densities that count as the same, and how many times as fast a kernel for another weight
 # of that density must be.
 SAME_DENSITY, CLEARLY = math.log(1.01), 1.1
@@ -49,7 +49,7 @@ def best_match(
     found = _best_alike(usable, pattern, growth)
     if found is None or pattern.structure == DENSE:
         return found
-    dense = [each for each in usable if each.pattern.structure == DENSE and schedule_of(each.schedule) in TAKE_ANY]
+    dense = [each for each in usable if each.pattern.structure == DENSE and each.family.takes_any_zeros]
     faster = _faster_than(found.record, dense)
     return Match(fastest(faster), "density", "tuned for a weight without zeros") if faster else found
 

@@ -7,7 +7,7 @@ from typing import Any
 from tvm_sparse.logs.matching import machine
 from tvm_sparse.logs.ranking import ranked
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import TF32, is_library, schedule_of
+from tvm_sparse.scheduling.family import TF32_VARIANT, schedule_of
 
 
 def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:
@@ -24,8 +24,8 @@ def distill(records: Iterable[TuningRecord], keep: int = 1) -> list[TuningRecord
     """
 
     def kind(record: TuningRecord) -> str:
-        name = schedule_of(record.schedule) + TF32 * record.is_tf32
-        return name + str(record.decisions.get("layout")) if is_library(record.schedule) else name
+        name = schedule_of(record.schedule) + TF32_VARIANT * record.is_tf32
+        return name + str(record.decisions.get("layout")) if record.family.is_library else name
 
     return _fastest(records, keep, kind)
 

@@ -20,7 +20,7 @@ from tvm_sparse.errors import LogError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.serve import Action
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.metaschedule import meta_schedule
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.scheduling.trace import replayed, trace_to_json

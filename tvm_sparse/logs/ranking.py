@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.quartiles import Quartiles, Verdict, time_verdict
-from tvm_sparse.scheduling.schedule_names import is_exact
 
 
 def comparable_times_us(records: Sequence[TuningRecord]) -> list[float]:
@@ -69,16 +68,16 @@ class Comparison:
 
 
 def against_baseline(
-    record: TuningRecord, dense: TuningRecord | None = None, is_allowed: Callable[[str], bool] = is_exact
+    record: TuningRecord, dense: TuningRecord | None = None, is_allowed: Callable[[str], bool] | None = None
 ) -> Comparison | None:
-    """A verified record beside the fastest dense kernel of its run whose schedule is allowed.
+    """A verified record beside the fastest dense kernel of its run whose schedule is allowed, by default any exact one.
 
     Where there is none, beside `dense`, of another run; None without either.
     """
     own, is_cold = record.counting_times_us, record.is_cold
     rivals = {record.baseline: record.counting_dense_times_us} if record.dense_times_us else {}
     rivals |= record.counting_library_times_us
-    allowed = list(filter(is_allowed, rivals))
+    allowed = list(filter(is_allowed or _is_exact, rivals))
     if not allowed:
         if dense is None:
             return None
@@ -89,3 +88,9 @@ def against_baseline(
     name = min(allowed, key=lambda name: quartiles[name].median)
     others = {other: quartiles[other] for other in quartiles if other != name}
     return Comparison(Quartiles.of(own), quartiles[name], is_cold, name, others)
+
+
+def _is_exact(schedule: str) -> bool:
+    from tvm_sparse.schedules.lookup import is_exact
+
+    return is_exact(schedule)

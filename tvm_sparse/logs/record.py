@@ -10,8 +10,9 @@ import sys
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
@@ -19,7 +20,9 @@ from tvm_sparse.logs import record_codec
 from tvm_sparse.logs.record_codec import SCHEMA
 from tvm_sparse.measure.call_row import is_timed_cold
 from tvm_sparse.measure.outcome import Status
-from tvm_sparse.scheduling.schedule_names import is_pooled, is_tf32
+
+if TYPE_CHECKING:
+    from tvm_sparse.scheduling.family import KernelFamily
 
 # What decides whether a record holds on a machine; every fingerprint has them, as text.
 FINGERPRINT_KEYS = ("kind", "arch", "threads", "tvm")
@@ -178,19 +181,37 @@ class TuningRecord:
         return None if self.dense_time_us is None else self.dense_time_us / self.time_us
 
     @property
+    def family(self) -> "KernelFamily":
+        """What is known of kernels of its schedule."""
+        # Files of records are read and written without TVM, which families need.
+        from tvm_sparse.schedules.lookup import family_of
+
+        return family_of(self.schedule)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version has its schedule."""
+        return bool(self.family.name)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the kernel computes to float32's accuracy, however tensors are stored."""
+        return self.family.arithmetic_of(self.schedule.partition(":")[2]) != TF32
+
+    @property
     def is_dense(self) -> bool:
         """Whether the kernel ignores the zeros."""
-        return self.schedule.startswith("dense")
+        return self.family.is_dense
 
     @property
     def is_pooled(self) -> bool:
         """Whether the kernel computes the max pool behind its layer too."""
-        return is_pooled(self.schedule)
+        return self.family.computes_pool
 
     @property
     def is_tf32(self) -> bool:
         """Whether the kernel may round its inputs to TF32."""
-        return is_tf32(self.schedule)
+        return not self.is_exact
 
     def is_trial_of(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> bool:
         """Whether it was made of this convolution, for this weight, on this machine.

@@ -19,7 +19,6 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.scheduling.schedule_names import is_exact, is_gone
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
@@ -89,8 +88,6 @@ class TuningLog:
         if line not in self._lines:
             self._lines[line] = record
             self._paths[line] = path
-            if is_gone(record.schedule):
-                return
             self._by_spec[record.spec].append(record)
             self._by_sum[_sum_of(record.spec)].append(record)
 
@@ -164,11 +161,14 @@ class TuningLog:
         return best_match([record for record in self._usable(spec, fingerprint) if record.is_pooled], pattern)
 
     def dense(
-        self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] = is_exact
+        self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] | None = None
     ) -> TuningRecord | None:
-        """The fastest verified dense record of this convolution on this machine whose schedule is allowed."""
-        usable = self._usable(spec, fingerprint)
-        dense = [record for record in usable if record.is_dense and is_allowed(record.schedule)]
+        """The fastest verified dense record of this convolution on this machine whose schedule is allowed.
+
+        By default any exact one is.
+        """
+        dense = [record for record in self._usable(spec, fingerprint) if record.is_dense]
+        dense = [record for record in dense if (is_allowed(record.schedule) if is_allowed else record.is_exact)]
         return fastest(dense) if dense else None
 
     def of_schedule(self, spec: ConvSpec, fingerprint: dict[str, Any], schedule: str) -> list[TuningRecord]:
@@ -201,7 +201,7 @@ class TuningLog:
     def trials(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         """What need not be tried again for this weight on this machine, failures included."""
         records = self._by_spec.get(spec, ())
-        return [record for record in records if record.is_trial_of(spec, pattern, fingerprint)]
+        return [each for each in records if each.is_known and each.is_trial_of(spec, pattern, fingerprint)]
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: records, rejected lines, convolutions, weights, and records by status, schedule, machine."""
@@ -233,7 +233,8 @@ def _sum_of(spec: ConvSpec) -> ConvSpec:
 
 
 def _is_ok(record: TuningRecord) -> bool:
-    return record.status == "ok"
+    """Whether it can be built from: it was verified, and this version has its schedule."""
+    return record.status == "ok" and record.is_known
 
 
 def _is_sparse(record: TuningRecord) -> bool:

@@ -25,8 +25,8 @@ from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.worker import Worker
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
-from tvm_sparse.scheduling.schedule_names import arithmetic_of, is_pooled
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -174,7 +174,7 @@ class Measurer:
             "arrays": self._arrays,
             "library": library,
             "arithmetic": arithmetic_of(schedule),
-            "pools": is_pooled(schedule),
+            "pools": family_of(schedule).computes_pool,
             "baseline": self._baseline,
             "others": self._others,
             "repeats": self.options.repeats,

@@ -23,7 +23,7 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     from tvm.target import Target
 
     from tvm_sparse.codegen import lowering
-    from tvm_sparse.schedules import make_kernel
+    from tvm_sparse.schedules.lookup import make_kernel
     from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 
     spec = ConvSpec.from_json(request["spec"])
@@ -50,7 +50,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from tvm.target import Target
 
     from tvm_sparse.codegen.cuda.kernel_source import KernelSource
-    from tvm_sparse.schedules import make_kernel
+    from tvm_sparse.schedules.lookup import make_kernel
 
     spec, target = ConvSpec.from_json(request["spec"]), Target(request["target"])
     weight = np.fromfile(request["weight"], np.float32).reshape(spec.weight_shape)
@@ -69,7 +69,7 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
     from tvm.target import Target
 
     from tvm_sparse.conv.sparsity import SparsityPattern
-    from tvm_sparse.schedules import find_space
+    from tvm_sparse.schedules.lookup import find_space
 
     spec, pattern = ConvSpec.from_json(request["spec"]), SparsityPattern(**request["pattern"])
     find_space(request["schedule"], spec, pattern, Target(request["target"])).scheduled(request["decisions"])

@@ -21,7 +21,8 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.crew import Crew
-from tvm_sparse.scheduling.schedule_names import POOLED, is_exact
+from tvm_sparse.schedules import pooled_cuda
+from tvm_sparse.schedules.lookup import is_exact
 
 # Trials of a task in a row.
 SLICE = 8
@@ -191,7 +192,7 @@ class Contest:
             # Hardly ever does a kernel that skips zeros win here.
             options = replace(options, dense_trials=options.trials // 2)
         if entry.pools:
-            options = replace(options, schedules=(POOLED,))
+            options = replace(options, schedules=(pooled_cuda.NAME,))
         return tune_layer(task.spec, task.weight, target, options, known, lambda: None, starts, self._crew)
 
     def _close(self, entry: Entry) -> None:

@@ -31,7 +31,7 @@ from tvm_sparse.optimizer.contest import Contest
 from tvm_sparse.optimizer.picture import Picture, picture_of
 from tvm_sparse.optimizer.stop_signals import StopSignals
 from tvm_sparse.runtime.batched_model import AnyModel
-from tvm_sparse.scheduling.schedule_names import is_folded
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.cpu import compiler_count
 from tvm_sparse.target.resolve import resolve_target
 
@@ -144,7 +144,7 @@ def compile_seconds(chosen: Sequence[tuple[PreparedModel, Sequence[Decision]]], 
             distinct = {(each.schedule, each.pattern.value_digest): each.build_s for each in requests}
             kernels_s = sum(distinct.values()) / compiler_count()
         else:
-            kernels_s = sum(CODE_S * each.pattern.nnz for each in requests if is_folded(each.schedule))
+            kernels_s = sum(CODE_S * each.pattern.nnz for each in requests if family_of(each.schedule).is_folded)
         seconds += MODEL_S + LAYER_S * len(prepared.layers) + kernels_s
     return seconds
 

@@ -19,7 +19,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import UsageError
-from tvm_sparse.schedules import plane_cuda, slice_cuda, spaces_of, vector_cuda
+from tvm_sparse.schedules import plane_cuda, slice_cuda, vector_cuda
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.gpu import gpu_info
 
 # Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.

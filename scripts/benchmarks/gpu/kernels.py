@@ -23,8 +23,7 @@ from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.schedules import schedule_names, spaces_of
-from tvm_sparse.scheduling.schedule_names import schedule_of
+from tvm_sparse.schedules.lookup import family_of, schedule_names, schedule_of, spaces_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
 
@@ -54,7 +53,7 @@ class Wanted:
     @property
     def sparse(self) -> bool:
         """Whether its time depends on the zeros."""
-        return not self.choices[0].schedule.startswith("dense")
+        return not family_of(self.choices[0].schedule).is_dense
 
 
 def wanted(
@@ -83,7 +82,9 @@ def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any)
     choices = [Choice(match.record.schedule, match.record.chosen, match.note)] if match is not None else []
     # Another weight's decisions may not fit this one.
     if match is None or match.how != "values":
-        hand_made = [name for name in schedule_names(target) if not name.startswith(("dense", "generated"))]
+        hand_made = [
+            name for name in schedule_names(target) if not (family_of(name).is_dense or family_of(name).is_generated)
+        ]
         serving = {schedule_of(space.name) for space in spaces_of(spec, pattern, target, hand_made)[0]}
         choices += [Choice(name, None, DEFAULT) for name in hand_made if name in serving]
     return choices
@@ -92,7 +93,7 @@ def _best(spec: ConvSpec, pattern: SparsityPattern, log: TuningLog, target: Any)
 def _of_schedule(name: str, spec: ConvSpec, log: TuningLog, target: Any) -> list[Choice]:
     if name not in schedule_names(target):
         raise UsageError("--schedules", "unknown schedule", name, ", ".join(schedule_names(target)))
-    record = log.dense(spec, fingerprint_of(target)) if name.startswith("dense") else None
+    record = log.dense(spec, fingerprint_of(target)) if family_of(name).is_dense else None
     default = Choice(name, None, DEFAULT)
     if record is None or schedule_of(record.schedule) != name:
         return [default]
@@ -141,7 +142,7 @@ def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target
         except TvmSparseError as error:
             answer = {"failure": str(error)}
         if not answer:
-            predicted_us = _predicted_us(spec, weight, target) if choice.schedule.startswith("folded") else None
+            predicted_us = _predicted_us(spec, weight, target) if family_of(choice.schedule).is_folded else None
             load = partial(_load, library, f"{choice.schedule}, {choice.why}")
             return made(load, code_bytes=code_size.code_bytes(Path(library)), predicted_us=predicted_us)
         failure = answer.get("failure", f"{choice.schedule} took longer than {timeout_s:g} s to build")

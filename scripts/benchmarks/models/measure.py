@@ -16,7 +16,8 @@ from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import VerificationError
 from tvm_sparse.runtime.batched_model import AnyModel
-from tvm_sparse.scheduling.schedule_names import is_in_parts
+from tvm_sparse.schedules.lookup import arithmetic_of
+from tvm_sparse.scheduling.family import is_in_parts
 
 ROUNDS, MIN_ROUND_MS = 12, 20.0
 # Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
@@ -118,7 +119,7 @@ def measure(
             kernels_in_model_us=sum(kernel["us"] for kernel in kernels),
             max_relative_error=errors[each],
             ours_exact=made.dtype == FLOAT32 and not made.allow_tf32,
-            ours_3xtf32=sum(is_in_parts(row["schedule"]) for row in made.model.report()),
+            ours_3xtf32=sum(is_in_parts(arithmetic_of(row["schedule"])) for row in made.model.report()),
             memory_bytes=made.memory_bytes,
             layers=[*_decisions(made.model), *kernels],
         )

@@ -28,7 +28,7 @@ from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.scheduling.schedule_names import is_pooled
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 # Columns of the table of a half-precision model's accuracy.
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         compiled = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
     exposed = Exposed.of(prepared)
     # A kernel that pools too has no output of the convolution to show.
-    shown = [to_dense(d, target, "its output is shown") if is_pooled(d.schedule) else d for d in decisions]
+    shown = [
+        to_dense(d, target, "its output is shown") if family_of(d.schedule).computes_pool else d for d in decisions
+    ]
     exposed_model = build(exposed.prepared, shown, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))

@@ -20,7 +20,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.schedules import spaces_of
+from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 

@@ -18,7 +18,7 @@ from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.schedules import find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 # What begins a comment in the text of a stage; "#" in TVMScript.

@@ -21,7 +21,7 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import schedule_names, spaces_of, why_not_here
+from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     tasks = session.select([task for some in layers for task in session.tasks_of(some)], arguments.layers)
     if arguments.dry_run:
         return _plan(tasks, target, log, arguments)
-    if arguments.ray is None and target.kind.name == "cuda" and (obstacle := why_not_here("dense_cudnn")):
+    if arguments.ray is None and target.kind.name == "cuda" and (obstacle := family_of("dense_cudnn").why_not_here()):
         console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
     progress = LiveProgress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     options = _options(arguments)

@@ -34,7 +34,7 @@ from tvm_sparse.scheduling.cuda.planes.tiling import (
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
-from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS
+from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 
 # Groups of eight planes that a slot may have room for.

@@ -26,7 +26,7 @@ from tvm_sparse.scheduling.cuda.positions.tiling import (
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions, estimated_us
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
-from tvm_sparse.scheduling.schedule_names import HALF_VARIANTS
+from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)

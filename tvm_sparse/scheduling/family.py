@@ -1,0 +1,144 @@
+"""KernelFamily: one way to compute a convolution, and all that the rest of the compiler asks about it, in one place."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TF32, THREE_HALF, THREE_TF32
+
+if TYPE_CHECKING:
+    # A log is read without TVM.
+    from tvm.target import Target
+
+    from tvm_sparse.conv.sparsity import SparsityPattern
+    from tvm_sparse.conv.spec import ConvSpec
+    from tvm_sparse.scheduling.space import Space
+
+    Spaces = Callable[[ConvSpec, SparsityPattern, Target], list[Space]]
+    Named = Callable[[ConvSpec, SparsityPattern, Target, str], Space | None]
+
+# The variant of spaces whose kernels may round their inputs to TF32.
+TF32_VARIANT = "tf32"
+# Variants of spaces whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
+HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
+# Float32 numbers in parts that tensor cores take, in words for a decision table.
+_PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
+
+
+class Code(Enum):
+    """What is built for a layer's kernel."""
+
+    # Code with the weight in it: the longer to build, the more non-zeros.
+    FOLDED = "folded"
+    # Code of its own, which reads the weight as data.
+    OWN = "own"
+    # Nothing: kernels launch code of ours that is compiled once for all layers.
+    SHARED = "shared"
+    # Nothing: kernels are calls of a library of others.
+    CALLED = "called"
+
+
+@dataclass(frozen=True)
+class KernelFamily:
+    """A family lives in a file of `tvm_sparse.schedules`, whose tuple `FAMILIES` lists it; see the package.
+
+    Attributes
+    ----------
+    name
+        In logs, tables and files alike: the name of its file.
+    target
+        The target kind that it is for.
+    spaces
+        The spaces of a convolution, most promising first; raises `NotApplicable`, with the rule that failed as a
+        sentence, where there are none.
+    named
+        One space by its variant without the others, also such as are not offered to a search; None where there is none.
+    code
+        What is built for a layer.
+    arithmetic
+        How its kernels compute, as `conv.reference` calls it: what bound they are held to.
+    arithmetic_of_variants
+        The same for variants that compute otherwise.
+    titles
+        What people call its variants, where that is not their name.
+    why_not_here
+        Why this machine cannot run its kernels, whatever the target, as a sentence; empty if nothing but the target
+        counts.
+    is_dense
+        Whether kernels ignore the zeros.
+    is_predicted
+        Whether its estimates are good enough to take a kernel that nobody has timed.
+    asked_for_only
+        Whether it is searched only where it is named.
+    computes_pool
+        Whether kernels compute the max pool behind a convolution too, so that they serve no other layer.
+    of_zeros
+        Whether kernels write the bias alone, as they serve layers whose weights are all zero.
+    calls_cudnn
+        Whether cuDNN has to be found where kernels run.
+    is_generated
+        Whether MetaSchedule makes its spaces itself, so that a decision is a whole trace.
+    takes_any_zeros
+        Whether kernels read any weight as data, and take longest for one without zeros, so that a record of one without
+        zeros says what others take at most.
+    """
+
+    name: str
+    target: str
+    spaces: "Spaces"
+    named: "Named | None" = None
+    code: Code = Code.OWN
+    arithmetic: str = EXACT
+    arithmetic_of_variants: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    why_not_here: Callable[[], str] = str
+    is_dense: bool = False
+    is_predicted: bool = False
+    asked_for_only: bool = False
+    computes_pool: bool = False
+    of_zeros: bool = False
+    calls_cudnn: bool = False
+    is_generated: bool = False
+    takes_any_zeros: bool = False
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the weight is in the code of kernels."""
+        return self.code is Code.FOLDED
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether each kernel has code of its own."""
+        return self.code in (Code.FOLDED, Code.OWN)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether kernels are calls of a library of others, so that no compiler runs for them."""
+        return self.code is Code.CALLED
+
+    def arithmetic_of(self, variant: str) -> str:
+        """How kernels of a variant compute."""
+        return self.arithmetic_of_variants.get(variant, self.arithmetic)
+
+
+def schedule_of(name: str) -> str:
+    """The schedule that a space belongs to: its name without the variant."""
+    return name.partition(":")[0]
+
+
+def precision_in_words(arithmetic: str, dtype: str) -> str:
+    """What kernels compute in and how their tensors are stored, for a decision table."""
+    if arithmetic == TF32:
+        return "TF32"
+    if arithmetic in _PARTS_IN_WORDS:
+        return _PARTS_IN_WORDS[arithmetic]
+    if arithmetic == HALF_SUMS:
+        return f"{dtype}, sums too"
+    return FLOAT32 if dtype == FLOAT32 else f"{dtype}, {FLOAT32} sums"
+
+
+def is_in_parts(arithmetic: str) -> bool:
+    """Whether float32 numbers are multiplied in parts that tensor cores take."""
+    return arithmetic in _PARTS_IN_WORDS
