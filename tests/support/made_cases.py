@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from node_tests import Case, difference_of, onnx_cases
+from node_tests import Case, difference_of, frozen, onnx_cases
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -62,6 +62,9 @@ def _changed(case: Case, key: str, value: Any) -> Case | None:
         return _at_version(case, schema, value)
     if key[0].isupper():
         return _with_type(case, schema, key, value)
+    for kind in ("input_", "optional_"):
+        if key.startswith(kind):
+            return _with_kind(case, schema, key.removeprefix(kind), value)
     if key in schema.attributes:
         kept = [each for each in node.attribute if each.name != key]
         del node.attribute[:]
@@ -72,6 +75,16 @@ def _changed(case: Case, key: str, value: Any) -> Case | None:
         return None
     node.output.extend(names[len(node.output) : names.index(key.removeprefix("output_")) + 1])
     return case
+
+
+def _with_kind(case: Case, schema: Any, name: str, kind: str) -> Case | None:
+    """`case` with an input as a constant of the model, or computed; None where the node does without it."""
+    (node,) = case.model.graph.node
+    at = [each.name for each in schema.inputs].index(name) if name in [each.name for each in schema.inputs] else None
+    if at is None or at >= len(node.input) or not node.input[at]:
+        return None
+    others = [each.name for each in case.model.graph.input if each.name != node.input[at]]
+    return frozen(case, others) if kind == "constant" else case
 
 
 def _schema(model: Any) -> Any:

@@ -80,6 +80,10 @@ def layers() -> Iterator[Case]:
     for opset, dtype in itertools.product((6, 22), ("float32", "float64")):
         x, vector = array(2, 3, 4, 5, dtype=dtype), array(3, dtype=dtype)
         yield case(f"{dtype}, opset {opset}", opset, "InstanceNormalization", [x, vector, vector], 2)
+    weights = [array(4, 2, 3, 3), array(2)]
+    yield case("computed weights", 11, "ConvTranspose", [array(1, 4, 5, 5), *weights])
+    inputs = [array(3, 4), np.float32(0.5), np.asarray(False)]
+    yield case("not in training", 13, "Dropout", inputs, 2, by_runtime=True)
     for size in (1, 3, 5, 7, 9):
         yield case(f"size {size}", 13, "LRN", [array(2, 8, 4, 5)], by_runtime=True, size=size, alpha=0.5)
     for dtype in ("float32", "float64"):
@@ -95,5 +99,11 @@ def shapes() -> Iterator[Case]:
     top = case("sorted or not", 11, "TopK", [array(3, 8), np.int64([3])], 1, 2, sorted=1)
     top.model.graph.node[0].attribute[0].i = 0
     yield top
+    grid = array(1, 3, 4, 2) / 2
+    for mode in ("bilinear", "bicubic", "nearest"):
+        yield case(f"{mode} of opset 16", 16, "GridSample", [array(1, 2, 5, 6), grid], by_runtime=True, mode=mode)
+    for dtype in ("int8", "uint8"):
+        zero = np.asarray(3, dtype)
+        yield case(f"{dtype} of opset 13", 13, "QuantizeLinear", [array(3, 4), np.float32(0.1), zero], 2)
     for mode in ("nearest", "linear"):
         yield case(mode, 9, "Upsample", [array(1, 2, 4, 5), np.float32([1, 1, 2, 2])], 1, mode=mode)

@@ -13,7 +13,12 @@ from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
 from tvm_sparse.frontend.onnx.operators import require_known
 from tvm_sparse.frontend.onnx.recurrent import write_out_recurrent
 from tvm_sparse.frontend.onnx.refuse import refuse_loops
-from tvm_sparse.frontend.onnx.rewrite import make_output_shapes_explicit, make_padding_explicit, upgrade_operators
+from tvm_sparse.frontend.onnx.rewrite import (
+    make_output_shapes_explicit,
+    make_padding_explicit,
+    sort_largest,
+    upgrade_operators,
+)
 from tvm_sparse.frontend.onnx.spatial import rewrite_spatial_operators
 from tvm_sparse.frontend.relax_import import checked, tvm_frontend
 
@@ -30,6 +35,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
     refuse_loops(where, model)
     make_products_explicit(model)
     make_padding_explicit(model, inferred)
+    sort_largest(model)
     make_output_shapes_explicit(where, model, inferred)
     rewrite_spatial_operators(where, model)
     if define_unknown(where, model):

@@ -52,6 +52,12 @@ $operator <keepdims: int = 1, noop_with_empty_axes: int = 0> (data, axes) => (re
     found = $operator <keepdims: int = @keepdims, noop_with_empty_axes: int = @noop_with_empty_axes> (numbers, axes)
     reduced = Cast <to = 9> (found)
 }"""
+# LLVM has no vectors of booleans that are compared.
+_EQUAL = """
+Equal (a, b) => (c) {
+    differ = Xor (a, b)
+    c = Not (differ)
+}"""
 # By half of the exponential, which is finite where the result is.
 _COSH = """
 Cosh (x) => (y) {
@@ -170,6 +176,7 @@ OneHot <axis: int = -1> (indices, depth, values) => (y) {
 _DEFINITIONS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("Cosh", ""): ((), _COSH),
     ("Dropout", "output_mask"): ((), _DROPOUT),
+    ("Equal", "T"): (_BOOL, _EQUAL),
     ("EyeLike", "T1"): ((), _EYE_LIKE),
     ("IsInf", "detect_negative"): ((), _IS_INF),
     ("IsInf", "detect_positive"): ((), _IS_INF),

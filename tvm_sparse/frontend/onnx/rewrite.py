@@ -61,6 +61,13 @@ def upgrade_operators(where: str, model: Any) -> bool:
     return True
 
 
+def sort_largest(model: Any) -> None:
+    """Let each TopK that may give its results in any order give them in that which TVM knows."""
+    for node in model.graph.node:
+        if node.op_type == "TopK" and node.domain in ONNX_DOMAINS:
+            _set_attributes(node, (), {"sorted": 1})
+
+
 def _convert(where: str, model: Any, version: int) -> None:
     converter = require("onnx.version_converter", "onnx")
     try:
