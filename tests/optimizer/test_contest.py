@@ -71,7 +71,7 @@ def run(fake, tasks, tmp_path, seconds=60.0):
 
 def test_every_layer_is_measured_once_before_any_is_twice_the_largest_first(fake, tmp_path):
     fake.times = {c: [100.0, *np.linspace(50, 1, 200)] for c in (8, 32, 16)}
-    _, log, _ = run(fake, [task(8), task(32), task(16)], tmp_path, seconds=0.5)
+    _, log, _ = run(fake, [task(8), task(32), task(16)], tmp_path, seconds=5.0)
     first = fake.order[: 3 * FIRST_SLICE]
     assert first == [32] * FIRST_SLICE + [16] * FIRST_SLICE + [8] * FIRST_SLICE
     assert len(log.records) == len(fake.order)

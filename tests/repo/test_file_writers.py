@@ -9,9 +9,6 @@ MODES = ("w", "x", "a")
 # What they write lies in a temporary folder, or is given to them as open.
 IN_FOLDERS_THAT_GO = {
     "autotune/local_devices.py",
-    "benchmarks/gpu/case.py",
-    "benchmarks/gpu/kernels.py",
-    "benchmarks/gpu/suite.py",
     "cli/commands/run.py",
     "cli/demo_data.py",
     "codegen/cuda/nvcc.py",

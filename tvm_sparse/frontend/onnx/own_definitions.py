@@ -122,7 +122,8 @@ _DROPOUT = """
 Dropout (data, ratio, training_mode) => (output, mask) {
     output = Identity (data)
     shape = Shape (data)
-    mask = ConstantOfShape <value = bool[1] {1}> (shape)
+    one = Constant <value = bool[1] {1}> ()
+    mask = Expand (one, shape)
 }"""
 _LP_NORMALIZATION = """
 LpNormalization <axis: int = -1, p: int = 2> (x) => (y) {
