@@ -122,8 +122,9 @@ _DROPOUT = """
 Dropout (data, ratio, training_mode) => (output, mask) {
     output = Identity (data)
     shape = Shape (data)
-    one = Constant <value = bool[1] {1}> ()
-    mask = Expand (one, shape)
+    one = Constant <value_float = 1.0> ()
+    ones = Expand (one, shape)
+    mask = Cast <to = 9> (ones)
 }"""
 _LP_NORMALIZATION = """
 LpNormalization <axis: int = -1, p: int = 2> (x) => (y) {
