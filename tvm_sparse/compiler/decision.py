@@ -1,6 +1,6 @@
 """What computes one layer of a model, and why."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -49,6 +49,11 @@ class Decision:
     def chosen(self) -> Decisions | None:
         """The decisions of the kernel; None for the schedule's defaults."""
         return self.record.chosen if self.record is not None else self.predicted
+
+    def by_default(self, schedule: str, reason: str) -> "Decision":
+        """The layer computed by the default decisions of `schedule`, alone, whatever was decided before."""
+        unknown: dict[str, Any] = dict.fromkeys(("time_us", "record", "predicted", "expected_us", "joins"))
+        return replace(self, **unknown, schedule=schedule, reason=reason, transferred=False, layouts=NCHW)
 
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""
