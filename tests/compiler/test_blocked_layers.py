@@ -17,6 +17,7 @@ from tvm_sparse.cli import main
 from tvm_sparse.compiler import build_model, verify
 from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.choice import Default, Predicted
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import MOST_CHANNELS_BESIDE_BLOCKS
@@ -114,7 +115,7 @@ def test_as_many_tensors_as_possible_lie_in_blocks():
 
 
 def test_a_layer_of_another_kernel_keeps_its_neighbours_as_they_are():
-    sparse = {"schedule": "folded_cpu"}
+    sparse = {"choice": Default("folded_cpu")}
     found = layouts_of(Net(), **{"two.second": sparse})
     assert found["two.first"] == "x" and found["two.second"] == "" and found["two.third"] == "ry"
     # A residual that does not lie in blocks is added to no output that does.
@@ -123,10 +124,10 @@ def test_a_layer_of_another_kernel_keeps_its_neighbours_as_they_are():
 
 
 def test_winograd_reads_and_writes_blocks_or_neither():
-    winograd = {"schedule": "winograd_cpu"}
+    winograd = {"choice": Default("winograd_cpu")}
     found = layouts_of(Net(), **{"two.second": winograd})
     assert (found["two.first"], found["two.second"], found["two.third"]) == ("xy", "xy", "xry")
-    found = layouts_of(Net(), **{"two.second": winograd, "two.first": {"schedule": "folded_cpu"}})
+    found = layouts_of(Net(), **{"two.second": winograd, "two.first": {"choice": Default("folded_cpu")}})
     assert (found["two.first"], found["two.second"], found["two.third"]) == ("", "", "")
     chain = nn.Sequential(conv(32, 32), conv(32, 32, 3), nn.Sigmoid())
     assert set(layouts_of(chain, **{"1": winograd}).values()) == {""}
@@ -303,8 +304,8 @@ def test_a_model_that_shows_its_layers_writes_no_blocks():
 def test_kernels_are_verified_as_they_lie(monkeypatch):
     """One that is wrong gives way, and its neighbours still agree with what follows it."""
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
-    other = {"schedule": "winograd_cpu", "transferred": True, "predicted": {}}
-    changed = [replace(each, **other) if each.layer == "two.second" else each for each in decisions]
+    other = Predicted("winograd_cpu", {})
+    changed = [replace(each, choice=other) if each.layer == "two.second" else each for each in decisions]
     x = torch.randn(1, 3, 16, 16)
     expected = Net().eval()(x).detach().numpy()
     ours = build(source, changed, on())

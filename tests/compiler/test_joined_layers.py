@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvm_sparse.cli import main
 from tvm_sparse.compiler.build_model import build, kernels_of
+from tvm_sparse.compiler.choice import Predicted
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import all_dense
@@ -117,7 +118,7 @@ def test_others_are_left_alone():
 )
 def test_a_sparse_expansion_is_joined_where_it_writes_much(threads, size, is_joined):
     """More than a level-2 cache holds; of several threads less, as they read what others wrote."""
-    sparse = {"schedule": "folded_cpu", "transferred": True}
+    sparse = {"choice": Predicted("folded_cpu", None)}
     assert joined(Residual(), threads, size, **sparse) == is_joined
     assert joined(Residual(), threads, size)
 

@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.choice import Default, Predicted
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import to_dense
@@ -64,7 +65,7 @@ def folded(of: PreparedModel) -> list[Decision]:
     """Every layer folded."""
     names = ["folded_cuda" for _ in of.layers]
     return [
-        Decision(layer.name, 0.2, "unstructured", name, None, 100.0, "", transferred=True)
+        Decision(layer.name, 0.2, "unstructured", Predicted(name, None, estimate_us=100.0), "")
         for layer, name in zip(of.layers, names, strict=True)
     ]
 
@@ -96,7 +97,7 @@ def test_outputs_of_more_than_a_cache_are_pooled() -> None:
     assert first.schedule.startswith("pooled_cuda:") and first.chosen is not None and first.transferred
     assert "predicted: pooled_cuda:" in first.reason and "run tvm-sparse optimize" in first.reason
     assert [second.schedule, third.schedule] == ["folded_cuda", "folded_cuda"]
-    dense = [replace(each, schedule="dense_cudnn") for each in folded(large)]
+    dense = [replace(each, choice=Default("dense_cudnn")) for each in folded(large)]
     assert with_pools(large.layers, dense, CUDA, None) == dense
     assert with_pools(large.layers, folded(large), Target("llvm"), None) == folded(large)
     assert to_dense(first, CUDA, "it is wrong").schedule.startswith("dense")
@@ -149,7 +150,7 @@ def test_a_record_of_fewer_non_zeros_is_expected_to_take_longer(tmp_path: Path) 
     first = with_pools(model.layers, folded(model), CUDA, log)[0]
     assert first.schedule == POOLED and first.transferred and first.time_us is not None and first.time_us > 50
     # Without a time of the layer's own kernel a record says nothing.
-    unknown = [replace(each, time_us=None) for each in folded(model)]
+    unknown = [replace(each, choice=Predicted("folded_cuda", None)) for each in folded(model)]
     assert with_pools(model.layers, unknown, CUDA, log) == unknown
 
 
@@ -157,7 +158,7 @@ def test_the_pool_is_gone() -> None:
     """One call writes what it wrote; a kernel that does not pool leaves it."""
     model = prepared()
     names = [POOLED, "folded_cuda", "folded_cuda"]
-    decisions = [replace(each, schedule=name) for each, name in zip(folded(model), names, strict=True)]
+    decisions = [replace(each, choice=Default(name)) for each, name in zip(folded(model), names, strict=True)]
     kernels = build_model.kernels_of(model.layers, decisions, CUDA)
     module = replace_convolutions(model.mod, kernels)
     text = module.script()

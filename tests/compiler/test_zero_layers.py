@@ -115,7 +115,7 @@ def test_is_decided_without_being_tuned(target):
     decisions = decide_together(prepared, resolve_target(target), None)
     bias = [each for each in decisions if each.schedule.startswith("bias")]
     assert [each.layer for each in bias] == ["first", "head"]
-    assert not any(each.is_open or each.transferred for each in bias)
+    assert not any(each.transferred for each in bias)
     tuned = {name for task in tasks_of(prepared.layers) for name in task.names}
     assert tuned == {each.layer for each in decisions} - {"first", "head"}
 

@@ -15,6 +15,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.blocked_layers import with_blocks
+from tvm_sparse.compiler.choice import Choice, Predicted, Recorded
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import with_joined
 from tvm_sparse.compiler.kernel_selection import decide
@@ -101,7 +102,7 @@ class _Option:
     @property
     def is_staged(self) -> bool:
         """Whether its input is written anew, from either layout."""
-        decisions = self.decision.predicted if self.decision.record is None else self.decision.record.decisions
+        decisions = self.decision.chosen
         return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
 
 
@@ -125,7 +126,7 @@ def _option(
         nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
     else:
         return None
-    nchw_us = decision.time_us or decision.expected_us
+    nchw_us = decision.choice.expected_us
     if nchw_us is None and family_of(decision.schedule).is_library:
         nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
@@ -133,16 +134,12 @@ def _option(
     how = "measured" if record is not None else "estimated"
     reason = f"{title_of(schedule)} in NHWC, like its neighbours: about {nhwc_us:.4g} us without conversions ({how}),"
     reason += f" against {nchw_us:.4g} us of {title_of(decision.schedule)}"
-    changed = replace(
-        decision,
-        schedule=schedule,
-        time_us=nhwc_us,
-        reason=reason,
-        record=record,
-        transferred=record is None or record.error is None,
-        predicted=None if record is not None else _default(spec),
-    )
-    return _Option(changed, nhwc_us, nchw_us)
+    choice: Choice
+    if record is None:
+        choice = Predicted(schedule, _default(spec), time_us=nhwc_us)
+    else:
+        choice = Recorded(record, nhwc_us, record.error is not None)
+    return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
 
 
 def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:

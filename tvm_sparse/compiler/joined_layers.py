@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
@@ -90,5 +91,4 @@ def _is_worth_it(
 
 def _joined(decision: Decision, name: str) -> Decision:
     reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
-    dense = replace(decision, schedule=dense_cpu.NAME, time_us=None, reason=reason, record=None, predicted=None)
-    return replace(dense, expected_us=None, transferred=False, joins=name)
+    return replace(decision, choice=Default(dense_cpu.NAME), reason=reason, joins=name)

@@ -1,6 +1,7 @@
 """``show``: the kernel that compiling would take for a layer, at one stage of its making."""
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -11,9 +12,11 @@ from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.build_model import kernels_of
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules.lookup import find_space
@@ -43,7 +46,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     decisions = [each for each in decisions if each.layer == layer.name]
     if arguments.schedule:
         pair = None
-        decisions = [decisions[0].by_default(arguments.schedule, "--schedule asks for it")]
+        choice, reason = Default(arguments.schedule), "--schedule asks for it"
+        decisions = [replace(decisions[0], choice=choice, reason=reason, joins=None, layouts=NCHW)]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage, pair)}
 
 
