@@ -18,10 +18,11 @@ from tvm_sparse.compiler import build_model, verify
 from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choice import Default, Predicted
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import MOST_CHANNELS_BESIDE_BLOCKS
 from tvm_sparse.compiler.layer_check import Exposed
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
@@ -86,7 +87,7 @@ def layouts_of(model: nn.Module, size: int = 16, **changes: Decision) -> dict[st
     decisions = [
         replace(each, **changes.get(each.layer, {})) for each in decide_together(source, on(), None, predict=False)
     ]
-    found = with_blocks(source.mod, source.layers, decisions, on())
+    found = with_blocks(Plan.of(source, decisions, on())).decisions
     names = {each.layer: each.layouts for each in found}
     return {name: "x" * each.x + "r" * each.residual + "y" * each.y for name, each in names.items()}
 
@@ -280,7 +281,7 @@ def test_only_with_vectors_that_were_measured(monkeypatch):
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
     gpu = Target({"kind": "cuda", "arch": "sm_90"})
     changed = [replace(each, layouts=Layouts(16, True, True, True)) for each in decisions]
-    assert {each.layouts for each in with_blocks(source.mod, source.layers, changed, gpu)} == {NCHW}
+    assert {each.layouts for each in with_blocks(Plan.of(source, changed, gpu)).decisions} == {NCHW}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -297,7 +298,7 @@ def test_blocks_are_as_long_as_vectors(monkeypatch, threads):
 def test_a_model_that_shows_its_layers_writes_no_blocks():
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
     exposed = Exposed.of(source).prepared
-    found = with_blocks(exposed.mod, exposed.layers, decisions, on())
+    found = with_blocks(Plan.of(exposed, decisions, on())).decisions
     assert any(each.layouts.y for each in decisions) and not any(each.layouts.has_blocks for each in found)
 
 
@@ -309,7 +310,7 @@ def test_kernels_are_verified_as_they_lie(monkeypatch):
     x = torch.randn(1, 3, 16, 16)
     expected = Net().eval()(x).detach().numpy()
     ours = build(source, changed, on())
-    assert ours.decisions == [each.to_json() for each in with_blocks(source.mod, source.layers, changed, on())]
+    assert ours.decisions == [each.to_json() for each in with_blocks(Plan.of(source, changed, on())).decisions]
     assert relative_difference(np.asarray(ours(x)), expected) < 1e-5
 
     def doubled(layer, decision, target, of=build_model.blocked_kernel):

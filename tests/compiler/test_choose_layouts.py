@@ -14,10 +14,11 @@ from factories import make_record
 from tvm_sparse.compiler import choose_layouts
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.choice import Predicted
-from tvm_sparse.compiler.choose_layouts import NHWC, decide_together
+from tvm_sparse.compiler.choose_layouts import NHWC
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.minimum_cut import first_side
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.cudnn import library

@@ -22,18 +22,20 @@ from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.blocked_layers import blocked_kernel, with_blocks
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.comparison.compare import Comparing, Source
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.default_schedules import default_schedules
 from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
 from tvm_sparse.compiler.dense_products import DenseProducts, Make
+from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
 from tvm_sparse.compiler.guard_addresses import guard_addresses
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, constants_bytes, loadable
 from tvm_sparse.compiler.own_functions import own_functions
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.plan_scratch import plan_scratch
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
@@ -177,8 +179,8 @@ def build(
 
     `allow_tf32` is for dense linear layers, about which nothing is decided.
     """
-    decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
-    cache = LibraryCache.of_user(target)
+    decisions = with_blocks(Plan.of(prepared, decisions, target)).decisions
+    cache = None if is_dumped() else LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
     if cache is None or any(family_of(decision.schedule).calls_cudnn for decision in decisions):
         return _built(prepared, decisions, target, on_progress, allow_tf32)
@@ -215,12 +217,13 @@ def _built(
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, make)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
-        module = replace_convolutions(prepared.mod, kernels)
+        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels))
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
-        module = keep_nhwc(products.replace(module, of_products), in_nhwc)
+        module = dump_module("products", products.replace(module, of_products))
+        module = dump_module("layouts", keep_nhwc(module, in_nhwc))
         with store.remembered() if store is not None else nullcontext():
-            module = plan_scratch(module) if target.kind.name == "cuda" else module
+            module = dump_module("scratch", plan_scratch(module)) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
         file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None
         made = executable if file is None else file.module
@@ -234,7 +237,9 @@ def _built(
             to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
             for decision in decisions
         ]
-        decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
+        plan = with_blocks(Plan.of(prepared, decisions, target))
+        dump_plan("dense_for_wrong", plan)
+        decisions = list(plan.decisions)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(family_of(decision.schedule).calls_cudnn for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}

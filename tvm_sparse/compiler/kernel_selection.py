@@ -18,6 +18,7 @@ from tvm_sparse.compiler.choice import Choice, Default, Predicted, Recorded, rec
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import default_of
 from tvm_sparse.compiler.kernel_growth import Growths
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.predict import Prediction
 from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
@@ -39,6 +40,11 @@ NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
 FAR = 1.5
 # What to do about a prediction.
 MEASURE = "not measured here: run tvm-sparse optimize"
+
+
+def select(plan: Plan, log: TuningLog | None, allow_tf32: bool, predict: bool) -> Plan:
+    """`plan` as `decide` decides about each layer alone."""
+    return plan.with_decisions(decide(plan.layers, plan.target, log, allow_tf32, predict))
 
 
 def decide(

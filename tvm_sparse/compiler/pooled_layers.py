@@ -1,7 +1,6 @@
 """Let a layer compute the 2x2 max pool behind it too (`schedules.pooled_cuda`), where that is faster."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm.target import Target
@@ -10,6 +9,7 @@ from tvm_sparse.compiler.choice import Predicted, Recorded
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_growth import growth
 from tvm_sparse.compiler.kernel_selection import MEASURE, from_log
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
@@ -24,18 +24,17 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 
-def with_pools(
-    layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target, log: TuningLog | None
-) -> list[Decision]:
-    """`decisions`, where layers with such a pool behind them have kernels that compute it, if that is faster.
+def with_pools(plan: Plan, log: TuningLog | None) -> Plan:
+    """`plan`, where layers with such a pool behind them have kernels that compute it, if that is faster.
 
     By the log's records of such kernels; without one a folded kernel gives way to one that pools, by its default
     decisions, where the output exceeds the level-2 cache, as it then is written to memory and read again.
     """
-    if target.kind.name != pooled_cuda.FAMILY.target:
-        return list(decisions)
-    pairs = zip(layers, decisions, strict=True)
-    return [_pooled(layer, decision, target, log) if layer.has_pool else decision for layer, decision in pairs]
+    if plan.target.kind.name != pooled_cuda.FAMILY.target:
+        return plan
+    return plan.with_decisions(
+        _pooled(layer, decision, plan.target, log) if layer.has_pool else decision for layer, decision in plan.pairs
+    )
 
 
 def pooled_space(layer: ConvLayer, target: Target) -> Space | None:

@@ -17,10 +17,10 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import build, comparing
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes

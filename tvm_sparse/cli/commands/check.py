@@ -16,11 +16,11 @@ from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.dense_fallback import to_dense
 from tvm_sparse.compiler.half_accuracy import accuracies
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half

@@ -14,8 +14,8 @@ from tvm.target import Target
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes

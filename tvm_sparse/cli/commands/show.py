@@ -13,9 +13,9 @@ from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.build_model import kernels_of
 from tvm_sparse.compiler.choice import Default
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
