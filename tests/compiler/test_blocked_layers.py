@@ -14,7 +14,7 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, verify
+from tvm_sparse.compiler import build_model, make_kernels, verify
 from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.choice import Default, Predicted
@@ -313,13 +313,13 @@ def test_kernels_are_verified_as_they_lie(monkeypatch):
     assert ours.decisions == [each.to_json() for each in with_blocks(Plan.of(source, changed, on())).decisions]
     assert relative_difference(np.asarray(ours(x)), expected) < 1e-5
 
-    def doubled(layer, decision, target, of=build_model.blocked_kernel):
+    def doubled(layer, decision, target, of=make_kernels.blocked_kernel):
         space, kernel = of(layer, decision, target)
         is_wrong = layer.name == "two.second" and decision.transferred
         constants = tuple((1.5 if is_wrong else 1) * each for each in kernel.constants)
         return space, replace(kernel, constants=tuple(each.astype(np.float32) for each in constants))
 
-    monkeypatch.setattr(build_model, "blocked_kernel", doubled)
+    monkeypatch.setattr(make_kernels, "blocked_kernel", doubled)
     monkeypatch.setattr(build_model.LibraryCache, "of_user", classmethod(lambda *_: None))
     monkeypatch.setattr(verify, "VERIFICATION_SEED", 7)
     ours = build(source, changed, on())

@@ -127,8 +127,8 @@ def test_a_sparse_expansion_is_joined_where_it_writes_much(threads, size, is_joi
 def test_it_is_decided_once_and_kept_apart_from_the_same_model_without():
     source, target = prepared(Residual()), on(1)
     alone = decide_together(source, target, None, predict=False)
-    together = with_joined(Plan.of(source, alone, target)).decisions
-    assert with_joined(Plan.of(source, together, target)).decisions == together
+    together = list(with_joined(Plan.of(source, alone, target)).decisions)
+    assert list(with_joined(Plan.of(source, together, target)).decisions) == together
     assert all_dense(together, target, "asked for") == together
     cache = LibraryCache.of_user(target)
     assert cache is not None and cache.key(source, alone) != cache.key(source, together)

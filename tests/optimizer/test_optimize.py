@@ -23,6 +23,7 @@ from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli.commands import optimize as command
 from tvm_sparse.cli.main import main
 from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.known_logs import shipped_folder, user_log
@@ -193,7 +194,7 @@ def test_code_takes_longer_to_compile_than_data(module):
     folded = replace(dense, schedule="folded_cpu:x")
 
     def seconds(decision, target=TARGET, count=1):
-        return session.compile_seconds([(prepared, [decision])] * count, target)
+        return session.compile_seconds([Plan.of(prepared, [decision], target)] * count, target)
 
     assert seconds(folded) == pytest.approx(seconds(dense) + session.CODE_S * prepared.layers[0].pattern.nnz)
     assert seconds(dense, count=2) == 2 * seconds(dense)

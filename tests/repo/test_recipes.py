@@ -24,7 +24,7 @@ from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.pipeline import decide_together, passes
+from tvm_sparse.compiler.pipeline import Options, decide_together, passes
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
@@ -182,7 +182,7 @@ def use_plan_pass():
     for layer in model:
         layer.weight.data *= torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)) < 0.1
     prepared, target = prepare(model, torch.zeros(1, 3, 16, 16)), resolve_target(CPU)
-    names = [name for name, _ in passes(None, allow_tf32=False, predict=True)]
+    names = [name for name, _ in passes(None, Options())]
     assert names[:2] == ["select", "dense_inputs"]
     alone = decide(prepared.layers, target, None, predict=True)
     assert {each.schedule for each in alone}.isdisjoint({"dense_cpu"})

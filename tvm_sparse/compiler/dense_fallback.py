@@ -7,6 +7,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.choice import Choice, Default, recorded_or_default
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
@@ -66,3 +67,8 @@ def _dense_instead(decision: Decision, target: Target) -> Choice:
 def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
     """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
     return [d if family_of(d.schedule).is_dense else to_dense(d, target, reason) for d in decisions]
+
+
+def with_dense_kernels(plan: Plan, reason: str) -> Plan:
+    """`plan` without sparse kernels."""
+    return plan.with_decisions(all_dense(plan.decisions, plan.target, reason))

@@ -53,4 +53,5 @@ def _write(name: str, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         publish.write(folder / f"{len(list(folder.iterdir())):03}-{name}", text.encode())
     except OSError as error:
-        raise UsageError(f"environment variable {FOLDER}", f"cannot be written to: {error.strerror}", folder) from error
+        problem, hint = f"cannot be written to: {error.strerror}", "name a folder that is yours"
+        raise UsageError(f"environment variable {FOLDER}", problem, folder, hint=hint) from error
