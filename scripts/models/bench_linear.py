@@ -24,7 +24,7 @@ from tvm.target import Target
 from benchmarks.cpu_contenders import onnx_runtime_call
 from benchmarks.gpu.cuda_graph_clock import GpuClock
 from tvm_sparse.codegen import lowering
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.reference import random_arguments, reference
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -82,7 +82,7 @@ def tvm_product(spec: ConvSpec, weight: np.ndarray, x: np.ndarray, target: Targe
             matrix = relax.const(np.ascontiguousarray(weight[:, :, 0, 0].T))
             result = builder.emit_output(relax.op.matmul(data, matrix))
         builder.emit_func_output(result)
-    executable = lowering.compiled(builder.get(), target, build_model._pipeline(target))
+    executable = lowering.compiled(builder.get(), target, relax_pipeline(target))
     function = relax.VirtualMachine(executable, tvm.cpu())["main"]
     argument = tvm.runtime.tensor(x.reshape(spec.n, spec.c))
     return lambda: function(argument)

@@ -215,14 +215,12 @@ def test_mistakes_are_one_sentence(code, words, sentence, model, tmp_path, capsy
 def test_tf32_is_an_option_of_every_command_that_chooses_kernels(model, allow_tf32, monkeypatch, capsys):
     seen = []
 
-    def decide(layers, _target, _log, allow_tf32=False, predict=False):
-        assert predict
-        seen.append(allow_tf32)
+    def plan(_prepared, _target, _log, options):
+        assert options.predict
+        seen.append(options.allow_tf32)
         raise BuildError("model", "enough is known")
 
-    commands = ("bench", "check", "inspect", "show")
-    for module in (*(f"cli.commands.{each}" for each in commands), "compiler.build_model"):
-        monkeypatch.setattr(f"tvm_sparse.{module}.decide_together", decide)
+    monkeypatch.setattr("tvm_sparse.compiler.build_model.planned", plan)
     words = ["--allow-tf32"] * allow_tf32
     commands = (["compile", model, "-o", "a"], ["check", model], ["inspect", model], ["show", model, "--layer", "conv"])
     for command in (*commands, ["bench", model]):

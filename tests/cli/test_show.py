@@ -19,6 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.consoles import result_console
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import FAMILIES
 from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -116,6 +117,17 @@ def test_with_a_log_it_is_the_kernel_that_compile_takes(model, capsys):
     assert call(model, *words, "--tuning-records", "my.jsonl", "--schedule", "csr_cpu") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schedule"].startswith("csr_cpu:") and found["decisions"] is None
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
+def test_every_family_can_be_asked_for_where_another_is_predicted(family, model, capsys):
+    kind = {"llvm": "cpu"}.get(family.target, family.target)
+    assert call(model, "--target", TARGETS[kind], "--schedule", family.name, "--stage", "scheduled") in (0, 2)
+    out, err = capsys.readouterr()
+    if err:
+        assert err.startswith(f"tvm-sparse: schedule {family.name}: ") and not out
+    else:
+        assert out.splitlines()[2].endswith(", default decisions") and f" schedule {family.name}" in out
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, verify
+from tvm_sparse.compiler import build_model, make_kernels, verify
 from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.choice import Default, Predicted
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import MOST_CHANNELS_BESIDE_BLOCKS
 from tvm_sparse.compiler.layer_check import Exposed
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
@@ -85,7 +87,7 @@ def layouts_of(model: nn.Module, size: int = 16, **changes: Decision) -> dict[st
     decisions = [
         replace(each, **changes.get(each.layer, {})) for each in decide_together(source, on(), None, predict=False)
     ]
-    found = with_blocks(source.mod, source.layers, decisions, on())
+    found = with_blocks(Plan.of(source, decisions, on())).decisions
     names = {each.layer: each.layouts for each in found}
     return {name: "x" * each.x + "r" * each.residual + "y" * each.y for name, each in names.items()}
 
@@ -114,7 +116,7 @@ def test_as_many_tensors_as_possible_lie_in_blocks():
 
 
 def test_a_layer_of_another_kernel_keeps_its_neighbours_as_they_are():
-    sparse = {"schedule": "folded_cpu"}
+    sparse = {"choice": Default("folded_cpu")}
     found = layouts_of(Net(), **{"two.second": sparse})
     assert found["two.first"] == "x" and found["two.second"] == "" and found["two.third"] == "ry"
     # A residual that does not lie in blocks is added to no output that does.
@@ -123,10 +125,10 @@ def test_a_layer_of_another_kernel_keeps_its_neighbours_as_they_are():
 
 
 def test_winograd_reads_and_writes_blocks_or_neither():
-    winograd = {"schedule": "winograd_cpu"}
+    winograd = {"choice": Default("winograd_cpu")}
     found = layouts_of(Net(), **{"two.second": winograd})
     assert (found["two.first"], found["two.second"], found["two.third"]) == ("xy", "xy", "xry")
-    found = layouts_of(Net(), **{"two.second": winograd, "two.first": {"schedule": "folded_cpu"}})
+    found = layouts_of(Net(), **{"two.second": winograd, "two.first": {"choice": Default("folded_cpu")}})
     assert (found["two.first"], found["two.second"], found["two.third"]) == ("", "", "")
     chain = nn.Sequential(conv(32, 32), conv(32, 32, 3), nn.Sigmoid())
     assert set(layouts_of(chain, **{"1": winograd}).values()) == {""}
@@ -279,7 +281,7 @@ def test_only_with_vectors_that_were_measured(monkeypatch):
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
     gpu = Target({"kind": "cuda", "arch": "sm_90"})
     changed = [replace(each, layouts=Layouts(16, True, True, True)) for each in decisions]
-    assert {each.layouts for each in with_blocks(source.mod, source.layers, changed, gpu)} == {NCHW}
+    assert {each.layouts for each in with_blocks(Plan.of(source, changed, gpu)).decisions} == {NCHW}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -296,28 +298,28 @@ def test_blocks_are_as_long_as_vectors(monkeypatch, threads):
 def test_a_model_that_shows_its_layers_writes_no_blocks():
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
     exposed = Exposed.of(source).prepared
-    found = with_blocks(exposed.mod, exposed.layers, decisions, on())
+    found = with_blocks(Plan.of(exposed, decisions, on())).decisions
     assert any(each.layouts.y for each in decisions) and not any(each.layouts.has_blocks for each in found)
 
 
 def test_kernels_are_verified_as_they_lie(monkeypatch):
     """One that is wrong gives way, and its neighbours still agree with what follows it."""
     source, decisions = decided(Net(), torch.zeros(1, 3, 16, 16), on())
-    other = {"schedule": "winograd_cpu", "transferred": True, "predicted": {}}
-    changed = [replace(each, **other) if each.layer == "two.second" else each for each in decisions]
+    other = Predicted("winograd_cpu", {})
+    changed = [replace(each, choice=other) if each.layer == "two.second" else each for each in decisions]
     x = torch.randn(1, 3, 16, 16)
     expected = Net().eval()(x).detach().numpy()
     ours = build(source, changed, on())
-    assert ours.decisions == [each.to_json() for each in with_blocks(source.mod, source.layers, changed, on())]
+    assert ours.decisions == [each.to_json() for each in with_blocks(Plan.of(source, changed, on())).decisions]
     assert relative_difference(np.asarray(ours(x)), expected) < 1e-5
 
-    def doubled(layer, decision, target, of=build_model.blocked_kernel):
+    def doubled(layer, decision, target, of=make_kernels.blocked_kernel):
         space, kernel = of(layer, decision, target)
         is_wrong = layer.name == "two.second" and decision.transferred
         constants = tuple((1.5 if is_wrong else 1) * each for each in kernel.constants)
         return space, replace(kernel, constants=tuple(each.astype(np.float32) for each in constants))
 
-    monkeypatch.setattr(build_model, "blocked_kernel", doubled)
+    monkeypatch.setattr(make_kernels, "blocked_kernel", doubled)
     monkeypatch.setattr(build_model.LibraryCache, "of_user", classmethod(lambda *_: None))
     monkeypatch.setattr(verify, "VERIFICATION_SEED", 7)
     ours = build(source, changed, on())

@@ -25,6 +25,7 @@ from tvm_sparse.codegen.cuda import kernel_source, nvcc
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache
 from tvm_sparse.compiler import build_model, build_pool, kernel_store, verify
 from tvm_sparse.compiler.build_kernels import BuildProgress
+from tvm_sparse.compiler.choice import Default, Predicted, Recorded
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.conv import reference
@@ -105,7 +106,7 @@ def test_a_kernel_of_nothing_but_an_input_is_no_reshape():
     """Relax looks for a reshape in each function of one input, and a folded convolution without a bias is one."""
     bare = prepare(zoo.Chain(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Sigmoid()), torch.zeros(1, 8, 8, 8))
     (decision,) = decide(bare.layers, TARGET, None)
-    compiled = build_model.build(bare, [replace(decision, schedule="folded_cuda")], TARGET)
+    compiled = build_model.build(bare, [replace(decision, choice=Default("folded_cuda"))], TARGET)
     (row,) = compiled.report()
     assert row["schedule"] == "folded_cuda" and len(row["kernels"]) == 1
 
@@ -232,10 +233,16 @@ def test_two_processes_at_once(prepared, tmp_path):
     assert libraries[0] == libraries[1] == library(built(prepared), tmp_path / "c")
 
 
+def recorded(decision, schedule, decisions):
+    """`decision` for the kernel of a record."""
+    record = make_record(schedule=schedule, decisions=decisions)
+    return replace(decision, choice=Recorded(record, record.time_us, is_verified=True))
+
+
 def test_a_kernel_that_does_not_build_gives_way_to_dense(prepared):
     """With a record, whose dense kernel or the default stands in; without, the cause is raised."""
     decisions = decisions_of(prepared)
-    decisions[0] = replace(decisions[0], record=make_record(schedule="folded_cuda", decisions={"nonsense": 1}))
+    decisions[0] = recorded(decisions[0], "folded_cuda", {"nonsense": 1})
     row = build_model.build(prepared, decisions, TARGET).report()[0]
     assert row["schedule"] == "dense_cuda"
     assert row["reason"].startswith("dense, because schedule folded_cuda:") and "is missing" in row["reason"]
@@ -328,7 +335,7 @@ def test_what_the_compiler_rejects_gives_way_to_dense(prepared, compiler, monkey
     with pytest.raises(BuildError, match=r"^CUDA kernel: cannot be compiled: too many registers$"):
         build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     space = find_space("folded_cuda", prepared.layers[0].spec, prepared.layers[0].pattern, TARGET)
-    decisions[0] = replace(decisions[0], record=make_record(schedule=space.name, decisions=space.starts()[0]))
+    decisions[0] = recorded(decisions[0], space.name, space.starts()[0])
     build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     assert decisions[0].schedule == "dense_cuda"
     assert decisions[0].reason.endswith("CUDA kernel: cannot be compiled: too many registers")
@@ -347,7 +354,7 @@ def test_a_verified_kernel_is_not_run_again(prepared, monkeypatch):
         y.copyfrom((expected.value * scale).astype(np.float32))
 
     model = SimpleNamespace(jit=lambda: SimpleNamespace(get_function=lambda *_, **__: function))
-    decisions = [replace(decisions_of(prepared)[0], transferred=True)]
+    decisions = [replace(decisions_of(prepared)[0], choice=Predicted("folded_cuda", None))]
 
     def wrong(layers: list[ConvLayer]) -> dict[str, str]:
         store = KernelStore(KernelCache.of_user(), TARGET)

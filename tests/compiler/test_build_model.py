@@ -10,7 +10,7 @@ import torch
 import zoo
 
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, make_kernels
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.verify import _Case
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -235,7 +235,7 @@ def test_a_wrong_transferred_kernel_gives_way_to_dense(prepared, log, monkeypatc
         adds = any(parameter.name == "residual" for parameter in each.func.params)
         return true_kernel(each, schedule, weight * 2 if adds and each.schedule.startswith("folded") else weight)
 
-    monkeypatch.setattr(build_model, "kernel_of", wrong_kernel)
+    monkeypatch.setattr(make_kernels, "kernel_of", wrong_kernel)
     # Another test may have built the same model.
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
     compiled = build_model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)
@@ -262,7 +262,7 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
         made.append((each.schedule, is_imported))
         return true_kernel(each, schedule, weight * 2 if is_imported else weight)
 
-    monkeypatch.setattr(build_model, "kernel_of", wrong_kernel)
+    monkeypatch.setattr(make_kernels, "kernel_of", wrong_kernel)
     # Another test may have built the same model.
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
     compiled = build_model.build(prepared, decide(prepared.layers, TARGET, log), TARGET)

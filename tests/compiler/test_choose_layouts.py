@@ -13,10 +13,12 @@ from factories import make_record
 
 from tvm_sparse.compiler import choose_layouts
 from tvm_sparse.compiler.build_model import kernels_of
-from tvm_sparse.compiler.choose_layouts import NHWC, decide_together
+from tvm_sparse.compiler.choice import Predicted
+from tvm_sparse.compiler.choose_layouts import NHWC
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.minimum_cut import first_side
+from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.cudnn import library
@@ -56,7 +58,7 @@ def record_of(layer, schedule, time_us, **changes):
 def changes_us(prepared, in_nhwc):
     """Of all conversions in the model whose layers at the positions `in_nhwc` are in NHWC."""
     decisions = [
-        replace(each, schedule=TF32, predicted=NHWC if index in in_nhwc else NCHW)
+        replace(each, choice=Predicted(TF32, NHWC if index in in_nhwc else NCHW))
         for index, each in enumerate(decide(prepared.layers, CUDA, None))
     ]
     kernels = kernels_of(prepared.layers, decisions, CUDA)
@@ -129,7 +131,7 @@ def test_a_layer_timed_in_nchw_alone_may_join_its_neighbours(tmp_path):
         decisions = decide_together(prepared, CUDA, log, allow_tf32=True)
         assert {each.schedule for each in decisions} == {expected}
         if expected == TF32:
-            assert [(each.record, each.predicted, each.transferred) for each in decisions] == [(None, NHWC, True)] * 2
+            assert [(each.record, each.chosen, each.transferred) for each in decisions] == [(None, NHWC, True)] * 2
             assert [each.time_us for each in decisions] == pytest.approx([5.0 * choose_layouts._SLOWER] * 2)
             assert "(estimated)" in decisions[0].reason
 

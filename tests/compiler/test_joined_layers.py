@@ -15,12 +15,14 @@ from tvm.target import Target
 
 from tvm_sparse.cli import main
 from tvm_sparse.compiler.build_model import build, kernels_of
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.choice import Predicted
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import all_dense
 from tvm_sparse.compiler.joined_layers import joined_pairs, with_joined
 from tvm_sparse.compiler.layer_check import Exposed
 from tvm_sparse.compiler.library_cache import LibraryCache
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.runtime.compiled_model import CompiledModel
@@ -95,7 +97,7 @@ def joined(model: nn.Module, threads: int = 1, size: int = 14, **changes: object
     source, target = prepared(model, size), on(threads)
     decisions = decide_together(source, target, None, predict=False)
     decisions[0] = replace(decisions[0], **changes)
-    return bool(joined_pairs(source.layers, with_joined(source.layers, decisions, target)))
+    return bool(joined_pairs(source.layers, with_joined(Plan.of(source, decisions, target)).decisions))
 
 
 def test_others_are_left_alone():
@@ -109,7 +111,7 @@ def test_others_are_left_alone():
     assert not joined_pairs(source.layers, decide_together(source, on(1), None, predict=True))
     gpu = Target({"kind": "cuda", "arch": "sm_90"})
     decisions = decide_together(prepared(Residual()), on(1), None, predict=False)
-    assert with_joined(prepared(Residual()).layers, decisions, gpu) == decisions
+    assert list(with_joined(Plan.of(prepared(Residual()), decisions, gpu)).decisions) == decisions
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_others_are_left_alone():
 )
 def test_a_sparse_expansion_is_joined_where_it_writes_much(threads, size, is_joined):
     """More than a level-2 cache holds; of several threads less, as they read what others wrote."""
-    sparse = {"schedule": "folded_cpu", "transferred": True}
+    sparse = {"choice": Predicted("folded_cpu", None)}
     assert joined(Residual(), threads, size, **sparse) == is_joined
     assert joined(Residual(), threads, size)
 
@@ -125,8 +127,8 @@ def test_a_sparse_expansion_is_joined_where_it_writes_much(threads, size, is_joi
 def test_it_is_decided_once_and_kept_apart_from_the_same_model_without():
     source, target = prepared(Residual()), on(1)
     alone = decide_together(source, target, None, predict=False)
-    together = with_joined(source.layers, alone, target)
-    assert with_joined(source.layers, together, target) == together
+    together = list(with_joined(Plan.of(source, alone, target)).decisions)
+    assert list(with_joined(Plan.of(source, together, target)).decisions) == together
     assert all_dense(together, target, "asked for") == together
     cache = LibraryCache.of_user(target)
     assert cache is not None and cache.key(source, alone) != cache.key(source, together)

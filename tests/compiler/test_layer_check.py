@@ -9,7 +9,7 @@ import torch
 import zoo
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, onnx_runtime
+from tvm_sparse.compiler import make_kernels, onnx_runtime
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.expose_layers import expose
 from tvm_sparse.compiler.kernel_selection import decide
@@ -90,7 +90,7 @@ def test_a_wrong_kernel_is_named(block, capsys, monkeypatch):
             weight[2, 1, 0, 1] = 0
         return true_kernel(each, schedule, weight)
 
-    monkeypatch.setattr(build_model, "kernel_of", wrong)
+    monkeypatch.setattr(make_kernels, "kernel_of", wrong)
     # Another test may have built the same model.
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
     code, found, err = call(capsys, block)

@@ -13,7 +13,7 @@ from test_build_model import record
 from torch import nn
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, make_kernels, relax_pipeline
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layer_check import OK, Exposed
 from tvm_sparse.conv.conv2d_product import is_linear
@@ -77,7 +77,7 @@ def test_no_copy_is_left(name, target):
     kernels = build_model.kernels_of(prepared.layers, decide(prepared.layers, target, None), target)
     replaced = build_model.replace_convolutions(prepared.mod, kernels)
     with target:
-        lowered = build_model._pipeline(target)(replaced)
+        lowered = relax_pipeline.relax_pipeline(target)(replaced)
     text = lowered["main"].script()
     called = [each.name_hint for each in lowered.get_global_vars() if f"    {each.name_hint}(" in text]
     assert called and not [each for each in called if "reshape" in each]
@@ -86,14 +86,14 @@ def test_no_copy_is_left(name, target):
 def test_a_wrong_transferred_kernel_gives_way_to_dense(tmp_path, monkeypatch):
     prepared, x = prepared_model("classifier")
     log = log_of(prepared, tmp_path / "log.jsonl", error=None)
-    true_kernel = build_model.kernel_of
+    true_kernel = make_kernels.kernel_of
 
     def wrong_kernel(space, schedule, weight):
         return true_kernel(space, schedule, weight * 2 if space.schedule == "linear_cpu" else weight)
 
     decisions = decide(prepared.layers, TARGET, log)
     assert [each.transferred for each in decisions] == [False, True, True, True]
-    monkeypatch.setattr(build_model, "kernel_of", wrong_kernel)
+    monkeypatch.setattr(make_kernels, "kernel_of", wrong_kernel)
     # Another test may have built the same model.
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
     compiled = build_model.build(prepared, decisions, TARGET)
@@ -169,8 +169,10 @@ def test_check_compares_with_onnx_runtime(name, tmp_path, capsys):
 def test_check_finds_a_wrong_layer(tmp_path, capsys, monkeypatch):
     model, _ = linear_zoo.ONNX["matmul_relu"]
     onnx.save(model, tmp_path / "m.onnx")
-    true_kernel = build_model.kernel_of
-    monkeypatch.setattr(build_model, "kernel_of", lambda s, sch, weight: true_kernel(s, sch, weight * np.float32(1.01)))
+    true_kernel = make_kernels.kernel_of
+    monkeypatch.setattr(
+        make_kernels, "kernel_of", lambda s, sch, weight: true_kernel(s, sch, weight * np.float32(1.01))
+    )
     # Another test may have built the same model.
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
     code, found = call(capsys, "check", tmp_path / "m.onnx")

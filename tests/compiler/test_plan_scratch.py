@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
@@ -66,7 +67,7 @@ def test_no_built_kernel_takes_memory_of_its_own():
     target = Target(CUDA, host={"kind": "llvm"})
     module, shapes = zoo.TORCH["residual_two_convs"]
     prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
-    decisions = [replace(each, schedule="csr_cuda") for each in decide(prepared.layers, target, None)]
+    decisions = [replace(each, choice=Default("csr_cuda")) for each in decide(prepared.layers, target, None)]
     builder = build_model.KernelBuilder(target, build_model.KernelStore(None, target))
     kernels = build_model.kernels_of(prepared.layers, decisions, target, builder.build)
     assert all(isinstance(kernel, BuiltKernel) for kernel in kernels.values())

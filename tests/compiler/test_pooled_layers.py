@@ -13,9 +13,11 @@ from tvm.target import Target
 
 from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.choice import Default, Predicted
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.dense_fallback import to_dense
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.pooled_layers import pooled_space, with_pools
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
@@ -64,9 +66,14 @@ def folded(of: PreparedModel) -> list[Decision]:
     """Every layer folded."""
     names = ["folded_cuda" for _ in of.layers]
     return [
-        Decision(layer.name, 0.2, "unstructured", name, None, 100.0, "", transferred=True)
+        Decision(layer.name, 0.2, "unstructured", Predicted(name, None, estimate_us=100.0), "")
         for layer, name in zip(of.layers, names, strict=True)
     ]
+
+
+def pooled(of: PreparedModel, decisions: list[Decision], target: Target, log: TuningLog | None) -> list[Decision]:
+    """What is decided once pools are looked at."""
+    return list(with_pools(Plan.of(of, decisions, target), log).decisions)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +98,14 @@ def test_windows_side_by_side_are_found(last: nn.Module, is_found: bool) -> None
 def test_outputs_of_more_than_a_cache_are_pooled() -> None:
     """By prediction, of folded layers."""
     small, large = prepared(), prepared(images=3000)
-    assert with_pools(small.layers, folded(small), CUDA, None) == folded(small)
-    first, second, third = with_pools(large.layers, folded(large), CUDA, None)
+    assert pooled(small, folded(small), CUDA, None) == folded(small)
+    first, second, third = pooled(large, folded(large), CUDA, None)
     assert first.schedule.startswith("pooled_cuda:") and first.chosen is not None and first.transferred
     assert "predicted: pooled_cuda:" in first.reason and "run tvm-sparse optimize" in first.reason
     assert [second.schedule, third.schedule] == ["folded_cuda", "folded_cuda"]
-    dense = [replace(each, schedule="dense_cudnn") for each in folded(large)]
-    assert with_pools(large.layers, dense, CUDA, None) == dense
-    assert with_pools(large.layers, folded(large), Target("llvm"), None) == folded(large)
+    dense = [replace(each, choice=Default("dense_cudnn")) for each in folded(large)]
+    assert pooled(large, dense, CUDA, None) == dense
+    assert pooled(large, folded(large), Target("llvm"), None) == folded(large)
     assert to_dense(first, CUDA, "it is wrong").schedule.startswith("dense")
 
 
@@ -129,7 +136,7 @@ def test_a_record_is_taken_where_it_is_faster_than_both(time_us: float, is_chose
     """And never for a layer without such a pool, whose kernel it is not."""
     model, log = prepared(), TuningLog(tmp_path / "log.jsonl")
     log.append(record_of(model, time_us))
-    first = with_pools(model.layers, folded(model), CUDA, log)[0]
+    first = pooled(model, folded(model), CUDA, log)[0]
     assert (first.schedule == POOLED) == is_chosen
     if is_chosen:
         assert "x faster than folded_cuda and the max pool behind it, tuned for these weights" in first.reason
@@ -146,18 +153,18 @@ def test_a_record_of_fewer_non_zeros_is_expected_to_take_longer(tmp_path: Path) 
     model, log = prepared(), TuningLog(tmp_path / "log.jsonl")
     weight = model.layers[0].weight * (np.arange(model.layers[0].weight.size) % 2).reshape(model.layers[0].weight.shape)
     log.append(replace(record_of(model, 50.0), pattern=SparsityPattern.of(weight.astype(np.float32))))
-    first = with_pools(model.layers, folded(model), CUDA, log)[0]
+    first = pooled(model, folded(model), CUDA, log)[0]
     assert first.schedule == POOLED and first.transferred and first.time_us is not None and first.time_us > 50
     # Without a time of the layer's own kernel a record says nothing.
-    unknown = [replace(each, time_us=None) for each in folded(model)]
-    assert with_pools(model.layers, unknown, CUDA, log) == unknown
+    unknown = [replace(each, choice=Predicted("folded_cuda", None)) for each in folded(model)]
+    assert pooled(model, unknown, CUDA, log) == unknown
 
 
 def test_the_pool_is_gone() -> None:
     """One call writes what it wrote; a kernel that does not pool leaves it."""
     model = prepared()
     names = [POOLED, "folded_cuda", "folded_cuda"]
-    decisions = [replace(each, schedule=name) for each, name in zip(folded(model), names, strict=True)]
+    decisions = [replace(each, choice=Default(name)) for each, name in zip(folded(model), names, strict=True)]
     kernels = build_model.kernels_of(model.layers, decisions, CUDA)
     module = replace_convolutions(model.mod, kernels)
     text = module.script()
@@ -181,7 +188,7 @@ def test_models_are_right_on_a_gpu() -> None:
     model, x = Pooled(), np.random.default_rng(0).standard_normal((2000, 4, 32, 32)).astype(np.float32)
     target = resolve_target("cuda")
     ready = prepare(model.eval(), torch.from_numpy(x))
-    decisions = with_pools(ready.layers, folded(ready), target, None)
+    decisions = pooled(ready, folded(ready), target, None)
     found = build_model.build(ready, decisions, target)
     assert found.report()[0]["schedule"].startswith("pooled_cuda")
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()

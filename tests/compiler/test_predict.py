@@ -8,12 +8,13 @@ import torch
 from random_convolutions import vector_weight
 from torch import nn
 
-from tvm_sparse.compiler import build_model, dense_fallback, kernel_selection, verify
+from tvm_sparse.compiler import build_model, kernel_selection, verify
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.predict import gpu_dense_us, predicted
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn import library
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -202,8 +203,7 @@ def test_what_hardly_won_there_is_not_taken(module, tmp_path):
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
 def test_depthwise_convolutions_take_the_compiled_kernel_on_a_gpu(monkeypatch, dtype):
-    for module in (dense_fallback, kernel_selection):
-        monkeypatch.setattr(module, "why_not_here", lambda schedule: None)
+    monkeypatch.setattr(library, "find", lambda: "libcudnn.so.9")
     model = nn.Sequential(nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Conv2d(32, 32, 3, groups=16))
     prepared = prepare(model.eval(), torch.zeros(1, 32, 16, 16), None, None, dtype)
     assert [each.schedule for each in decide(prepared.layers, CUDA, None)] == [

@@ -13,8 +13,9 @@ from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli import main
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.blocked_layers import with_blocks
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.joined_layers import joined_pairs
+from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -84,7 +85,7 @@ def test_keeps_tensors_in_blocks():
     target = resolve_target(UNOPTIMISED)
     prepared = prepare(Net("second"), X)
     decisions = decide_together(prepared, target, None)
-    found = {each.layer: each.layouts for each in with_blocks(prepared.mod, prepared.layers, decisions, target)}
+    found = {each.layer: each.layouts for each in with_blocks(Plan.of(prepared, decisions, target)).decisions}
     assert found["second"].x and found["second"].residual and found["second"].y
     assert found["expansion"].x
 
@@ -115,7 +116,7 @@ def test_is_decided_without_being_tuned(target):
     decisions = decide_together(prepared, resolve_target(target), None)
     bias = [each for each in decisions if each.schedule.startswith("bias")]
     assert [each.layer for each in bias] == ["first", "head"]
-    assert not any(each.is_open or each.transferred for each in bias)
+    assert not any(each.transferred for each in bias)
     tuned = {name for task in tasks_of(prepared.layers) for name in task.names}
     assert tuned == {each.layer for each in decisions} - {"first", "head"}
 

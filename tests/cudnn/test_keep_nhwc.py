@@ -13,6 +13,7 @@ from fake_cudnn import HOST
 from torch import nn
 
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.choice import Predicted
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import tensor_cuda
@@ -38,7 +39,7 @@ def compiled(name, layouts, dtype=None):
     prepared, decided = prepared_model(name, dtype)
     schedule = "dense_cudnn:tf32" if dtype is None else "dense_cudnn:fp16"
     decisions = [
-        replace(each, schedule=schedule, predicted=LAYOUTS[letter])
+        replace(each, choice=Predicted(schedule, LAYOUTS[letter]))
         for each, letter in zip(decided, layouts, strict=True)
     ]
     model = build_model.build(prepared, decisions, HOST)
@@ -123,7 +124,7 @@ def test_a_model_in_float32_leaves_the_parts_of_3xtf32_in_nhwc(on_host, monkeypa
     monkeypatch.setattr(tensor_cuda, "gpu_info", lambda _: gpu)
     module, shapes = zoo.TORCH["residual"]
     prepared, decided = prepared_model("residual")
-    decisions = [replace(each, schedule=tensor_cuda.NAME, predicted={"pixels": 32}) for each in decided]
+    decisions = [replace(each, choice=Predicted(tensor_cuda.NAME, {"pixels": 32})) for each in decided]
     model = build_model.build(prepared, decisions, HOST)
     assert [row["schedule"] for row in model.report()] == [tensor_cuda.NAME] * 2
     (found,), copies = run(model, "residual", on_host)
@@ -137,7 +138,7 @@ def test_a_layer_that_cudnn_refuses_in_nhwc_stays_cudnn_s(on_host):
     on_host.fail("cudnnTransformTensor", 3000)
     module, shapes = zoo.TORCH["residual"]
     prepared, decided = prepared_model("residual")
-    decisions = [replace(each, schedule="dense_cudnn:tf32", predicted=NHWC, transferred=True) for each in decided]
+    decisions = [replace(each, choice=Predicted("dense_cudnn:tf32", NHWC)) for each in decided]
     model = build_model.build(prepared, decisions, HOST)
     for row in model.report():
         assert row["schedule"] == "dense_cudnn:tf32"

@@ -22,7 +22,9 @@ from tvm_sparse import optimize
 from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli.commands import optimize as command
 from tvm_sparse.cli.main import main
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.known_logs import shipped_folder, user_log
@@ -122,7 +124,7 @@ def test_ctrl_c_twice_gives_up(module, ctrl_c, monkeypatch):
             time.sleep(0.1)
         raise RuntimeError("as TVM makes of what a function that it calls raises")
 
-    monkeypatch.setattr(session, "build", build)
+    monkeypatch.setattr(session.Compilation, "build", build)
     with pytest.raises(KeyboardInterrupt):
         optimize(module, X, minutes=0, target=TARGET)
 
@@ -190,15 +192,16 @@ def test_what_compiling_is_expected_to_take_is_kept_for_it(module, monkeypatch):
 def test_code_takes_longer_to_compile_than_data(module):
     prepared = prepare(module, X)
     (dense,) = decide(prepared.layers, TARGET, TuningLog("none.jsonl"), predict=False)
-    folded = replace(dense, schedule="folded_cpu:x")
+    folded = replace(dense, choice=Default("folded_cpu:x"))
 
     def seconds(decision, target=TARGET, count=1):
-        return session.compile_seconds([(prepared, [decision])] * count, target)
+        return session.compile_seconds([Plan.of(prepared, [decision], target)] * count, target)
 
     assert seconds(folded) == pytest.approx(seconds(dense) + session.CODE_S * prepared.layers[0].pattern.nnz)
     assert seconds(dense, count=2) == 2 * seconds(dense)
     cuda = resolve_target('{"kind":"cuda","arch":"sm_90"}')
-    assert seconds(replace(dense, schedule="folded_cuda"), cuda) > seconds(replace(dense, schedule="data_cuda"), cuda)
+    folded, as_data = (replace(dense, choice=Default(name)) for name in ("folded_cuda", "data_cuda"))
+    assert seconds(folded, cuda) > seconds(as_data, cuda)
 
 
 def test_several_batches(module):

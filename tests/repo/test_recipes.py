@@ -23,6 +23,8 @@ from benchmarks.gpu.contenders import Settings
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.pipeline import Options, decide_together, passes
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
@@ -76,7 +78,7 @@ def tree(tmp_path_factory):
     return tree
 
 
-RECIPES = ("schedule_space", "relax_pass", "target", "baseline")
+RECIPES = ("schedule_space", "relax_pass", "plan_pass", "target", "baseline")
 USE_ALL = """
 import json, traceback
 import tvm_sparse, test_recipes
@@ -172,6 +174,21 @@ def factors():
 def use_relax_pass():
     """It takes out the factor 1; `test_without_the_recipes` says that nothing else does."""
     assert factors() == 0
+
+
+def use_plan_pass():
+    """It is run in its place, and changes what it says and nothing else."""
+    model = zoo.Chain(torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 16, 3))
+    for layer in model:
+        layer.weight.data *= torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)) < 0.1
+    prepared, target = prepare(model, torch.zeros(1, 3, 16, 16)), resolve_target(CPU)
+    names = [name for name, _ in passes(None, Options())]
+    assert names[:2] == ["select", "dense_inputs"]
+    alone = decide(prepared.layers, target, None, predict=True)
+    assert {each.schedule for each in alone}.isdisjoint({"dense_cpu"})
+    first, second = decide_together(prepared, target, None, predict=True)
+    assert (first.schedule, first.reason) == ("dense_cpu", "dense, because it reads 3 channels")
+    assert second == alone[1]
 
 
 def use_target():

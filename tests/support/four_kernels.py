@@ -10,6 +10,7 @@ import tvm
 
 from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.conv.random_weights import normal_weight
@@ -44,7 +45,7 @@ def prepared_model() -> PreparedModel:
 def decisions_of(prepared: PreparedModel, schedules: tuple[str, ...] = SCHEDULES) -> list[Decision]:
     """The default kernel of each schedule."""
     chosen = decide(prepared.layers, TARGET, None)
-    return [replace(each, schedule=name) for each, name in zip(chosen, schedules, strict=True)]
+    return [replace(each, choice=Default(name)) for each, name in zip(chosen, schedules, strict=True)]
 
 
 def built(prepared: PreparedModel, on_progress=None) -> CompiledModel:

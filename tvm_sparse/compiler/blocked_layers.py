@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_pairs
 from tvm_sparse.compiler.keep_blocks import kept_in_blocks
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph
@@ -41,21 +42,17 @@ _SPACES: dict[str, tuple[_SpaceOf, ...]] = {
 _FREE = (NCHWcSpace, BlockedBiasSpace)
 
 
-def with_blocks(
-    module: tvm.IRModule, layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target
-) -> list[Decision]:
-    """`decisions`, with the layouts of the tensors of each layer, where some of these lie in blocks.
-
-    `module` is the prepared model, and `layers` those of it.
-    """
-    spaces = _spaces(layers, decisions, target)
+def with_blocks(plan: Plan) -> Plan:
+    """`plan` with the layouts of the tensors of each layer, where some of these lie in blocks."""
+    module, target = plan.prepared.mod, plan.target
+    spaces = _spaces(plan.layers, plan.decisions, target)
     if len(spaces) < 2:
-        return [replace(each, layouts=NCHW) for each in decisions]
+        return plan.with_decisions(replace(each, layouts=NCHW) for each in plan.decisions)
     graph = Graph.of(module)
     steps = _steps(module, graph, spaces, CpuInfo.of(target))
     blocked = _blocked(steps, graph)
     layouts = {each.layer: _layouts(each, blocked, target) for each in steps}
-    return [replace(each, layouts=layouts.get(each.layer, NCHW)) for each in decisions]
+    return plan.with_decisions(replace(each, layouts=layouts.get(each.layer, NCHW)) for each in plan.decisions)
 
 
 def blocked_kernel(layer: ConvLayer, decision: Decision, target: Target) -> tuple[Space, Kernel]:

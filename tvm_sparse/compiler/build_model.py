@@ -1,16 +1,14 @@
 """Model -> compiled model: import, fold, choose a kernel for each convolution, replace, compile, verify."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
-from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
@@ -19,55 +17,40 @@ from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler.batches import joined
-from tvm_sparse.compiler.blocked_layers import blocked_kernel, with_blocks
+from tvm_sparse.compiler.blocked_layers import with_blocks
 from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.build_progress import told
-from tvm_sparse.compiler.choose_layouts import decide_together
 from tvm_sparse.compiler.comparison.compare import Comparing, Source
 from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.default_schedules import default_schedules
-from tvm_sparse.compiler.dense_fallback import all_dense, can_be_dense, to_dense
-from tvm_sparse.compiler.dense_products import DenseProducts, Make
-from tvm_sparse.compiler.guard_addresses import guard_addresses
-from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.compiler.dense_fallback import to_dense
+from tvm_sparse.compiler.dense_products import DenseProducts
+from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
 from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
-from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.kernel_store import KernelStore
 from tvm_sparse.compiler.library_cache import LibraryCache, constants_bytes, loadable
-from tvm_sparse.compiler.own_functions import own_functions
+from tvm_sparse.compiler.make_kernels import kernels_of, scheduled
+from tvm_sparse.compiler.pipeline import Options, dense, planned
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.plan_scratch import plan_scratch
+from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
-from tvm_sparse.compiler.schedule_elements import schedule_elements
-from tvm_sparse.compiler.schedule_gemm import schedule_gemm
-from tvm_sparse.compiler.schedule_loops import schedule_loops
-from tvm_sparse.compiler.schedule_maps import schedule_maps
-from tvm_sparse.compiler.schedule_matmul import schedule_matmul
-from tvm_sparse.compiler.schedule_mean import schedule_mean
-from tvm_sparse.compiler.schedule_pool import schedule_pool
-from tvm_sparse.compiler.schedule_rest import schedule_rest
-from tvm_sparse.compiler.schedule_rows import schedule_rows
-from tvm_sparse.compiler.schedule_transposes import schedule_transposes
-from tvm_sparse.compiler.vector_exponentials import vector_exponentials
 from tvm_sparse.compiler.verify import verify
 from tvm_sparse.cudnn import library
-from tvm_sparse.errors import BuildError, TvmSparseError, last_line
+from tvm_sparse.errors import BuildError, last_line
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.signature import Signature, TensorSpec
-from tvm_sparse.schedules.lookup import family_of, find_space
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
-from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.target.cpu_info import CpuInfo
-from tvm_sparse.target.resolve import resolve_target, thread_count
+from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.target.resolve import resolve_target
 
 
 def compile(
@@ -141,16 +124,14 @@ def compile(
     if not isinstance(log, TuningLog):
         log = known_log(resolved) if log is None else TuningLog(log)
     log.require_known_schema()
+    options = Options(allow_tf32, predict, strict_nonfinite)
 
     def compiled(size: int | None) -> CompiledModel:
         origin = Source(source, example_inputs, shapes, size)
         with told(progress) as on_progress, comparing(origin, resolved, log, allow_tf32, compare) as comparison:
             prepared = prepare(source, example_inputs, shapes, size, dtype)
             comparison.expect(prepared)
-            decisions = decide_together(prepared, resolved, log, allow_tf32, predict)
-            if strict_nonfinite:
-                decisions = all_dense(decisions, resolved, "strict_nonfinite asks for the products with zeros")
-            model = build(prepared, decisions, resolved, on_progress, allow_tf32)
+            model = Compilation(prepared, resolved, log, options).build(on_progress)
             comparison.judge(model)
             return model
 
@@ -165,7 +146,35 @@ def comparing(
     return Comparing(source, target, alone, allow_tf32, compare)
 
 
-@one_at_a_time
+@dataclass(frozen=True)
+class Compilation:
+    """A prepared model, a target and a log: what all commands ask of them.
+
+    Attributes
+    ----------
+    prepared, target, log, options
+        What is compiled, for what, by which records, and what is allowed; without a log nothing is known.
+    """
+
+    prepared: PreparedModel
+    target: Target
+    log: TuningLog | None
+    options: Options = field(default_factory=Options)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What computes each layer, decided when it is first asked for."""
+        return planned(self.prepared, self.target, self.log, self.options)
+
+    def build(self, on_progress: OnProgress | None = None) -> CompiledModel:
+        """The compiled model; errors as of `compile`."""
+        return build_plan(self.plan, on_progress, self.options.allow_tf32)
+
+    def build_dense(self, reason: str, on_progress: OnProgress | None = None) -> CompiledModel:
+        """The same with dense kernels alone, the fastest that are known; `reason` says why."""
+        return build_plan(dense(self.plan, reason), on_progress)
+
+
 def build(
     prepared: PreparedModel,
     decisions: Sequence[Decision],
@@ -173,54 +182,55 @@ def build(
     on_progress: OnProgress | None = None,
     allow_tf32: bool = False,
 ) -> CompiledModel:
-    """Compile `prepared` as `decisions` say; a transferred kernel that is not correct gives way to dense.
+    """Compile `prepared` as `decisions` say, whatever they say of blocks of channels; see `build_plan`."""
+    return build_plan(with_blocks(Plan.of(prepared, decisions, target)), on_progress, allow_tf32)
+
+
+@one_at_a_time
+def build_plan(plan: Plan, on_progress: OnProgress | None = None, allow_tf32: bool = False) -> CompiledModel:
+    """Compile a plan; a transferred kernel that is not correct gives way to dense.
 
     `allow_tf32` is for dense linear layers, about which nothing is decided.
     """
-    decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
-    cache = LibraryCache.of_user(target)
+    prepared, decisions, target = plan.prepared, plan.decisions, plan.target
+    cache = None if is_dumped() else LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
     if cache is None or any(family_of(decision.schedule).calls_cudnn for decision in decisions):
-        return _built(prepared, decisions, target, on_progress, allow_tf32)
+        return _built(plan, on_progress, allow_tf32)
     key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
     found = cache.find(key, signature)
     if found is not None:
         rows = [decision.to_json() for decision in decisions]
         return CompiledModel(found.module, target, signature, rows, library=found, checks=prepared.checks)
-    model = _built(prepared, decisions, target, on_progress, allow_tf32, in_file=True)
+    model = _built(plan, on_progress, allow_tf32, in_file=True)
     # What was wrong is found out again, and said again.
     if model.library is not None and model.decisions == [decision.to_json() for decision in decisions]:
         cache.keep(key, model.library, signature)
     return model
 
 
-def _built(
-    prepared: PreparedModel,
-    decisions: Sequence[Decision],
-    target: Target,
-    on_progress: OnProgress | None,
-    allow_tf32: bool,
-    in_file: bool = False,
-) -> CompiledModel:
-    """As `build`, without looking for what was built before; `in_file`: the code is a library, where it can be linked.
+def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file: bool = False) -> CompiledModel:
+    """As `build_plan`, without looking for what was built before.
 
-    TVM generates code when it is asked for a library, and again to have it in memory.
+    `in_file`: the code is a library, where it can be linked. TVM generates code when it is asked for a library, and
+    again to have it in memory.
     """
-    decisions = list(decisions)
+    prepared, decisions, target = plan.prepared, list(plan.decisions), plan.target
     # Files that compilers leave would overwrite each other's if they ran side by side.
     is_apart = target.kind.name == "cuda" and not leaves_files()
     store = KernelStore(KernelCache.of_user(), target) if is_apart else None
-    make = KernelBuilder(target, store, on_progress).build if store is not None else partial(_scheduled, target=target)
+    make = KernelBuilder(target, store, on_progress).build if store is not None else partial(scheduled, target=target)
     left: set[str] = set()
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, make)
         in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
-        module = replace_convolutions(prepared.mod, kernels)
+        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels))
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
-        module = keep_nhwc(products.replace(module, of_products), in_nhwc)
+        module = dump_module("products", products.replace(module, of_products))
+        module = dump_module("layouts", keep_nhwc(module, in_nhwc))
         with store.remembered() if store is not None else nullcontext():
-            module = plan_scratch(module) if target.kind.name == "cuda" else module
+            module = dump_module("scratch", plan_scratch(module)) if target.kind.name == "cuda" else module
             executable = _compile(module, target, kernels | of_products)
         file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None
         made = executable if file is None else file.module
@@ -229,17 +239,22 @@ def _built(
         if not wrong and not wrong_products:
             break
         left.update(wrong_products)
-        # A wrong kernel gives way to the log's dense one, and that to the defaults, which need no record.
-        decisions = [
-            to_dense(decision, target, wrong[decision.layer]) if decision.layer in wrong else decision
-            for decision in decisions
-        ]
-        decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
+        decisions = list(_without(wrong, plan.with_decisions(decisions)).decisions)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(family_of(decision.schedule).calls_cudnn for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     parts = (made, target, _signature(prepared), rows)
     return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)
+
+
+def _without(wrong: Mapping[str, str], plan: Plan) -> Plan:
+    """`plan`, where wrong kernels give way to the log's dense ones, and these to defaults, which need no record."""
+    decisions = (
+        to_dense(each, plan.target, wrong[each.layer]) if each.layer in wrong else each for each in plan.decisions
+    )
+    plan = with_blocks(plan.with_decisions(decisions))
+    dump_plan("dense_for_wrong", plan)
+    return plan
 
 
 def _row(decision: Decision, kernel: Kernel | None) -> dict[str, Any]:
@@ -251,95 +266,16 @@ def _row(decision: Decision, kernel: Kernel | None) -> dict[str, Any]:
     return decision.to_json() | ({"kernels": list(names)} if names else {})
 
 
-def kernels_of(
-    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, make: Make | None = None
-) -> dict[str, Kernel]:
-    """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
-
-    Layers that another's kernel computes too have none.
-
-    Raises
-    ------
-    TvmSparseError
-        Not even the default dense kernel can be made.
-    """
-    make = make or partial(_scheduled, target=target)
-    pairs = joined_pairs(layers, decisions)
-    kernels = {layer.name: joined_kernel(expansion, layer, target)[1] for expansion, layer in pairs}
-    for layer, decision in zip(layers, decisions, strict=True):
-        if decision.layouts.has_blocks:
-            kernels[layer.name] = blocked_kernel(layer, decision, target)[1]
-    expansions = {expansion.name for expansion, _ in pairs}
-    while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
-        made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
-        for (index, layer), kernel in zip(missing, made, strict=True):
-            if isinstance(kernel, Kernel):
-                kernels[layer.name] = kernel
-            elif not can_be_dense(decisions[index], target):
-                raise kernel
-            else:
-                decisions[index] = to_dense(decisions[index], target, str(kernel))
-    return kernels
-
-
-def _scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:
-    """The kernel of each request, the same object for equal ones, or why it does not fit."""
-    made: dict[tuple[Any, ...], Kernel | TvmSparseError] = {}
-    found = []
-    with SafeReplay() as replay:
-        for each in requests:
-            key = (each.spec, each.pattern.value_digest, each.schedule, json.dumps(each.decisions, sort_keys=True))
-            if key not in made:
-                made[key] = _scheduled_kernel(each, target, replay)
-            found.append(made[key])
-    return found
-
-
-def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay) -> Kernel | TvmSparseError:
-    spec, pattern = request.spec, request.pattern
-    try:
-        space = find_space(request.schedule, spec, pattern, target)
-        return kernel_of(space, replay.scheduled(space, spec, pattern, target, request.decisions), request.weight)
-    except TvmSparseError as error:
-        return error
-
-
 def _compile(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel] | None = None) -> Any:
     """The executable of `module`, with the code of those of `kernels` that were built before."""
     modules = {each.names: each.module for each in (kernels or {}).values() if isinstance(each, BuiltKernel)}
     if modules:
         module = module.with_attr("external_mods", list(modules.values()))
     try:
-        return lowering.compiled(module, target, _pipeline(target))
+        return lowering.compiled(module, target, relax_pipeline(target))
     except (RuntimeError, ValueError, TypeError) as error:
         hint = "report it with the model and what -v shows"
         raise BuildError("model", f"TVM cannot compile it: {last_line(error)}", hint=hint) from error
-
-
-def _pipeline(target: Target) -> tvm.transform.Pass:
-    """TVM's own Relax pipeline for `target`, with schedules of ours for what its own schedules badly."""
-    is_cpu = target.kind.name == "llvm"
-    backend = cpu_generic if is_cpu else cuda
-    legalize = [own_functions(is_cpu), *backend.legalize_passes(target)]
-    if is_cpu:
-        cpu, threads = CpuInfo.of(target), thread_count(target)
-        legalize += [
-            guard_addresses,
-            vector_exponentials,
-            schedule_batch_matmul(cpu, threads),
-            schedule_matmul(threads),
-        ]
-        legalize += [schedule_elements(cpu.lanes), schedule_transposes(cpu.lanes), schedule_rows(cpu.lanes)]
-        legalize += [schedule_loops]
-    else:
-        # In the place of the last, which is TVM's own schedules.
-        legalize[-1:] = [guard_addresses, schedule_gemm, schedule_mean, schedule_pool, schedule_maps]
-        legalize += [default_schedules(), schedule_rest]
-    dispatch, lower, finalize = (
-        passes(target)
-        for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
-    )
-    return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
 
 
 def _signature(prepared: PreparedModel) -> Signature:

@@ -14,19 +14,16 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.blocked_layers import with_blocks
+from tvm_sparse.compiler.choice import Choice, Predicted, Recorded
 from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.joined_layers import with_joined
-from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.compiler.layout_cut import LayoutCut
-from tvm_sparse.compiler.pooled_layers import with_pools
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import channel_group
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -49,45 +46,21 @@ _SLOWER = 1.4
 _RESIDUAL = 2
 
 
-def decide_together(
-    prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
-) -> list[Decision]:
-    """As `decide`, for the layers of a model: their layouts suit each other.
-
-    One kernel computes a layer and its pool, or an expansion and the depthwise layer behind it, where that is faster.
-    Tensors between dense layers lie in blocks of channels on a CPU.
-    """
-    decisions = _in_layouts(prepared, target, log, allow_tf32, predict)
-    decisions = with_pools(prepared.layers, decisions, target, log)
-    return on_cpu(prepared, decisions, target, predict)
-
-
-def on_cpu(
-    prepared: PreparedModel, decisions: Sequence[Decision], target: Target, joins: bool = True
-) -> list[Decision]:
-    """`decisions` with what makes dense layers of a CPU faster together: kernels of two, if it `joins`, and blocks."""
-    decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
-    if not joins:
-        return decisions
-    return with_blocks(prepared.mod, prepared.layers, with_joined(prepared.layers, decisions, target), target)
-
-
-def _in_layouts(
-    prepared: PreparedModel, target: Target, log: TuningLog | None, allow_tf32: bool, predict: bool
-) -> list[Decision]:
-    decisions = decide(prepared.layers, target, log, allow_tf32, predict)
+def in_nhwc(plan: Plan, log: TuningLog | None, allow_tf32: bool) -> Plan:
+    """`plan` with layers in NHWC that are faster so together."""
+    target = plan.target
     if target.kind.name != "cuda" or dense_cudnn.why_not_here():
-        return decisions
-    options = [_option(*each, target, log, allow_tf32) for each in zip(prepared.layers, decisions, strict=True)]
+        return plan
+    options = [_option(*each, target, log, allow_tf32) for each in plan.pairs]
     if not any(options):
-        return decisions
+        return plan
     costs_us = [None if each is None else (each.nchw_us, each.nhwc_us) for each in options]
     staged = [index for index, each in enumerate(options) if each is not None and each.is_staged]
-    chosen = LayoutCut(prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
-    return [
+    chosen = LayoutCut(plan.prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
+    return plan.with_decisions(
         option.decision if option is not None and index in chosen else decision
-        for index, (option, decision) in enumerate(zip(options, decisions, strict=True))
-    ]
+        for index, (option, decision) in enumerate(zip(options, plan.decisions, strict=True))
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,7 @@ class _Option:
     @property
     def is_staged(self) -> bool:
         """Whether its input is written anew, from either layout."""
-        decisions = self.decision.predicted if self.decision.record is None else self.decision.record.decisions
+        decisions = self.decision.chosen
         return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
 
 
@@ -125,7 +98,7 @@ def _option(
         nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
     else:
         return None
-    nchw_us = decision.time_us or decision.expected_us
+    nchw_us = decision.choice.expected_us
     if nchw_us is None and family_of(decision.schedule).is_library:
         nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
@@ -133,16 +106,12 @@ def _option(
     how = "measured" if record is not None else "estimated"
     reason = f"{title_of(schedule)} in NHWC, like its neighbours: about {nhwc_us:.4g} us without conversions ({how}),"
     reason += f" against {nchw_us:.4g} us of {title_of(decision.schedule)}"
-    changed = replace(
-        decision,
-        schedule=schedule,
-        time_us=nhwc_us,
-        reason=reason,
-        record=record,
-        transferred=record is None or record.error is None,
-        predicted=None if record is not None else _default(spec),
-    )
-    return _Option(changed, nhwc_us, nchw_us)
+    choice: Choice
+    if record is None:
+        choice = Predicted(schedule, _default(spec), time_us=nhwc_us)
+    else:
+        choice = Recorded(record, nhwc_us, record.error is not None)
+    return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
 
 
 def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_sparse.compiler.choice import Choice
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.logs.record import TuningRecord
@@ -15,40 +16,64 @@ from tvm_sparse.scheduling.space import Decisions
 class Decision:
     """What computes one layer, and why, as a row of the decision table.
 
-    `schedule` is the kernel's; `chosen` its decisions. Times are microseconds from the log, None where it has none;
-    `expected_us` is an estimate. `record` is the log's; `transferred` if its kernel was not verified with this weight:
-    it was made with another, or imported, or is a library's by default. `dense_record` is the log's best dense kernel,
-    which stands in for one that turns out wrong. `is_open`: dense for want of a record. `predicted`: decisions where
-    there is no record. Tensors are of type `dtype`. `joins`: the layer whose kernel computes this one too. `layouts`:
-    which tensors lie in blocks of channels.
+    Attributes
+    ----------
+    layer, density, structure, dtype
+        The layer's name, its zeros and the type of its tensors.
+    choice
+        The kernel.
+    reason
+        Why that one, as a sentence.
+    dense_time_us
+        What the best dense kernel takes by the log, None where it has no such time.
+    dense_record
+        The log's best dense kernel, which stands in for one that turns out wrong.
+    joins
+        The layer whose kernel computes this one too.
+    layouts
+        Which tensors lie in blocks of channels.
     """
 
     layer: str
     density: float
     structure: str
-    schedule: str
-    dense_time_us: float | None
-    time_us: float | None
+    choice: Choice
     reason: str
-    record: TuningRecord | None = None
+    dense_time_us: float | None = None
     dense_record: TuningRecord | None = None
-    transferred: bool = False
-    is_open: bool = False
-    predicted: Decisions | None = None
-    expected_us: float | None = None
     dtype: str = FLOAT32
     joins: str | None = None
     layouts: Layouts = NCHW
 
     @property
-    def precision(self) -> str:
-        """What the kernel computes in, and how tensors are stored."""
-        return precision_of(self.schedule, self.dtype)
+    def schedule(self) -> str:
+        """The space of the kernel."""
+        return self.choice.schedule
 
     @property
     def chosen(self) -> Decisions | None:
-        """The decisions of the kernel; None for the schedule's defaults."""
-        return self.record.chosen if self.record is not None else self.predicted
+        """The decisions of the kernel; None for the space's defaults."""
+        return self.choice.decisions
+
+    @property
+    def record(self) -> TuningRecord | None:
+        """The log's, of the kernel; None where it has none."""
+        return self.choice.record
+
+    @property
+    def time_us(self) -> float | None:
+        """What the kernel takes by the log, None where it has no such time."""
+        return self.choice.time_us
+
+    @property
+    def transferred(self) -> bool:
+        """Whether the kernel was not verified with this weight, so that it is before it is used."""
+        return not self.choice.is_verified
+
+    @property
+    def precision(self) -> str:
+        """What the kernel computes in, and how tensors are stored."""
+        return precision_of(self.schedule, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""

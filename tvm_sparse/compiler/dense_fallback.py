@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Choice, Default, recorded_or_default
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import UsageError
-from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.lookup import family_of, schedule_names, schedule_of
 from tvm_sparse.scheduling.family import TF32_VARIANT
@@ -41,38 +42,33 @@ def _default_dense(target: Target) -> list[str]:
 
 def can_be_dense(decision: Decision, target: Target) -> bool:
     """Whether `to_dense` has something left to turn it into."""
-    *libraries, last = _default_dense(target)
-    is_predicted = decision.transferred and decision.schedule != last
-    return decision.record is not None or schedule_of(decision.schedule) in libraries or is_predicted
+    choice = decision.choice
+    return choice.record is not None or (not choice.is_verified and choice.schedule != _default_dense(target)[-1])
 
 
 def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
-    record, defaults = decision.dense_record, _default_dense(target)
-    if record is None and decision.predicted is not None and family_of(decision.schedule).is_library:
+    return replace(decision, choice=_dense_instead(decision, target), reason=f"dense, because {reason}")
+
+
+def _dense_instead(decision: Decision, target: Target) -> Choice:
+    choice, record, defaults = decision.choice, decision.dense_record, _default_dense(target)
+    schedule = schedule_of(choice.schedule)
+    if record is None and choice.decisions is not None and family_of(schedule).is_library:
         # The library may compute it by its own decisions, in the layout that needs no neighbours.
-        return replace(decision, reason=f"dense, because {reason}", predicted=None)
-    if decision.record is None and schedule_of(decision.schedule) in defaults:
-        record, defaults = None, defaults[defaults.index(schedule_of(decision.schedule)) + 1 :]
-    elif decision.record is record:
+        return Default(choice.schedule, choice.time_us)
+    if choice.record is None and schedule in defaults:
+        record, defaults = None, defaults[defaults.index(schedule) + 1 :]
+    elif choice.record is record:
         record = None
-    schedule = record.schedule if record is not None else defaults[0]
-    return replace(
-        decision,
-        schedule=schedule,
-        time_us=decision.dense_time_us,
-        reason=f"dense, because {reason}",
-        record=record,
-        transferred=is_unverified(schedule, record, target),
-        predicted=None,
-    )
-
-
-def is_unverified(schedule: str, record: TuningRecord | None, target: Target) -> bool:
-    """Whether nobody has verified it with any weight; of the defaults only a library's may not serve a convolution."""
-    return record.error is None if record is not None else schedule_of(schedule) in _default_dense(target)[:-1]
+    return recorded_or_default(defaults[0], record, decision.dense_time_us)
 
 
 def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
     """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
     return [d if family_of(d.schedule).is_dense else to_dense(d, target, reason) for d in decisions]
+
+
+def with_dense_kernels(plan: Plan, reason: str) -> Plan:
+    """`plan` without sparse kernels."""
+    return plan.with_decisions(all_dense(plan.decisions, plan.target, reason))

@@ -17,6 +17,7 @@ import tvm
 from tvm.ir import Expr
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Default, Predicted
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.replace_convolutions import replace_convolutions
@@ -104,16 +105,9 @@ class DenseProducts:
         return verify(self.layers, decisions, kernels, executable, target, store, PREFIX)
 
     def _decision(self, layer: ConvLayer, is_replaced: bool) -> Decision:
-        return Decision(
-            layer=layer.name,
-            density=1.0,
-            structure="dense",
-            schedule=self.schedules.get(layer.name, ON_TENSOR_CORES),
-            dense_time_us=None,
-            time_us=None,
-            reason="a dense linear layer of many images",
-            transferred=is_replaced,
-        )
+        # What is not replaced stays TVM's, and is not verified.
+        choice = Predicted(self.schedules[layer.name], None) if is_replaced else Default(ON_TENSOR_CORES)
+        return Decision(layer.name, 1.0, "dense", choice, reason="a dense linear layer of many images")
 
 
 def _schedule(layer: ConvLayer, target: Target, allow_tf32: bool) -> str:

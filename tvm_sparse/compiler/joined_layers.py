@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.schedules.lookup import family_of, schedule_of
@@ -29,21 +31,22 @@ LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
 MOST_CHANNELS_BESIDE_BLOCKS, LEAST_BYTES_BESIDE_BLOCKS = 24, 2 << 20
 
 
-def with_joined(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> list[Decision]:
-    """`decisions`, where expansions say which layer's kernel computes them too, and why.
+def with_joined(plan: Plan) -> Plan:
+    """`plan`, where expansions say which layer's kernel computes them too, and why.
 
     They know already what would lie in blocks of channels if nothing were joined.
     """
+    target = plan.target
     if target.kind.name != dense_cpu.FAMILY.target:
-        return list(decisions)
-    chosen = {each.layer: each for each in decisions}
-    for expansion, layer in _pairs(layers):
+        return plan
+    chosen = {each.layer: each for each in plan.decisions}
+    for expansion, layer in _pairs(plan.layers):
         of_both = chosen[expansion.name], chosen[layer.name]
         if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, target):
             chosen[expansion.name] = _joined(of_both[0], layer.name)
             reason = f"{of_both[1].reason}; its kernel computes {expansion.name} too"
             chosen[layer.name] = replace(of_both[1], reason=reason)
-    return [chosen[each.layer] for each in decisions]
+    return plan.with_decisions(chosen.values())
 
 
 def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> list[tuple[ConvLayer, ConvLayer]]:
@@ -90,5 +93,4 @@ def _is_worth_it(
 
 def _joined(decision: Decision, name: str) -> Decision:
     reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
-    dense = replace(decision, schedule=dense_cpu.NAME, time_us=None, reason=reason, record=None, predicted=None)
-    return replace(dense, expected_us=None, transferred=False, joins=name)
+    return replace(decision, choice=Default(dense_cpu.NAME), reason=reason, joins=name)

@@ -14,9 +14,11 @@ from functools import cache
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Choice, Default, Predicted, Recorded, recorded_or_default
 from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.dense_fallback import default_of, is_unverified
+from tvm_sparse.compiler.dense_fallback import default_of
 from tvm_sparse.compiler.kernel_growth import Growths
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.predict import Prediction
 from tvm_sparse.compiler.prediction_cache import remembered
 from tvm_sparse.compiler.reasons import why_dense, why_sparse
@@ -40,6 +42,11 @@ FAR = 1.5
 MEASURE = "not measured here: run tvm-sparse optimize"
 
 
+def select(plan: Plan, log: TuningLog | None, allow_tf32: bool, predict: bool) -> Plan:
+    """`plan` as `decide` decides about each layer alone."""
+    return plan.with_decisions(decide(plan.layers, plan.target, log, allow_tf32, predict))
+
+
 def decide(
     layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
 ) -> list[Decision]:
@@ -58,74 +65,83 @@ def decide(
     guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
 
     def decision(layer: ConvLayer) -> Decision:
-        found = _decide(layer, target, fingerprint, log, is_allowed, growth_of, farthest)
+        dense = _dense(layer, target, fingerprint, log, is_allowed)
+        found = _by_log(layer, dense, fingerprint, log, is_allowed, growth_of, farthest)
         if bias is not None and not layer.pattern.nnz:
-            return _as_bias(found, bias)
-        if not predict or not found.is_open:
+            known = dense if isinstance(found, str) else found
+            return replace(known, choice=Default(bias), reason="all weights are zero: the layer is its bias")
+        if not isinstance(found, str):
             return found
+        dense = replace(dense, reason=found)
+        if not predict:
+            return dense
         # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
         # records and 5.6 without (docs/measurements.md).
         near = log.near(layer.spec, layer.pattern, fingerprint, same_threads=True) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        return _from_near(layer, found, near, log, is_allowed, growth_of) or _as_predicted(
-            found, guess(layer.spec, counts)
+        return _from_near(layer, dense, near, log, is_allowed, growth_of) or _as_predicted(
+            dense, guess(layer.spec, counts)
         )
 
     return [decision(layer) for layer in layers]
 
 
-def _decide(
+def _dense(
     layer: ConvLayer,
     target: Target,
     fingerprint: dict[str, str],
     log: TuningLog | None,
     is_allowed: Callable[[str], bool],
-    growth_of: Growths,
-    farthest: float,
 ) -> Decision:
-    pattern = layer.pattern
-    dense = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
-    default = default_of(layer.spec, target, is_allowed)
-    schedule = dense.schedule if dense is not None else default
-    dense_time_us = dense.time_us if dense is not None else None
-    fallback = Decision(
+    """The layer by its best dense kernel, for no reason yet."""
+    record = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
+    time_us = record.time_us if record is not None else None
+    return Decision(
         layer=layer.name,
-        density=pattern.density,
-        structure=pattern.structure,
-        schedule=schedule,
-        dense_time_us=dense_time_us,
-        time_us=dense_time_us,
-        reason="no tuning log was given",
-        record=dense,
-        dense_record=dense,
-        transferred=is_unverified(schedule, dense, target),
-        is_open=True,
+        density=layer.pattern.density,
+        structure=layer.pattern.structure,
+        choice=recorded_or_default(default_of(layer.spec, target, is_allowed), record, time_us),
+        reason="",
+        dense_time_us=time_us,
+        dense_record=record,
         dtype=layer.spec.dtype,
     )
+
+
+def _by_log(
+    layer: ConvLayer,
+    dense: Decision,
+    fingerprint: dict[str, str],
+    log: TuningLog | None,
+    is_allowed: Callable[[str], bool],
+    growth_of: Growths,
+    farthest: float,
+) -> Decision | str:
+    """What the log's records of this machine decide, or why they decide nothing, as a sentence."""
     if log is None:
-        return fallback
+        return "no tuning log was given"
+    pattern = layer.pattern
     match = log.lookup(layer.spec, pattern, fingerprint, growth=lambda record: growth_of(record, pattern))
     if match is None:
         unfit = log.lookup(layer.spec, pattern, fingerprint)
         if unfit is not None:
-            why = f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits: run tvm-sparse tune"
-            return replace(fallback, reason=why)
+            return f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits: run tvm-sparse tune"
         ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
-        return replace(fallback, reason=ignored or "no record for this shape: run tvm-sparse tune")
+        return ignored or "no record for this shape: run tvm-sparse tune"
     if pattern.nnz > farthest * max(match.record.pattern.nnz, 1):
         known = f"only for density {match.record.pattern.density:.2g}"
-        return replace(fallback, reason=f"no record for so many non-zeros, {known}: run tvm-sparse tune")
-    found = against_baseline(match.record, dense, is_allowed)
+        return f"no record for so many non-zeros, {known}: run tvm-sparse tune"
+    found = against_baseline(match.record, dense.record, is_allowed)
     if found is None:
-        return replace(fallback, reason=f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune")
+        return f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune"
     note = match.note + from_log(log, match.record)
 
     def best_dense(schedule: str) -> TuningRecord | None:
         return log.dense(layer.spec, fingerprint, lambda name: name == schedule)
 
     found = replace(found, own=found.own.times(growth_of(match.record, pattern)))
-    return _compare(replace(match, note=note), found, pattern, target, fallback, best_dense)
+    return _compare(replace(match, note=note), found, pattern, dense, best_dense)
 
 
 def from_log(log: TuningLog | None, record: TuningRecord) -> str:
@@ -161,29 +177,20 @@ def _from_near(
         place += f" at density {density}"
     reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
     reason += f"{from_log(log, record)}; {MEASURE}"
-    return replace(dense, schedule=record.schedule, time_us=None, reason=reason, record=record, transferred=True)
-
-
-def _as_bias(found: Decision, schedule: str) -> Decision:
-    """Of a layer of zeros alone, whatever was measured."""
-    reason = "all weights are zero: the layer is its bias"
-    bias = replace(found, schedule=schedule, reason=reason, time_us=None, record=None)
-    return replace(bias, transferred=False, is_open=False)
+    return replace(dense, choice=Recorded(record, None, is_verified=False), reason=reason)
 
 
 def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     if guess is None:
         return dense
     reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
-    found = replace(dense, schedule=guess.schedule, time_us=None, reason=reason, record=None, transferred=True)
-    return replace(found, predicted=guess.decisions, expected_us=guess.time_us)
+    return replace(dense, choice=Predicted(guess.schedule, guess.decisions, guess.time_us), reason=reason)
 
 
 def _compare(
     match: Match,
     found: Comparison,
     pattern: SparsityPattern,
-    target: Target,
     dense: Decision,
     best_dense: Callable[[str], TuningRecord | None],
 ) -> Decision:
@@ -191,26 +198,13 @@ def _compare(
 
     `best_dense` gives the log's record of a dense schedule.
     """
-    record, dense = match.record, replace(dense, is_open=False)
+    record, baseline_us = match.record, found.baseline.median
     more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
-    time_us, baseline_us = found.own.median, found.baseline.median
-    if found.verdict != "faster":
-        dense = replace(dense, dense_time_us=baseline_us, time_us=baseline_us, reason=why_dense(found, more))
-        return dense if dense.schedule == found.name else _by_baseline(dense, found.name, best_dense, target)
-    return replace(
-        dense,
-        schedule=record.schedule,
-        dense_time_us=baseline_us,
-        time_us=time_us,
-        reason=why_sparse(record.schedule, found, match.note),
-        record=record,
-        transferred=match.how != "values" or is_unverified(record.schedule, record, target),
-    )
-
-
-def _by_baseline(
-    dense: Decision, name: str, best_dense: Callable[[str], TuningRecord | None], target: Target
-) -> Decision:
-    """`dense` computed by the schedule `name`, which sparse kernels were timed beside, with or without a record."""
-    record = best_dense(name)
-    return replace(dense, schedule=name, record=record, transferred=is_unverified(name, record, target))
+    choice: Choice
+    if found.verdict == "faster":
+        is_verified = match.how == "values" and record.error is not None
+        choice, reason = Recorded(record, found.own.median, is_verified), why_sparse(record.schedule, found, match.note)
+    else:
+        own = dense.record if dense.schedule == found.name else best_dense(found.name)
+        choice, reason = recorded_or_default(found.name, own, baseline_us), why_dense(found, more)
+    return replace(dense, choice=choice, reason=reason, dense_time_us=baseline_us)

@@ -1,14 +1,15 @@
 """Let a layer compute the 2x2 max pool behind it too (`schedules.pooled_cuda`), where that is faster."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.choice import Predicted, Recorded
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_growth import growth
 from tvm_sparse.compiler.kernel_selection import MEASURE, from_log
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
@@ -23,18 +24,17 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 
-def with_pools(
-    layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target, log: TuningLog | None
-) -> list[Decision]:
-    """`decisions`, where layers with such a pool behind them have kernels that compute it, if that is faster.
+def with_pools(plan: Plan, log: TuningLog | None) -> Plan:
+    """`plan`, where layers with such a pool behind them have kernels that compute it, if that is faster.
 
     By the log's records of such kernels; without one a folded kernel gives way to one that pools, by its default
     decisions, where the output exceeds the level-2 cache, as it then is written to memory and read again.
     """
-    if target.kind.name != pooled_cuda.FAMILY.target:
-        return list(decisions)
-    pairs = zip(layers, decisions, strict=True)
-    return [_pooled(layer, decision, target, log) if layer.has_pool else decision for layer, decision in pairs]
+    if plan.target.kind.name != pooled_cuda.FAMILY.target:
+        return plan
+    return plan.with_decisions(
+        _pooled(layer, decision, plan.target, log) if layer.has_pool else decision for layer, decision in plan.pairs
+    )
 
 
 def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
@@ -53,15 +53,14 @@ def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
 
 def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:
     match = log.pooled(layer.spec, layer.pattern, fingerprint_of(target)) if log is not None else None
-    alone_us = decision.time_us or decision.expected_us
+    alone_us = decision.choice.expected_us
     if match is not None and alone_us is not None:
         return _by_record(layer, decision, match, alone_us, target, from_log(log, match.record))
     space = pooled_space(layer, target) if schedule_of(decision.schedule) == folded_cuda.NAME else None
     if space is None:
         return decision
     reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"
-    found = replace(decision, schedule=space.name, record=None, time_us=None, reason=reason, transferred=True)
-    return replace(found, predicted=space.starts()[0], expected_us=space.estimate_us)
+    return replace(decision, choice=Predicted(space.name, space.starts()[0], space.estimate_us), reason=reason)
 
 
 def _by_record(
@@ -74,9 +73,8 @@ def _by_record(
     if times < 1:
         return decision
     reason = f"{record.schedule} is {times:.2f}x faster than {decision.schedule} and the max pool behind it"
-    found = replace(decision, schedule=record.schedule, record=record, time_us=time_us, predicted=None)
-    is_other = match.how != "values" or record.error is None
-    return replace(found, expected_us=None, transferred=is_other, reason=f"{reason}, {match.note}{place}")
+    is_verified = match.how == "values" and record.error is not None
+    return replace(decision, choice=Recorded(record, time_us, is_verified), reason=f"{reason}, {match.note}{place}")
 
 
 def _pool_us(spec: ConvSpec, gpu: GpuInfo) -> float:

@@ -16,11 +16,11 @@ from typing import Any
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
-from tvm_sparse.compiler.build_model import build, comparing
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.build_model import Compilation, comparing
 from tvm_sparse.compiler.comparison.compare import Source
-from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.kernel_store import KernelRequest
+from tvm_sparse.compiler.pipeline import Options
+from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.compiler.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
@@ -110,15 +110,16 @@ def optimize(
         resolved, picture = resolve_target(target), picture_of(progress)
         log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
         log.require_known_schema()
+        options = Options(allow_tf32)
         sizes = [None] if batch is None else batch_sizes(batch)
         models = [prepare(source, example_inputs, shapes, size, dtype) for size in sizes]
         if minutes and not stop.is_set():
             end_s = start_s + 60 * minutes
 
             def stop_s() -> float:
-                chosen = [(each, decide_together(each, resolved, log, allow_tf32, predict=True)) for each in models]
+                plans = [Compilation(each, resolved, log, options).plan for each in models]
                 # A model that takes long to compile is measured nevertheless.
-                return max(end_s - compile_seconds(chosen, resolved), (start_s + end_s) / 2)
+                return max(end_s - compile_seconds(plans, resolved), (start_s + end_s) / 2)
 
             improve(models, resolved, log, stop_s, picture, stop)
         compiled = []
@@ -129,23 +130,22 @@ def optimize(
                 comparing(origin, resolved, log, allow_tf32, compare) as comparison,
             ):
                 comparison.expect(prepared)
-                decisions = decide_together(prepared, resolved, log, allow_tf32, predict=True)
-                compiled.append(build(prepared, decisions, resolved, on_progress, allow_tf32))
+                compiled.append(Compilation(prepared, resolved, log, options).build(on_progress))
                 comparison.judge(compiled[-1])
         return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 
-def compile_seconds(chosen: Sequence[tuple[PreparedModel, Sequence[Decision]]], target: Any) -> float:
-    """About how long compiling models as decided takes, if nothing of them was built before."""
+def compile_seconds(plans: Sequence[Plan], target: Any) -> float:
+    """About how long compiling models as planned takes, if nothing of them was built before."""
     seconds = 0.0
-    for prepared, decisions in chosen:
-        requests = [KernelRequest.of(*each) for each in zip(prepared.layers, decisions, strict=True)]
+    for plan in plans:
+        requests = [KernelRequest.of(*each) for each in plan.pairs]
         if target.kind.name == "cuda":
             distinct = {(each.schedule, each.pattern.value_digest): each.build_s for each in requests}
             kernels_s = sum(distinct.values()) / compiler_count()
         else:
             kernels_s = sum(CODE_S * each.pattern.nnz for each in requests if family_of(each.schedule).is_folded)
-        seconds += MODEL_S + LAYER_S * len(prepared.layers) + kernels_s
+        seconds += MODEL_S + LAYER_S * len(plan.layers) + kernels_s
     return seconds
 
 

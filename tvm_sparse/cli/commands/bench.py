@@ -9,10 +9,9 @@ from tvm.target import Target
 
 from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_progress
-from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choose_layouts import decide_together, on_cpu
-from tvm_sparse.compiler.dense_fallback import all_dense
+from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.measure import timing
 from tvm_sparse.runtime import artifact
@@ -46,12 +45,11 @@ def _contenders(
     """Ours, dense and, for ONNX on a CPU, ONNX Runtime; their outputs are compared first."""
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
+    compilation = Compilation(prepared, target, log, Options(arguments.allow_tf32))
     with build_progress.shown(console) as on_progress:
-        ours = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
+        ours = compilation.build(on_progress)
     with build_progress.shown(console) as on_progress:
-        baseline_decisions = on_cpu(prepared, all_dense(decisions, target, "this is the baseline"), target)
-        dense = build(prepared, baseline_decisions, target, on_progress)
+        dense = compilation.build_dense("this is the baseline", on_progress)
     inputs = random_inputs(ours.signature.inputs, arguments.seed)
     expected = outputs_of(dense, inputs)
     schedules = [each for model in (ours, dense) for each in common.schedules_of(model, arguments.allow_tf32)]

@@ -15,12 +15,12 @@ from tvm.target import Target
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler import build_progress
-from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.build_model import Compilation, build
 from tvm_sparse.compiler.dense_fallback import to_dense
 from tvm_sparse.compiler.half_accuracy import accuracies
 from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
 from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
@@ -48,13 +48,14 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     target = resolve_target(arguments.target)
     log = common.log_to_read(arguments, console)
     prepared = common.prepared(arguments)
-    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
+    compilation = Compilation(prepared, target, log, Options(arguments.allow_tf32))
     with build_progress.shown(console) as on_progress:
-        compiled = build(prepared, decisions, target, on_progress, arguments.allow_tf32)
+        compiled = compilation.build(on_progress)
     exposed = Exposed.of(prepared)
     # A kernel that pools too has no output of the convolution to show.
     shown = [
-        to_dense(d, target, "its output is shown") if family_of(d.schedule).computes_pool else d for d in decisions
+        to_dense(d, target, "its output is shown") if family_of(d.schedule).computes_pool else d
+        for d in compilation.plan.decisions
     ]
     exposed_model = build(exposed.prepared, shown, target)
     baseline_name, baseline, note = _baseline(arguments, prepared)
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _in_float32(arguments: argparse.Namespace, target: Target, log: TuningLog) -> CompiledModel:
     """The model in float32, dense or as the log says."""
     prepared = prepare(arguments.model, shapes=dict(arguments.input_shape), dtype=FLOAT32)
-    return build(prepared, decide_together(prepared, target, log, arguments.allow_tf32), target)
+    return Compilation(prepared, target, log, Options(arguments.allow_tf32, predict=False)).build()
 
 
 def _accuracy(compiled: CompiledModel, float32: CompiledModel, inputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:

@@ -14,8 +14,9 @@ from tvm.target import Target
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.decision import Decision
+from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     def layers_of(name: str, batch: int | None) -> dict[str, Any]:
         prepared = common.prepared(arguments, batch)
         layers = prepared.layers
-        decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
+        decisions = Compilation(prepared, target, log, Options(arguments.allow_tf32)).plan.decisions
         found = document(name, layers, target, decisions)
         if arguments.patterns is not None:
             found["patterns"] = pattern_document(layers, arguments.patterns, target)

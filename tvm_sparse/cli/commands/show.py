@@ -11,10 +11,12 @@ from tvm_sparse.cli import common
 from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
 from tvm_sparse.compiler.blocked_layers import blocked_kernel
-from tvm_sparse.compiler.build_model import kernels_of
-from tvm_sparse.compiler.choose_layouts import decide_together
+from tvm_sparse.compiler.build_model import Compilation
+from tvm_sparse.compiler.choice import Default
 from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.compiler.make_kernels import kernels_of
+from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -39,14 +41,14 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     layer = layers[arguments.layer]
     log = common.log_to_read(arguments, console)
     # Of all layers: how the tensors of one lie in memory depends on its neighbours.
-    decisions = decide_together(prepared, target, log, arguments.allow_tf32, predict=True)
-    pairs = joined_pairs(prepared.layers, decisions)
+    plan = Compilation(prepared, target, log, Options(arguments.allow_tf32)).plan
+    pairs = joined_pairs(plan.layers, plan.decisions)
     pair = next((each for each in pairs if layer.name in (each[0].name, each[1].name)), None)
-    decisions = [each for each in decisions if each.layer == layer.name]
+    decisions = [each for each in plan.decisions if each.layer == layer.name]
     if arguments.schedule:
         pair = None
-        asked = {"schedule": arguments.schedule, "record": None, "reason": "--schedule asks for it"}
-        decisions = [replace(decisions[0], **asked, transferred=False, layouts=NCHW)]
+        choice, reason = Default(arguments.schedule), "--schedule asks for it"
+        decisions = [replace(decisions[0], choice=choice, reason=reason, joins=None, layouts=NCHW)]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage, pair)}
 
 

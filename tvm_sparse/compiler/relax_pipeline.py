@@ -1,0 +1,50 @@
+"""TVM's passes over a whole module, and ours among them."""
+
+import tvm
+from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
+from tvm.relax.backend.cuda import pipeline as cuda
+from tvm.target import Target
+
+from tvm_sparse.compiler.default_schedules import default_schedules
+from tvm_sparse.compiler.guard_addresses import guard_addresses
+from tvm_sparse.compiler.own_functions import own_functions
+from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
+from tvm_sparse.compiler.schedule_elements import schedule_elements
+from tvm_sparse.compiler.schedule_gemm import schedule_gemm
+from tvm_sparse.compiler.schedule_loops import schedule_loops
+from tvm_sparse.compiler.schedule_maps import schedule_maps
+from tvm_sparse.compiler.schedule_matmul import schedule_matmul
+from tvm_sparse.compiler.schedule_mean import schedule_mean
+from tvm_sparse.compiler.schedule_pool import schedule_pool
+from tvm_sparse.compiler.schedule_rest import schedule_rest
+from tvm_sparse.compiler.schedule_rows import schedule_rows
+from tvm_sparse.compiler.schedule_transposes import schedule_transposes
+from tvm_sparse.compiler.vector_exponentials import vector_exponentials
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
+
+
+def relax_pipeline(target: Target) -> tvm.transform.Pass:
+    """TVM's own Relax pipeline for `target`, with schedules of ours for what its own schedules badly."""
+    is_cpu = target.kind.name == "llvm"
+    backend = cpu_generic if is_cpu else cuda
+    legalize = [own_functions(is_cpu), *backend.legalize_passes(target)]
+    if is_cpu:
+        cpu, threads = CpuInfo.of(target), thread_count(target)
+        legalize += [
+            guard_addresses,
+            vector_exponentials,
+            schedule_batch_matmul(cpu, threads),
+            schedule_matmul(threads),
+        ]
+        legalize += [schedule_elements(cpu.lanes), schedule_transposes(cpu.lanes), schedule_rows(cpu.lanes)]
+        legalize += [schedule_loops]
+    else:
+        # In the place of the last, which is TVM's own schedules.
+        legalize[-1:] = [guard_addresses, schedule_gemm, schedule_mean, schedule_pool, schedule_maps]
+        legalize += [default_schedules(), schedule_rest]
+    dispatch, lower, finalize = (
+        passes(target)
+        for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
+    )
+    return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
