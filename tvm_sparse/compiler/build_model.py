@@ -180,7 +180,7 @@ def build(
     decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     cache = LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
-    if cache is None or any(family_of(decision.schedule).calls_cudnn for decision in decisions):
+    if cache is None or any(family_of(decision.schedule).is_library for decision in decisions):
         return _built(prepared, decisions, target, on_progress, allow_tf32)
     key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
     found = cache.find(key, signature)
@@ -236,7 +236,7 @@ def _built(
         ]
         decisions = with_blocks(prepared.mod, prepared.layers, decisions, target)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
-    is_called = products.calls_cudnn or any(family_of(decision.schedule).calls_cudnn for decision in decisions)
+    is_called = products.calls_cudnn or any(family_of(decision.schedule).is_library for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     parts = (made, target, _signature(prepared), rows)
     return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)
