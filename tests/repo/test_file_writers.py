@@ -9,16 +9,12 @@ MODES = ("w", "x", "a")
 # What they write lies in a temporary folder, or is given to them as open.
 IN_FOLDERS_THAT_GO = {
     "autotune/local_devices.py",
-    "benchmarks/gpu/case.py",
-    "benchmarks/gpu/kernels.py",
-    "benchmarks/gpu/suite.py",
     "cli/commands/run.py",
     "cli/demo_data.py",
     "codegen/cuda/nvcc.py",
     "compiler/comparison/onnx_process.py",
     "compiler/comparison/onnx_worker.py",
     "compiler/library_cache.py",
-    "logs/metaschedule_worker.py",
     "measure/measurer.py",
     "measure/worker_main.py",
     "runtime/artifact.py",
