@@ -25,7 +25,6 @@ from tvm_sparse.schedules import (
     pooled_cuda,
     quad_cuda,
     slice_cuda,
-    tensor_cuda,
     vector_cpu,
     vector_cuda,
     winograd_cpu,
@@ -54,7 +53,6 @@ FAMILIES: tuple[KernelFamily, ...] = (
     linear_cuda.FAMILY,
     linear_tensor_cuda.FAMILY,
     pooled_cuda.FAMILY,
-    tensor_cuda.FAMILY,
     dense_cudnn.FAMILY,
     dense_cuda.FAMILY,
 )

@@ -7,9 +7,10 @@ half precision have one, ``fp16`` or ``bf16``, on tensor cores with float32 sums
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -136,14 +137,11 @@ class CudnnSpace(WrittenSpace):
         return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
-        if decisions["layout"] == Layout.NHWC_STAGED.name.lower():
-            return staged_plan(StagedInput(self.spec), self.variant == TF32_VARIANT, decisions["epilogue"])
-        return Plan(self.spec, tf32=self.variant == TF32_VARIANT, **decisions)
-
-
-def staged_plan(staged: StagedInput, tf32: bool, epilogue: Literal["fused", "apart"] = "fused") -> Plan:
-    """Of what `staged` writes."""
-    return Plan(staged.read, "nhwc", PRECOMP, epilogue, tf32, staged=staged)
+        plan = Plan(self.spec, tf32=self.variant == TF32_VARIANT, **decisions)
+        if decisions["layout"] != Layout.NHWC_STAGED.name.lower():
+            return plan
+        staged = StagedInput(self.spec)
+        return replace(plan, spec=staged.read, layout="nhwc", staged=staged)
 
 
 FAMILY = KernelFamily(
@@ -155,5 +153,4 @@ FAMILY = KernelFamily(
     titles=_TITLES,
     why_not_here=why_not_here,
     is_dense=True,
-    calls_cudnn=True,
 )

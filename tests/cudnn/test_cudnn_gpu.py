@@ -20,7 +20,7 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.codegen import lowering
 from tvm_sparse.compiler import build_model
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.error_bounds import EXACT, TF32, THREE_TF32
+from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
@@ -28,11 +28,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
 from tvm_sparse.measure.outcome import MeasureOptions
-from tvm_sparse.schedules import tensor_cuda
 from tvm_sparse.schedules.dense_cudnn import CudnnSpace
-from tvm_sparse.schedules.tensor_cuda import TensorSpace
 from tvm_sparse.scheduling.kernel import Kernel, apply_decisions
-from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target
 
 pytestmark = pytest.mark.gpu
@@ -119,27 +116,6 @@ def test_random_convolutions_are_right(target, precision, capsys):
     with capsys.disabled():
         print(f"\n{precision}: {count} kernels, worst error {worst:.3g} of the bound, {len(refused)} refused")
         print("\n".join(sorted({text.partition("fails, ")[2] or text for text in refused})))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_convolutions_of_three_products_are_right(target, seed, capsys):
-    """How near float32's own bound they come is printed: nothing promises that."""
-    choose, gpu = random.Random(seed).choice, gpu_info(target)
-    worst = {THREE_TF32: 0.0, EXACT: 0.0}
-    for _ in range(50):
-        case = random_case(choose)
-        while tensor_cuda.why_not_served(case.spec, gpu):
-            case = random_case(choose)
-        space = TensorSpace(case.spec, gpu)
-        kernel = apply_decisions(space, case.weight, {"pixels": choose(space.choices["pixels"].values)})
-        call = OnGpu(kernel, case.spec, target, case.seed, case.integers)
-        call.call()
-        exact, found = reference.reference(case.spec, weight=case.weight, **call.arguments), call.result()
-        errors = {each: exact.within(each, case.weight).worst(found) for each in worst}
-        worst = {each: max(worst[each], error) for each, error in errors.items()}
-        assert worst[THREE_TF32] <= 1, repr(case)
-    with capsys.disabled():
-        print(f"\n3xTF32: worst error {worst[THREE_TF32]:.3g} of its bound, {worst[EXACT]:.3g} of float32's")
 
 
 def test_each_precision_is_what_it_says(target):

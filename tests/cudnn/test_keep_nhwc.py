@@ -4,7 +4,6 @@ import functools
 import random
 from dataclasses import replace
 
-import cudnn_on_host
 import numpy as np
 import pytest
 import torch
@@ -16,9 +15,6 @@ from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.choice import Predicted
 from tvm_sparse.compiler.kernel_selection import decide
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.schedules import tensor_cuda
-from tvm_sparse.target.gpu import gpu_info
-from tvm_sparse.target.resolve import resolve_target
 
 COPY = "TransformTensor"
 NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
@@ -114,23 +110,6 @@ def test_what_is_written_anew_is_read_in_either_layout(on_host, layouts, copies)
     assert on_host.names().count(COPY) == copies
     (expected,) = zoo.run_torch(module, *arrays)
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
-
-
-def test_a_model_in_float32_leaves_the_parts_of_3xtf32_in_nhwc(on_host, monkeypatch):
-    """`tensor_cuda` next to others like it converts neither input nor output: x as the residual, and the result."""
-    gpu = gpu_info(resolve_target('{"kind":"cuda","arch":"sm_90"}'))
-    for change in cudnn_on_host.of(tensor_cuda):
-        monkeypatch.setattr(*change)
-    monkeypatch.setattr(tensor_cuda, "gpu_info", lambda _: gpu)
-    module, shapes = zoo.TORCH["residual"]
-    prepared, decided = prepared_model("residual")
-    decisions = [replace(each, choice=Predicted(tensor_cuda.NAME, {"pixels": 32})) for each in decided]
-    model = build_model.build(prepared, decisions, HOST)
-    assert [row["schedule"] for row in model.report()] == [tensor_cuda.NAME] * 2
-    (found,), copies = run(model, "residual", on_host)
-    assert copies == 2
-    (expected,) = zoo.run_torch(module, *zoo.inputs_of(shapes))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_layer_that_cudnn_refuses_in_nhwc_stays_cudnn_s(on_host):

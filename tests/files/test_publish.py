@@ -66,21 +66,6 @@ def test_a_kill_at_any_step_leaves_a_whole_file(tmp_path, stride):
     assert seen == {b"old", b"the new one"}
 
 
-def test_a_folder_appears_whole(tmp_path):
-    path = tmp_path / "above" / "folder"
-    with pytest.raises(RuntimeError), publish.new_folder(path) as folder:
-        (folder / "file").write_text("half")
-        raise RuntimeError
-    assert not names(tmp_path / "above")
-    with publish.new_folder(path) as folder:
-        (folder / "file").write_text("text")
-        assert not path.exists()
-    assert (path / "file").read_text() == "text" and names(tmp_path / "above") == ["folder"]
-    with pytest.raises(OSError, match="not empty"), publish.new_folder(path) as folder:
-        (folder / "file").write_text("other")
-    assert (path / "file").read_text() == "text" and names(tmp_path / "above") == ["folder"]
-
-
 def test_room_is_asked_for(tmp_path, monkeypatch):
     """On the disk, and of a limit for files; not of a file system that does not say how large it is."""
     publish.require_room(tmp_path, 1000)

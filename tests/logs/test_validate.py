@@ -1,15 +1,18 @@
 """Verifying a log again: kernels that are right, wrong, of another machine, or of a damaged record."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.cli import main
 from tvm_sparse.conv.random_weights import weight_like
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs import validate
+from tvm_sparse.logs.merge import write
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.schedules.lookup import find_space
@@ -140,3 +143,12 @@ def test_a_weight_like_another_has_its_structure(name):
     assert (weight.dtype, found.structure, found.nnz) == (np.float32, pattern.structure, pattern.nnz)
     assert (found.dead_filters, found.dead_channels) == (pattern.dead_filters, pattern.dead_channels)
     assert np.array_equal(weight, weight_like(spec, pattern))
+
+
+def test_the_command_line_verifies(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write("log.jsonl", [record(), record(decisions={"nonsense": 1}, times_us=(9.0,))])
+    assert main.main(["logs", "validate", "log.jsonl", "--all", "--json"]) == 5
+    found = json.loads(capsys.readouterr().out)
+    assert [found[key] for key in ("verified", "structure", "failed")] == [1, 0, 1]
+    assert "decision filters is missing" in found["records"][0]["note"]

@@ -15,7 +15,6 @@ IN_FOLDERS_THAT_GO = {
     "compiler/comparison/onnx_process.py",
     "compiler/comparison/onnx_worker.py",
     "compiler/library_cache.py",
-    "logs/metaschedule_worker.py",
     "measure/measurer.py",
     "measure/worker_main.py",
     "runtime/artifact.py",

@@ -11,7 +11,6 @@ import zoo
 COMMANDS = {
     "command line": ("tvm_sparse", "inspect", "block.onnx"),
     "device": ("tvm_sparse.measure.worker_main", "tvm_sparse.autotune.device_tuner"),
-    "database": ("tvm_sparse.measure.worker_main", "tvm_sparse.logs.metaschedule_worker"),
 }
 
 

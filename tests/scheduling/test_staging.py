@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_convolutions import random_case
 
-from tvm_sparse.conv import reference, tf32_parts
+from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.cudnn.plan import PRECOMP, Plan
@@ -42,15 +42,11 @@ def written(staged, x):
         for column in range(staged.phases[1])
     ]
     values = np.concatenate(phases, axis=1)
-    if staged.parts > 1:
-        high, low = tf32_parts.parts(values)
-        values = np.concatenate([high, low, high], axis=1)
     return np.pad(values.transpose(0, 2, 3, 1), ((0, 0), (0, 0), (0, 0), (0, c - values.shape[1])))
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_the_convolution_of_what_is_written_is_the_same(parts):
-    """Exactly, in integers of which no low parts are left."""
+def test_the_convolution_of_what_is_written_is_the_same():
+    """Exactly, in integers."""
 
     @settings(max_examples=150, derandomize=True)
     @given(st.data())
@@ -58,7 +54,7 @@ def test_the_convolution_of_what_is_written_is_the_same(parts):
         case = random_case(lambda options: data.draw(st.sampled_from(options)))
         assume(case.spec.groups == 1)
         spec = replace(case.spec, bias=False, residual=False, relu=False, relu_max=math.inf)
-        staged = StagedInput(spec, parts)
+        staged = StagedInput(spec)
         rng = np.random.default_rng(0)
         x = rng.integers(-9, 10, spec.input_shape).astype("f4")
         weight = rng.integers(-9, 10, spec.weight_shape).astype("f4")
@@ -87,21 +83,20 @@ def test_strides_become_channels_where_that_is_less_to_multiply(spec, shape):
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize(("parts", "dtype"), [(1, "float32"), (3, "float32"), (1, "float16")])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE, DILATED, OUTSIDE])
-def test_the_gpu_writes_each_element_that_is_read(tmp_path, spec, parts, dtype, layout):
+def test_the_gpu_writes_each_element_that_is_read(tmp_path, spec, dtype, layout):
     spec = replace(spec, dtype=dtype)
-    pixels = (32, 64) if layout == "nchw" and spec.c > 32 else (32,)
-    for staged in (StagedInput(spec, parts, layout, each) for each in pixels):
-        assert is_transposed(staged) == (layout == "nchw" and spec.c > 32)
-        func = convolution_call(Plan(staged.read, "nhwc", PRECOMP, "fused", tf32=True, staged=staged))
-        assert plan_of(func).staged == staged
-        source, launches = build_source(func, CUDA)
-        x = reference.random_arguments(spec, 1)["x"]
-        if dtype == "float32":
-            special = [np.inf, -np.inf, LARGEST, -LARGEST, np.nan, np.uint32(0x7FFFFFFF).view("f4"), 1e-44, -0.0]
-            x.flat[:8] = special[: x.size]
-        found = np.full(staged.shape, np.nan, dtype)
-        given_x = x if layout == "nchw" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-        emulate(source, launches, {"x": given_x, "staged_x": found}, tmp_path)
-        assert np.array_equal(found, written(staged, x), equal_nan=True)
+    staged = StagedInput(spec, layout)
+    assert is_transposed(staged) == (layout == "nchw" and spec.c > 32)
+    func = convolution_call(Plan(staged.read, "nhwc", PRECOMP, "fused", tf32=True, staged=staged))
+    assert plan_of(func).staged == staged
+    source, launches = build_source(func, CUDA)
+    x = reference.random_arguments(spec, 1)["x"]
+    if dtype == "float32":
+        special = [np.inf, -np.inf, LARGEST, -LARGEST, np.nan, np.uint32(0x7FFFFFFF).view("f4"), 1e-44, -0.0]
+        x.flat[:8] = special[: x.size]
+    found = np.full(staged.shape, np.nan, dtype)
+    given_x = x if layout == "nchw" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    emulate(source, launches, {"x": given_x, "staged_x": found}, tmp_path)
+    assert np.array_equal(found, written(staged, x), equal_nan=True)

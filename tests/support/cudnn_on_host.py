@@ -1,4 +1,4 @@
-"""Lets families that call cuDNN serve the host, for a cuDNN that computes there."""
+"""Lets the family that calls cuDNN serve the host, for a cuDNN that computes there."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,16 +7,12 @@ from tvm_sparse.schedules import dense_cudnn, lookup
 
 
 def changes():
-    """(module, name, value) of each change that lets `dense_cudnn` serve the host."""
-    return *of(dense_cudnn), (dense_cudnn, "gpu_info", lambda _: SimpleNamespace(compute_capability=90))
-
-
-def of(module):
-    """(module, name, value) of each change for the family in `module`, which is the first to be tried, as on a GPU."""
-    family = replace(module.FAMILY, target="llvm")
-    others = (each for each in lookup.FAMILIES if each is not module.FAMILY)
+    """(module, name, value) of each change; `dense_cudnn` is then the first to be tried, as on a GPU."""
+    family = replace(dense_cudnn.FAMILY, target="llvm")
+    others = (each for each in lookup.FAMILIES if each is not dense_cudnn.FAMILY)
     return (
-        (module, "FAMILY", family),
+        (dense_cudnn, "FAMILY", family),
+        (dense_cudnn, "gpu_info", lambda _: SimpleNamespace(compute_capability=90)),
         (lookup, "FAMILIES", (family, *others)),
         (lookup, "_BY_NAME", {**lookup._BY_NAME, family.name: family}),
     )

@@ -31,10 +31,8 @@ class FakeCuda:
 
     `calls` counts them by name, `codes` maps names of functions that shall fail to the code that they return, and
     `alive` has the handles that were not destroyed, by kind. `kept` are tensors that nobody may free before work on
-    them has run: the CPU's memory does not wait for streams. `milliseconds` is the time between any two events.
+    them has run: the CPU's memory does not wait for streams.
     """
-
-    milliseconds = 0.5
 
     def __init__(self):
         self.calls, self.codes = Counter(), {}
@@ -181,10 +179,6 @@ class FakeCuda:
     def _cuEventSynchronize(self, event):
         self.run()
         assert self._happened[value(event)] == self._recorded[value(event)]
-
-    def _cuEventElapsedTime(self, pointer, start, end):
-        assert all(self._happened[value(event)] for event in (start, end))
-        pointer._obj.value = self.milliseconds
 
     def _cuMemcpyDtoDAsync(self, to, source, size_bytes, stream):
         self.enqueue(value(stream), lambda: ctypes.memmove(value(to), value(source), value(size_bytes)) and None)

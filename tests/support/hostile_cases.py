@@ -108,7 +108,6 @@ PATHS = {
     "input": ("x.npy", ("run", "a.sparse", "--input", "{folder}/x.npy")),
     "output": ("y.npz", ("run", "a.sparse", "--output", "{folder}/y.npz")),
     "merged": ("l2.jsonl", ("logs", "merge", "log.jsonl", "--output", "{folder}/l2.jsonl")),
-    "database": ("d", ("logs", "import", "{folder}/d", "--output", "{folder}/l3.jsonl")),
 }
 
 
@@ -200,10 +199,7 @@ ON_LOGS = (
     ("show", "m.onnx", "--target", TARGET, "--tuning-records", "{folder}/l.jsonl", "--layer", "Conv_0"),
     ("tune", "m.onnx", "--target", TARGET, "--output", "{folder}/l.jsonl", "--dry-run"),
     *(("logs", action, "{folder}/l.jsonl") for action in ("stats", "best", "page", "validate")),
-    *(
-        ("logs", action, "{folder}/l.jsonl", "--output", "{folder}/n.jsonl")
-        for action in ("merge", "distill", "export")
-    ),
+    *(("logs", action, "{folder}/l.jsonl", "--output", "{folder}/n.jsonl") for action in ("merge", "distill")),
 )
 
 

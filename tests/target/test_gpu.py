@@ -32,7 +32,7 @@ def test_an_architecture_has_a_card(arch, name):
 def test_the_h200_is_as_logs_know_it():
     """Kernels of shipped logs depend on these."""
     gpu = gpu_info(Target({"kind": "cuda", "arch": "sm_90"}))
-    assert (gpu.multiprocessors, gpu.cluster_multiprocessors, gpu.shared_bytes) == (132, 128, 233472)
+    assert (gpu.multiprocessors, gpu.cluster_multiprocessors, gpu.shared_bytes) == (132, 120, 233472)
     assert (gpu.reserved_bytes, gpu.shared_unit_bytes, gpu.level_2_bytes) == (1024, 128, 50e6)
     assert [gpu.spread_bytes(blocks) for blocks in (1, 132, 133, 1000)] == [115840, 115840, 76928, 24960]
 

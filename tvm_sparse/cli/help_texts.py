@@ -134,8 +134,6 @@ merge     write the union of logs to a new file
 distill   write the fastest verified records of each weight, schedule and machine to a new file
 validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
           scheduled only, and said to be. Weights are random ones of the same structure, or a model's own
-export    write a new MetaSchedule database, a folder
-import    write the records of MetaSchedule databases that export made to a new file; they count as not verified
 
 examples:
   tvm-sparse logs stats my.jsonl
@@ -143,7 +141,5 @@ examples:
   tvm-sparse logs merge a.jsonl b.jsonl -o all.jsonl
   tvm-sparse logs distill all.jsonl --keep 3 -o best.jsonl.xz
   tvm-sparse logs validate my.jsonl --model model.onnx --all
-  tvm-sparse logs export my.jsonl -o database
-  tvm-sparse logs import database -o back.jsonl
 """,
 }

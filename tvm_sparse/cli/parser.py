@@ -155,13 +155,11 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
     ),
     "doctor": ("show what this machine and installation offer", (TARGET,)),
     "logs": (
-        "look into tuning logs, join, verify and convert them",
+        "look into tuning logs, join and verify them",
         (
-            option(
-                "action", None, choices=("stats", "best", "page", "merge", "distill", "validate", "export", "import")
-            ),
-            path("logs", "LOG", "a log; for import, a database's folder", nargs="+"),
-            path("--output", "FILE", "new file (merge, distill, import) or folder (export)"),
+            option("action", None, choices=("stats", "best", "page", "merge", "distill", "validate")),
+            path("logs", "LOG", "a tuning log", nargs="+"),
+            path("--output", "FILE", "new file (merge, distill)"),
             option("--keep", "records each (distill; default: %(default)s)", type=count, default=1),
             switch("--all", "not the best only (validate)"),
             path("--model", "MODEL", "whose weights to build with (validate)"),

@@ -195,7 +195,7 @@ def build_plan(plan: Plan, on_progress: OnProgress | None = None, allow_tf32: bo
     prepared, decisions, target = plan.prepared, plan.decisions, plan.target
     cache = None if is_dumped() else LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
-    if cache is None or any(family_of(decision.schedule).calls_cudnn for decision in decisions):
+    if cache is None or any(family_of(decision.schedule).is_library for decision in decisions):
         return _built(plan, on_progress, allow_tf32)
     key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
     found = cache.find(key, signature)
@@ -241,7 +241,7 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         left.update(wrong_products)
         decisions = list(_without(wrong, plan.with_decisions(decisions)).decisions)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
-    is_called = products.calls_cudnn or any(family_of(decision.schedule).calls_cudnn for decision in decisions)
+    is_called = products.calls_cudnn or any(family_of(decision.schedule).is_library for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     parts = (made, target, _signature(prepared), rows)
     return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)

@@ -84,7 +84,7 @@ class DenseProducts:
     @property
     def calls_cudnn(self) -> bool:
         """Whether cuDNN computes any of them."""
-        return any(family_of(each).calls_cudnn for each in self.schedules.values())
+        return any(family_of(each).is_library for each in self.schedules.values())
 
     def kernels(self, make: Make) -> dict[str, Kernel]:
         """Kernels, by their layers, where `make` makes one."""

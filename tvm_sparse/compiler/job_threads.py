@@ -20,9 +20,7 @@ class JobThreads:
     def __init__(self, count: int):
         # Equally urgent jobs go in the order in which they came.
         self._numbers = itertools.count()
-        self._jobs: queue.PriorityQueue[tuple[float, int, Callable[[], Any] | None, Future[Any]]] = (
-            queue.PriorityQueue()
-        )
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._is_cancelled = False
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         for thread in self._threads:

@@ -87,7 +87,7 @@ def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelSt
     return {
         "verified": store.key(KernelRequest.of(layer, decision)),
         "on": fingerprint_of(target),
-        "library": library.version() if family_of(decision.schedule).calls_cudnn else None,
+        "library": library.version() if family_of(decision.schedule).is_library else None,
         "seed": VERIFICATION_SEED,
         "bias": digest(layer.bias) if layer.bias is not None else None,
     }

@@ -10,10 +10,10 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.conv.winograd_filter import READ, TAPS, TILE, transformed
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
-# numbers added up in float32 by tensor cores; inputs as sums of two TF32 numbers; inputs cut to TF32, and what that
-# misses added in bfloat16; inputs as sums of two float16 numbers.
+# numbers added up in float32 by tensor cores; inputs cut to TF32, and what that misses added in bfloat16; inputs as
+# sums of two float16 numbers.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-THREE_TF32, CORRECTED_TF32, THREE_HALF = "3xtf32", "corrected_tf32", "3xfloat16"
+CORRECTED_TF32, THREE_HALF = "corrected_tf32", "3xfloat16"
 # Absolute errors of numbers as sums of two float16 numbers, as fractions of the largest input and of a filter's largest
 # weight (see `three_half`).
 THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-23, 2.0**-37
@@ -26,8 +26,8 @@ FLOAT32_ROUNDOFF = STORAGE[FLOAT32].roundoff
 # Largest absolute error of one rounding to a subnormal number, half of the smallest of these.
 FLOAT32_UNDERFLOW = STORAGE[FLOAT32].underflow
 # Largest relative error of a float32 number as TF32, which has 10 bits behind the point: cut off, as a tensor core cuts
-# them off; rounding to nearest halves it, to TF32's unit roundoff 2**-11.
-TF32_CUT, TF32_ROUNDOFF = 2.0**-10, 2.0**-11
+# them off.
+TF32_CUT = 2.0**-10
 
 
 class Known(Protocol):
@@ -69,22 +69,6 @@ def tf32(known: Known, weight: np.ndarray) -> np.ndarray:
     return known.bound * ((growth - 1 + 2 * exact * growth) / exact)
 
 
-def three_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
-    """Of a kernel that multiplies sums of two TF32 numbers, without the smallest product.
-
-    Input and `weight` are ``high + low``, and three of four products are added up on tensor cores
-    (`conv.tf32_parts`). Each part is rounded to nearest, by up to t = `TF32_ROUNDOFF`: the parts miss ``t**2`` of a
-    number, and the product that is left out is ``t**2 * (1 + t)**2`` of the whole: together less than
-    ``3 * t**2 * (1 + t)``. What is added up, three times as many products, is at most ``(1 + t)**2 * (1 + 2 * t)``
-    of the magnitude, and each addition may be wrong by twice float32's rounding, as in `tf32`. Of numbers below
-    2**-115 the low part may be lost.
-    """
-    t, nnz = TF32_ROUNDOFF, nonzeros_of(weight)
-    exact = (nnz + 2) * FLOAT32_ROUNDOFF
-    sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + t) ** 2 * (1 + 2 * t)
-    return known.bound * ((3 * t**2 * (1 + t) + sums) / exact)
-
-
 def corrected_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies in TF32 and adds what that misses in bfloat16.
 
@@ -103,8 +87,11 @@ def corrected_tf32(known: Known, weight: np.ndarray) -> np.ndarray:
 def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     """Of a kernel that multiplies sums of two float16 numbers, but not the low parts.
 
-    Input and `weight` are ``high + low``, each rounded to nearest, and three of four products are added up on tensor
-    cores. Float16's unit roundoff is TF32's, so the relative terms are those of `three_tf32`.
+    Input and `weight` are ``high + low``, and three of four products are added up on tensor cores. Each part is rounded
+    to nearest, by up to float16's unit roundoff t: the parts miss ``t**2`` of a number, and the product that is left
+    out is ``t**2 * (1 + t)**2`` of the whole: together less than ``3 * t**2 * (1 + t)``. What is added up, three times
+    as many products, is at most ``(1 + t)**2 * (1 + 2 * t)`` of the magnitude, and each addition may be wrong by twice
+    float32's rounding, as in `tf32`.
 
     Of small numbers float16 has fewer bits. Low parts of inputs are stored 2**11 times as large, so that a number
     misses 2**-36 at most where the largest of an output's inputs is 2**-12 or more; otherwise inputs are scaled.
@@ -112,9 +99,12 @@ def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     with inputs' low ones as 2**-11 of itself, which may be off by 2**-25 where the filter's largest is 2**14: by
     2**-39 of that, as may be its low part, times an input at most.
     """
-    nnz, size = nonzeros_of(weight).ravel(), np.abs(weight.astype(np.float64))
-    of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz * size.max(axis=(1, 2, 3))
-    return three_tf32(known, weight) + (known.largest_input * of_filter)[None, :, None, None]
+    t, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
+    exact = (nnz + 2) * FLOAT32_ROUNDOFF
+    sums = 2 * (3 * nnz + 2) * FLOAT32_ROUNDOFF * (1 + t) ** 2 * (1 + 2 * t)
+    of_filter = THREE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + THREE_HALF_WEIGHT * nnz.ravel() * size.max(axis=(1, 2, 3))
+    absolute = (known.largest_input * of_filter)[None, :, None, None]
+    return known.bound * ((3 * t**2 * (1 + t) + sums) / exact) + absolute
 
 
 def on_tensor_cores(known: Known) -> np.ndarray:
@@ -178,7 +168,6 @@ def nonzeros_of(weight: np.ndarray) -> np.ndarray:
 
 _BOUNDS: dict[str, Callable[[Known, np.ndarray], np.ndarray]] = {
     TF32: tf32,
-    THREE_TF32: three_tf32,
     CORRECTED_TF32: corrected_tf32,
     THREE_HALF: three_half,
     HALF_SUMS: half_sums,

@@ -2,7 +2,7 @@
 
 A convolution with a stride is one without, of fewer pixels with more channels: those ``stride`` apart in a row, its
 phases, become channels of one pixel ("space to depth"). An image of 3 channels, of which tensor cores would read a
-group for every tap, so becomes one of 12 with a stride of 2. As parts (`conv.tf32_parts`) each value is there thrice.
+group for every tap, so becomes one of 12 with a stride of 2.
 """
 
 import math
@@ -14,7 +14,6 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.conv.tf32_parts import PRODUCTS, parts
 
 # Tensor cores read inputs in groups of so many bytes, and cuDNN's kernels multiply so many channels of a tap at once.
 _GROUP_BYTES, _STEP = 16, 16
@@ -36,18 +35,12 @@ class StagedInput:
 
     Parameters
     ----------
-    parts
-        1, or `PRODUCTS` for the parts high, low, high of each value.
     layout
         Of the input as it is.
-    pixels
-        How many pixels a thread block transposes at once.
     """
 
     spec: ConvSpec
-    parts: int = 1
     layout: Literal["nchw", "nhwc"] = "nchw"
-    pixels: int = 32
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "StagedInput":
@@ -61,8 +54,8 @@ class StagedInput:
         if spec.stride == (1, 1) or any(d > 1 < taps for d, taps in zip(spec.dilation, (spec.r, spec.s), strict=True)):
             return 1, 1
         phases, (r, s) = _phases(spec, spec.stride), _taps(spec, spec.stride)
-        as_channels = r * s * rounded_up(self.parts * spec.c * math.prod(phases), _STEP)
-        return spec.stride if as_channels <= spec.r * spec.s * rounded_up(self.parts * spec.c, _STEP) else (1, 1)
+        as_channels = r * s * rounded_up(spec.c * math.prod(phases), _STEP)
+        return spec.stride if as_channels <= spec.r * spec.s * rounded_up(spec.c, _STEP) else (1, 1)
 
     @property
     def phases(self) -> tuple[int, int]:
@@ -76,7 +69,7 @@ class StagedInput:
 
     @property
     def values(self) -> int:
-        """Of a pixel, in the order (row, column, channel); each is written in so many parts."""
+        """Of a pixel, in the order (row, column, channel)."""
         return math.prod(self.phases) * self.spec.c
 
     @property
@@ -88,7 +81,7 @@ class StagedInput:
             h, w = spec.out_h + r - 1, spec.out_w + s - 1
         elif self.pads:
             h, w = spec.padded_shape[2:]
-        return spec.n, h, w, rounded_up(self.parts * self.values, channel_group(spec))
+        return spec.n, h, w, rounded_up(self.values, channel_group(spec))
 
     @cached_property
     def read(self) -> ConvSpec:
@@ -106,9 +99,6 @@ class StagedInput:
         whole = np.pad(weight, ((0, 0), (0, 0), (0, r * step_h - spec.r), (0, s * step_w - spec.s)))
         phases = whole.reshape(spec.k, spec.c, r, step_h, s, step_w)[:, :, :, :rows, :, :columns]
         values = phases.transpose(0, 2, 4, 3, 5, 1).reshape(spec.k, r, s, self.values)
-        if self.parts == PRODUCTS:
-            high, low = parts(values)
-            values = np.concatenate([high, high, low], axis=3)
         return np.pad(values, ((0, 0), (0, 0), (0, 0), (0, self.shape[3] - values.shape[3])))
 
 

@@ -46,27 +46,6 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to, which takes its place at `path` when the context ends, unless that is by an error.
-
-    Folders above it are made. What killed writers left beside it is removed.
-
-    Raises
-    ------
-    OSError
-        It cannot be written, or there is something at `path` that is no empty folder.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent)
-    with Staging(path.parent) as folder:
-        yield folder
-        for each in (*folder.iterdir(), folder):
-            sync(each)
-        folder.rename(path)
-    sync(path.parent)
-
-
 def require_room(folder: Path, size_bytes: int) -> None:
     """Raise OSError where a file of this size would not fit: for writers that do not fail but crash."""
     disk, (limit, _) = os.statvfs(folder), resource.getrlimit(resource.RLIMIT_FSIZE)

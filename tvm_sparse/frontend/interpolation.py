@@ -159,33 +159,6 @@ def taps(
     return np.clip(indices[:, used], 0, where.size - 1), weights[:, used]
 
 
-def interpolation_matrix(
-    size: int,
-    out: int,
-    scale: Fraction | None = None,
-    mode: str = "linear",
-    coordinates: str = "half_pixel",
-    *,
-    cubic_coeff_a: float = -0.75,
-    antialias: bool = False,
-    exclude_outside: bool = False,
-) -> np.ndarray:
-    """The matrix that resizes an axis of `size` elements to `out`; see `positions` and `taps`.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (out, size), float64.
-    """
-    where = positions(size, out, scale, coordinates)
-    indices, weights = taps(
-        where, mode, cubic_coeff_a=cubic_coeff_a, antialias=antialias, exclude_outside=exclude_outside
-    )
-    matrix = np.zeros((out, size))
-    np.add.at(matrix, (np.arange(out)[:, None], indices), weights)
-    return matrix
-
-
 def _linear(distances: np.ndarray) -> np.ndarray:
     return np.maximum(1 - np.abs(distances), 0)
 

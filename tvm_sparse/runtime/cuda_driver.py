@@ -63,9 +63,9 @@ class CudaDriver:
         """Free a stream; its work goes on."""
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
 
-    def create_event(self, timed: bool = False) -> int:
-        """An event; one that also tells the time costs the GPU more."""
-        return self._created("cuEventCreate", 0 if timed else _EVENT_WITHOUT_TIME)
+    def create_event(self) -> int:
+        """An event; one that also told the time would cost the GPU more."""
+        return self._created("cuEventCreate", _EVENT_WITHOUT_TIME)
 
     def destroy_event(self, event: int) -> None:
         """Free an event."""
@@ -82,12 +82,6 @@ class CudaDriver:
     def synchronize_event(self, event: int) -> None:
         """Wait until the event has happened."""
         self._call("cuEventSynchronize", ctypes.c_void_p(event))
-
-    def elapsed_us(self, start: int, end: int) -> float:
-        """Microseconds between two timed events that have happened."""
-        milliseconds = ctypes.c_float()
-        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), ctypes.c_void_p(start), ctypes.c_void_p(end))
-        return milliseconds.value * 1e3
 
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None:
         """Copy on the GPU, on the stream."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TF32, THREE_HALF, THREE_TF32
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TF32, THREE_HALF
 
 if TYPE_CHECKING:
     # A log is read without TVM.
@@ -24,7 +24,7 @@ TF32_VARIANT = "tf32"
 # Variants of spaces whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 # Float32 numbers in parts that tensor cores take, in words for a decision table.
-_PARTS_IN_WORDS = {THREE_TF32: "3xTF32", THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
+_PARTS_IN_WORDS = {THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 
 
 class Code(Enum):
@@ -76,8 +76,6 @@ class KernelFamily:
         Whether kernels compute the max pool behind a convolution too, so that they serve no other layer.
     of_zeros
         Whether kernels write the bias alone, as they serve layers whose weights are all zero.
-    calls_cudnn
-        Whether cuDNN has to be found where kernels run.
     is_generated
         Whether MetaSchedule makes its spaces itself, so that a decision is a whole trace.
     takes_any_zeros
@@ -99,7 +97,6 @@ class KernelFamily:
     asked_for_only: bool = False
     computes_pool: bool = False
     of_zeros: bool = False
-    calls_cudnn: bool = False
     is_generated: bool = False
     takes_any_zeros: bool = False
 

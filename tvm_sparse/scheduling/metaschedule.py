@@ -4,7 +4,6 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 @contextmanager
@@ -19,11 +18,3 @@ def without_tensor_intrinsics() -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
-
-
-def meta_schedule() -> Any:
-    """TVM's package of that name, imported in a fraction of a second."""
-    with without_tensor_intrinsics():
-        from tvm.s_tir import meta_schedule
-
-    return meta_schedule

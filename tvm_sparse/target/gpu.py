@@ -47,11 +47,15 @@ class GpuInfo:
         measured on an H200 and assumed of the others.
     copy_bytes_cycle
         Into a multiprocessor's shared memory in a cycle, at most.
+    level_2_bytes_s
+        That all thread blocks together read from the level-2 cache; of an H200, and assumed of the others.
     """
 
-    # 32-bit registers of one of a multiprocessor's four parts, and of a thread at most: the same on every card.
+    # The same on every card: 32-bit registers of one of a multiprocessor's four parts, and of a thread at most; thread
+    # blocks of a grid along each of its axes at most.
     quarter_registers: ClassVar[int] = 16384
     thread_registers: ClassVar[int] = 255
+    grid_blocks: ClassVar[tuple[int, int, int]] = (2**31 - 1, 65535, 65535)
 
     name: str
     compute_capability: int
@@ -68,6 +72,7 @@ class GpuInfo:
     shared_unit_bytes: int = 128
     instruction_cache_bytes: tuple[int, int] = (32 * 1024, 160 * 1024)
     copy_bytes_cycle: float = 64.0
+    level_2_bytes_s: float = 5e12
 
     @property
     def block_shared_bytes(self) -> int:
@@ -91,8 +96,11 @@ class GpuInfo:
 
     @property
     def cluster_multiprocessors(self) -> int:
-        """Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of 16 or 18 of them."""
-        return self.multiprocessors // 8 * 8
+        """Multiprocessors that clusters of 4 and 8 blocks can fill, as they stay within groups of them.
+
+        As many of an H200's 132, of which 128 such blocks took two waves; the same share is assumed of the others.
+        """
+        return self.multiprocessors * 120 // 132
 
     @classmethod
     def launch_registers(cls, threads: int, blocks: int) -> int:

@@ -1,4 +1,4 @@
-"""``logs``: look into tuning logs, join them, keep the best of them, verify them again, convert them."""
+"""``logs``: look into tuning logs, join them, keep the best of them, verify them again."""
 
 import argparse
 from collections import Counter
@@ -10,9 +10,9 @@ from rich.text import Text
 
 from tvm_sparse.autotune.task_progress import Causes
 from tvm_sparse.cli import common, tables
-from tvm_sparse.errors import LogError, UsageError, VerificationError
+from tvm_sparse.errors import UsageError, VerificationError
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.logs import distill, merge, metaschedule_database, validate
+from tvm_sparse.logs import distill, merge, validate
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.record import TuningRecord
@@ -22,7 +22,7 @@ from tvm_sparse.schedules.lookup import schedule_of
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document of one action; some write ``--output``."""
-    writes = arguments.action in ("merge", "distill", "export", "import")
+    writes = arguments.action in ("merge", "distill")
     if writes and arguments.output is None:
         raise UsageError(f"logs {arguments.action}", "no file to write was given", hint="add -o NEW")
     if not writes and arguments.output is not None:
@@ -77,24 +77,6 @@ def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]
     return {**validate.summary(verdicts), "rejected_lines": _rejected(log.rejected)}
 
 
-def _export(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    log = _read(arguments)
-    log.require_known_schema()
-    left_out = metaschedule_database.export_database(log.records, arguments.output)
-    rows = [{**_row(record), "reason": reason} for record, reason in left_out]
-    return {"kept": len(log.records) - len(left_out), "left_out": rows, "rejected_lines": _rejected(log.rejected)}
-
-
-def _import(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    found: list[TuningRecord] = []
-    rejected: list[Rejected] = []
-    for folder in arguments.logs:
-        records, lines = metaschedule_database.import_database(folder)
-        found, rejected = found + records, rejected + lines
-    merge.write(arguments.output, found)
-    return {"kept": len(found), "rejected_lines": _rejected(rejected)}
-
-
 _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], dict[str, Any]]] = {
     "stats": _stats,
     "best": _best,
@@ -102,8 +84,6 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], dict[str, Any]]] = {
     "merge": _merge,
     "distill": _distill,
     "validate": _validate,
-    "export": _export,
-    "import": _import,
 }
 
 
@@ -132,11 +112,8 @@ def _row(record: TuningRecord) -> dict[str, Any]:
 
 
 def exit_code(document: dict[str, Any]) -> int:
-    """Of a verification that failed, or an import that found nothing; 0 otherwise."""
-    if document.get("failed"):
-        return VerificationError.exit_code
-    nothing = document["action"] in ("export", "import") and not document["kept"]
-    return LogError.exit_code if nothing else 0
+    """Of a verification that failed; 0 otherwise."""
+    return VerificationError.exit_code if document.get("failed") else 0
 
 
 _COLUMNS = {
@@ -171,8 +148,6 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text("{verified} verified, {structure} by structure only, {failed} failed".format(**counts)))
     if action in ("stats", "merge", "distill"):
         _show_counts(document, console)
-    for row in document.get("left_out", ()):
-        console.print(Text(f"left out: {row['schedule']} of {row['convolution']}: {row['reason']}"))
     for line in document.get("rejected_lines", ()):
         console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
     for each in document.get("pages", ()):

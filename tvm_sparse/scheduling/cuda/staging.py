@@ -5,18 +5,15 @@ thread reads what it writes: the few channels of a pixel that neighbouring threa
 together.
 """
 
-from collections.abc import Sequence
-
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.staged_input import StagedInput, rounded_up
-from tvm_sparse.conv.tf32_parts import PRODUCTS, high_and_low
 from tvm_sparse.scheduling.csr import new_buffer, whole
 
 # A tile that is transposed: channels, pixels, and rows of 32 threads.
-CHANNELS, PIXELS, ROWS = 32, (32, 64), 8
+CHANNELS, PIXELS, ROWS = 32, 32, 8
 _THREADS = 256
 
 
@@ -30,10 +27,10 @@ def write_staged(x: tirx.Var, staged: StagedInput) -> tirx.Var:
     spec, (n, h, w, c) = staged.spec, staged.shape
     written = new_buffer("staged_x", (n, h, w, c), dtype=spec.dtype)
     # What a pixel's channels are filled up with is written as further values.
-    count, lanes = n * h * w, c - (staged.parts - 1) * staged.values
+    count, lanes = n * h * w, c
     tile, zero = None, tirx.const(0.0, spec.dtype)
     if is_transposed(staged):
-        count, lanes = rounded_up(count, staged.pixels), rounded_up(lanes, CHANNELS)
+        count, lanes = rounded_up(count, PIXELS), rounded_up(lanes, CHANNELS)
         tile = new_buffer("tile", (lanes, count), "shared", spec.dtype)
         with T.grid(lanes, count) as loops, T.sblock("stage"):
             value, pixel = T.axis.remap("SS", loops)
@@ -47,11 +44,11 @@ def write_staged(x: tirx.Var, staged: StagedInput) -> tirx.Var:
         T.writes(whole(written))
         if tile is None:
             element, is_inside = _element(x, staged, pixel, value)
-            # Bits are taken of what lies in memory: of a zero, which has no address, TVM would write them all the same.
-            parts = [tirx.if_then_else(is_inside, each, zero) for each in _parts(element, staged)]
+            element = tirx.if_then_else(is_inside, element, zero)
         else:
-            parts = _parts(tile[value, pixel], staged)
-        _write(written, staged, pixel, value, parts)
+            element = tile[value, pixel]
+        with T.If(tirx.all(pixel < n * h * w, value < c)), T.Then():
+            T.buffer_store(written, element, [*_place(staged, pixel), value])
     return written
 
 
@@ -66,7 +63,7 @@ def schedule_staged(func: tirx.PrimFunc, staged: StagedInput) -> tirx.PrimFunc:
         sch.bind(thread, "threadIdx.x")
         return sch.mod["main"]
     stage = sch.get_sblock("stage")
-    tile, place = sch.split(pixel, [None, staged.pixels])
+    tile, place = sch.split(pixel, [None, PIXELS])
     group, lane = sch.split(value, [None, CHANNELS])
     repeat, row = sch.split(place, [None, ROWS])
     sch.reorder(tile, group, repeat, row, lane)
@@ -94,27 +91,6 @@ def _element(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Exp
     w = column * staged.step[1] + tirx.floormod(phase, columns) - left
     inside = [n < spec.n, value < staged.values, h >= 0, h < spec.h, w >= 0, w < spec.w]
     return x[n, c, h, w] if staged.layout == "nchw" else x[n, h, w, c], tirx.all(*inside)
-
-
-def _parts(value: tirx.Expr, staged: StagedInput) -> list[tirx.Expr]:
-    """What is written of a value, in this order."""
-    if staged.parts != PRODUCTS:
-        return [value]
-    high, low = high_and_low(value)
-    return [high, low, high]
-
-
-def _write(
-    written: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr, parts: Sequence[tirx.Expr]
-) -> None:
-    """All parts of a value; the channels that fill a group up lie behind the last part, and are zeros like it."""
-    n, h, w, c = staged.shape
-    at, is_pixel = _place(staged, pixel), pixel < n * h * w
-    for part, each in enumerate(parts):
-        place = part * staged.values
-        lanes = staged.values if part < len(parts) - 1 else c - place
-        with T.If(tirx.all(is_pixel, value < lanes)), T.Then():
-            T.buffer_store(written, each, [*at, place + value])
 
 
 def _place(staged: StagedInput, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:

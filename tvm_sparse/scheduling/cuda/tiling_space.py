@@ -17,10 +17,6 @@ from tvm_sparse.target.gpu import GpuInfo
 
 # Decisions that a search begins with.
 STARTS = 24
-# Blocks of a grid along its first axis at most.
-MAX_GRID = 2**31 - 1
-# Of the multiprocessors of an H200 those that run clusters of 4 or 8 blocks, one block each: 128 blocks took two waves.
-CLUSTER_SHARE = 120 / 132
 
 
 class _Tiling(Protocol):
@@ -92,13 +88,14 @@ class TilingSpace(WrittenSpace, Generic[T]):
         is_too_much = needed_bytes > limit
         return f"about {needed_bytes} bytes of shared memory are needed and there are {limit}" if is_too_much else ""
 
-    def exceeds_grid(self, blocks: int) -> str:
-        """Why so many blocks along the first axis cannot be launched, or ""."""
-        return f"{blocks} thread blocks, at most {MAX_GRID}" if blocks > MAX_GRID else ""
+    def exceeds_grid(self, *blocks: int) -> str:
+        """Why so many blocks along a grid's axes, from the first on, cannot be launched, or ""."""
+        too_many = [pair for pair in zip(blocks, self.gpu.grid_blocks, strict=False) if pair[0] > pair[1]]
+        return "{} thread blocks along an axis, at most {}".format(*too_many[0]) if too_many else ""
 
     def waves(self, blocks: int, cluster: int) -> int:
         """How often a GPU is filled with so many blocks, one a multiprocessor, in clusters of `cluster`."""
-        return math.ceil(blocks / self.gpu.multiprocessors / (CLUSTER_SHARE if cluster > 2 else 1))
+        return math.ceil(blocks / (self.gpu.cluster_multiprocessors if cluster > 2 else self.gpu.multiprocessors))
 
     def starts(self) -> list[Decisions]:
         return [

@@ -25,8 +25,6 @@ FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8
 # Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
 ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
 COLUMNS = (8, 16, 32, 64, 128)
-# Blocks of a grid along its second and third axis at most.
-MAX_GRID = 65535
 
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
@@ -84,10 +82,8 @@ class DataSpace(TilingSpace[Tiling]):
         return spec.n * max(1, spec.out_h * spec.out_w // WARP) * max(1, spec.k // 4)
 
     def obstacle(self, tiling: Tiling) -> str:
-        if tiling.obstacle:
-            return tiling.obstacle
-        if max(tiling.grid[1:]) > MAX_GRID:
-            return f"{max(tiling.grid[1:])} thread blocks along an axis, at most {MAX_GRID}"
+        if obstacle := tiling.obstacle or self.exceeds_grid(*tiling.grid):
+            return obstacle
         return self.lacks_shared_memory(tiling.shared_bytes(self._stride(tiling)))
 
     def _stride(self, tiling: Tiling) -> int:

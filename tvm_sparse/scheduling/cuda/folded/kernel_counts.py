@@ -122,11 +122,6 @@ class KernelCounts:
         """Whether blocks start at different k-tiles."""
         return self.pipeline.order == Order.ROTATED
 
-    @property
-    def non_zeros(self) -> int:
-        """Of the weight."""
-        return round(self.multiply_adds * self.tiles * self.splits / self.pixels)
-
     @cached_property
     def instructions(self) -> float:
         """Of a thread, about."""

@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.data.space import MAX_GRID
 from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library_call import library_call
 from tvm_sparse.scheduling.cuda.linear.packing import packed
@@ -30,8 +29,6 @@ from tvm_sparse.target.gpu import GpuInfo
 
 # Rows of a warp in a chunk, and parts of the inputs.
 ROWS, PARTS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16), (1, 2, 4, 8)
-# Bytes a second at which all blocks together read inputs, from the level-2 cache.
-INPUT_BYTES_S = 5e12
 
 
 class ManyImagesSpace(TilingSpace[LinearTiling]):
@@ -58,10 +55,8 @@ class ManyImagesSpace(TilingSpace[LinearTiling]):
             yield LinearTiling(self.spec, filters, lane_images, parts, self.shared)
 
     def obstacle(self, tiling: LinearTiling) -> str:
-        if tiling.obstacle:
-            return tiling.obstacle
-        if max(tiling.grid[1:]) > MAX_GRID:
-            return f"{max(tiling.grid[1:])} thread blocks along an axis, at most {MAX_GRID}"
+        if obstacle := tiling.obstacle or self.exceeds_grid(*tiling.grid):
+            return obstacle
         return self.lacks_shared_memory(tiling.shared_bytes)
 
     def _steps(self, tiling: LinearTiling) -> float:
@@ -80,7 +75,7 @@ class ManyImagesSpace(TilingSpace[LinearTiling]):
         chunk = tiling.chunk * tiling.images / WARP + 2 * tiling.filters * tiling.lane_images + 200
         compute_us = (1.12 * (accesses + products) + tiling.chunks * chunk) / gpu.clock_hz * 1e6
         block_bytes = tiling.part_inputs * tiling.images * STORAGE[self.spec.dtype].size_bytes
-        read_us = blocks * block_bytes / INPUT_BYTES_S * 1e6
+        read_us = blocks * block_bytes / gpu.level_2_bytes_s * 1e6
         weights_us = 16 * UNITS[self.shared] * steps * blocks / tiling.grid[2] / gpu.dram_bytes_s * 1e6
         join_us = 2.0 if tiling.parts > 1 else 0.5
         return 5.0 + max(waves * compute_us, read_us, weights_us) + join_us

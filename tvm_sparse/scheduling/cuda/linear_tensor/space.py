@@ -28,8 +28,6 @@ from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
 from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
-# Bytes a second at which all blocks together read inputs, from the level-2 cache.
-INPUT_BYTES_S = 5e12
 # Cycles of a slab besides its products, of a block before its first slab and behind its last, and of blocks that share
 # a tile; microseconds to start: of fourteen kernels on an H200 (docs/measurements.md).
 SLAB_CYCLES, BLOCK_CYCLES, JOIN_CYCLES, START_US = 480, 5000, 3000, 3.0
@@ -80,7 +78,7 @@ class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
         lists = quads * (4 * QUAD * LIST_ACCESSES / 32 + 3 * QUAD_BYTES / 128)
         shared = products / 2 + (tiling.places * 8 / 128 if self.dense else lists)
         at_once = min(blocks, gpu.multiprocessors)
-        read = 4 * tiling.images * SLAB * at_once / INPUT_BYTES_S * gpu.clock_hz
+        read = 4 * tiling.images * SLAB * at_once / gpu.level_2_bytes_s * gpu.clock_hz
         slab_bytes = 4 * tiling.places if self.dense else QUAD_BYTES * quads
         weights_us = slab_bytes * tiling.tiles * tiling.slabs * tiling.grid[2] / gpu.dram_bytes_s * 1e6
         slab = max(products, shared, read) + SLAB_CYCLES

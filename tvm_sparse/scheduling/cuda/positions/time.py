@@ -10,8 +10,6 @@ from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.positions.tiling import QUAD, PositionTiling
 from tvm_sparse.target.gpu import GpuInfo
 
-# Of a multiprocessor: its registers, threads and shared memory; what a block of it takes besides.
-REGISTERS, THREADS, SHARED_BYTES, BLOCK_BYTES = 65536, 2048, 233472, 1024
 # Cycles of a multiprocessor (an H200): a product of tensor cores, TF32 or half precision, and an instruction of a warp,
 # of which four could be issued a cycle and two are.
 PRODUCT_CYCLES, ISSUE_CYCLES = 1.8, 0.5
@@ -92,7 +90,7 @@ class Positions:
 
 def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Estimated time in microseconds: what keeps a multiprocessor busiest, or how long its blocks wait."""
-    resident = _resident(tiling, positions.shared_bytes(tiling))
+    resident = _resident(tiling, positions.shared_bytes(tiling), gpu)
     waves = math.ceil(tiling.blocks / (gpu.multiprocessors * resident))
     # In the last wave a multiprocessor may have fewer blocks.
     most = math.ceil(tiling.blocks / gpu.multiprocessors)
@@ -101,13 +99,13 @@ def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     return 1.5 + cycles / gpu.clock_hz * 1e6
 
 
-def _resident(tiling: PositionTiling, shared_bytes: int) -> int:
+def _resident(tiling: PositionTiling, shared_bytes: int, gpu: GpuInfo) -> int:
     """Blocks of a multiprocessor at the same time."""
     # As compiled for an H200, rounded.
     registers = min(200, 60 + 4 * tiling.m_tiles * tiling.n_tiles * 5 // 4 + 8 * tiling.m_tiles)
-    threads = WARP * tiling.warps
-    fits = min(REGISTERS // (registers * threads), THREADS // threads, SHARED_BYTES // (shared_bytes + BLOCK_BYTES))
-    return max(1, fits)
+    by_registers = 4 * gpu.quarter_registers // (registers * WARP * tiling.warps)
+    by_memory = gpu.shared_bytes // (shared_bytes + gpu.reserved_bytes)
+    return max(1, min(by_registers, gpu.warps // tiling.warps, by_memory))
 
 
 def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
