@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,9 +80,9 @@ def call_blocked(kernel, spec, arguments, layouts):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 @pytest.mark.parametrize("dtype", STORAGE)
 @pytest.mark.parametrize("spec", [FULL, LINEAR], ids=["convolution", "linear"])
-def test_emulated_kernels(spec: ConvSpec, dtype: str, tmp_path: Path) -> None:
+def test_emulated_kernels(spec: ConvSpec, dtype: str) -> None:
     case = zeros(replace(spec, dtype=dtype))
-    y = run_emulated(case, kernel_of(case, CUDA), CUDA, tmp_path)
+    y = run_emulated(case, kernel_of(case, CUDA), CUDA)
     assert case.error(reference.random_arguments(case.spec, 0), y) <= 1
 
 

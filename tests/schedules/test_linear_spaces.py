@@ -67,7 +67,7 @@ def test_cpu_kernels_match_the_reference(schedule: str, target: Target) -> None:
 @needs_compiler
 @pytest.mark.parametrize("schedule", ["linear_cuda", "dense_cuda", "csr_cuda", "folded_cuda"])
 @pytest.mark.parametrize("seed", range(6))
-def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path: Path) -> None:
+def test_emulated_kernels_match_the_reference(schedule: str, seed: int) -> None:
     """By turns with default and random decisions; integers exactly."""
     choose = random.Random(f"{seed} linear cuda").choice
     case = random_linear_case(choose)
@@ -77,7 +77,7 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
     assert spaces, reasons
     each = choose(spaces)
     kernel = random_kernel(each, case.weight, choose) if seed % 2 else apply_decisions(each, case.weight)
-    y = run_emulated(case, kernel, CUDA, tmp_path)
+    y = run_emulated(case, kernel, CUDA)
     assert case.error(reference.random_arguments(case.spec, case.seed, case.integers), y) <= 1, f"{each.name}, {case!r}"
 
 
@@ -188,7 +188,7 @@ def test_filled_rows_of_a_gpu_read_a_zero() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("images", [1, 11])
-def test_infinity_passes_zeros_by_on_a_gpu(images: int, tmp_path: Path) -> None:
+def test_infinity_passes_zeros_by_on_a_gpu(images: int) -> None:
     """What fills a row up is not multiplied with an input."""
     spec = layer(images, 40, 8)
     weight = random_weight(spec, 0.2, "unstructured", 3, integers=False)
@@ -197,7 +197,7 @@ def test_infinity_passes_zeros_by_on_a_gpu(images: int, tmp_path: Path) -> None:
     kernel = make_kernel("linear_cuda", spec, weight, CUDA)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "random_arguments", lambda *_: arguments)
-        y = run_emulated(Case(spec, weight, 0, integers=False), kernel, CUDA, tmp_path)
+        y = run_emulated(Case(spec, weight, 0, integers=False), kernel, CUDA)
     np.testing.assert_array_equal(np.isfinite(y[0, :, 0, 0]), weight[:, 0, 0, 0] == 0)
     assert np.isfinite(y[1:]).all()
 
