@@ -48,6 +48,15 @@ def own_temporary_folder(tmp_path_factory):
 
 
 @pytest.fixture
+def unoptimised(monkeypatch):
+    """Code for this machine, whose target a test does not name, is made without LLVM's optimiser; see `zoo`."""
+    from tvm_sparse.target import resolve
+
+    config = {**resolve._host_config(), "opt-level": 0}
+    monkeypatch.setattr(resolve, "_host_config", lambda: config)
+
+
+@pytest.fixture
 def nothing_built(monkeypatch):
     """What is tuned is not built and all as fast."""
     from tvm_sparse.measure.worker import Worker

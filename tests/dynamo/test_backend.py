@@ -31,6 +31,8 @@ from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 ROOT = Path(__file__).parents[2]
 # All sizes differ: Dynamo takes equal ones for the same. Large maps are faster with a sparse kernel on any CPU.
 X, LARGE = (2, 3, 9, 11), (2, 3, 37, 41)
