@@ -662,7 +662,7 @@ def test_the_back_end_is_found_by_its_name(tmp_path):
     run_installed(BY_NAME, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_example_of_the_page_runs(tmp_path):
     page = (ROOT / "docs" / "torch-compile.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -27,7 +27,10 @@ from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
-CPU, CUDA = resolve_target({"kind": "llvm", "num-cores": 2}), resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU, CUDA = (
+    resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 2}),
+    resolve_target({"kind": "cuda", "arch": "sm_90"}),
+)
 FULL = ConvSpec(2, 8, 9, 7, 20, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True, relu_max=1.5)
 LINEAR = ConvSpec(5, 12, 1, 1, 33, 1, 1, bias=True, residual=True)
 

@@ -21,7 +21,7 @@ from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
-CPU = resolve_target('{"kind":"llvm","num-cores":1}')
+CPU = resolve_target('{"kind":"llvm","opt-level":0,"num-cores":1}')
 
 
 def random_vector_case(choose):
