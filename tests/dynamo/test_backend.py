@@ -31,8 +31,6 @@ from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 ROOT = Path(__file__).parents[2]
 # All sizes differ: Dynamo takes equal ones for the same. Large maps are faster with a sparse kernel on any CPU.
 X, LARGE = (2, 3, 9, 11), (2, 3, 37, 41)
@@ -69,7 +67,7 @@ class Compiled:
         self.model, self.made = model, []
         # A log, so that there is no warning that there is none.
         given = {"log": TuningLog("no.jsonl"), "on_compiled": self.made.append}
-        if not next(model.parameters()).is_cuda:
+        if not any(each.is_cuda for each in model.parameters()):
             given["target"] = UNOPTIMISED
         options = {**given, **options}
         self.call = torch.compile(model, backend=backend, options=options, dynamic=dynamic)
