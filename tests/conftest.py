@@ -9,9 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import native_library
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
+
+from tvm_sparse.files import user_folders
 
 # Tests start processes of their own, which need what they share too.
 TESTS = Path(__file__).parent
@@ -26,6 +29,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
 # Hundreds of models are compiled, and compared where a test says so, or who runs them.
 os.environ.setdefault("TVM_SPARSE_COMPARE", "0")
+# Before the folders below take the place of the user's.
+os.environ.setdefault(native_library.FOLDER, str(user_folders.cache_folder() / "test-libraries"))
 # An example's time says nothing where other tests run beside it.
 settings.register_profile("shared_cores", deadline=None)
 settings.load_profile("shared_cores")
@@ -40,6 +45,15 @@ def own_temporary_folder(tmp_path_factory):
         patch.setenv("TVM_SPARSE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", folder)
         yield
+
+
+@pytest.fixture
+def unoptimised(monkeypatch):
+    """Code for this machine, whose target a test does not name, is made without LLVM's optimiser; see `zoo`."""
+    from tvm_sparse.target import resolve
+
+    config = {**resolve._host_config(), "opt-level": 0}
+    monkeypatch.setattr(resolve, "_host_config", lambda: config)
 
 
 @pytest.fixture

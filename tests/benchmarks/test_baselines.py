@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import native_library
 import numpy as np
 import pytest
 import torch
@@ -174,15 +175,10 @@ static void emulate(Kernel kernel, dim3 grid, dim3 block, Arguments... arguments
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> escort_kernels.Kernels:
+def emulated() -> escort_kernels.Kernels:
     """Escort's kernels on the CPU."""
-    folder = tmp_path_factory.mktemp("escort")
-    code = escort_kernels.SOURCE.read_text()
-    (folder / "escort.cc").write_text(PRELUDE + AS_CPP + code)
-    library = folder / "escort.so"
-    flags = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(folder / "escort.cc")], check=True)
-    return escort_kernels.Kernels(library)
+    code = PRELUDE + AS_CPP + escort_kernels.SOURCE.read_text()
+    return escort_kernels.Kernels(native_library.build(code, "-std=c++17", "-O1", "-ffp-contract=off"))
 
 
 @pytest.mark.parametrize("shape", SPECS)

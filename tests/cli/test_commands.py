@@ -34,6 +34,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 COMMANDS = ("inspect", "tune", "compile", "check", "run", "bench", "demo", "doctor", "logs")
 SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
 

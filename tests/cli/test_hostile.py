@@ -13,7 +13,7 @@ import hostile
 import pytest
 
 # Named cases, and random ones, that the normal run takes, and random ones of the long one.
-FEW, MANY = 14, 1500
+FEW, MANY = 6, 1500
 
 
 def outcomes(folder: Path, kind: str, count: int) -> list[dict[str, Any]]:

@@ -96,14 +96,14 @@ def test_every_region_becomes_a_function(small_units: None) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-def test_emulated_units_match_the_reference(small_units: None, tmp_path: Path) -> None:
+def test_emulated_units_match_the_reference(small_units: None) -> None:
     """With bias and residual, which are read behind the last barrier, exactly."""
     weight, kernel, source, launches = folded()
     arguments = reference.random_arguments(SPEC, 1, integers=True)
     y = np.full(SPEC.output_shape, np.nan, np.float32)
     names = [parameter.name for parameter in kernel.func.params]
     values = (arguments["x"], arguments["bias"], arguments["residual"], y)
-    emulate(joined(split(source)), launches, dict(zip(names, values, strict=True)), tmp_path)
+    emulate(joined(split(source)), launches, dict(zip(names, values, strict=True)))
     expected = reference.reference(SPEC, arguments["x"], weight, arguments["bias"], arguments["residual"])
     np.testing.assert_array_equal(y, expected.value)
 

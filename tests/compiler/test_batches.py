@@ -12,6 +12,8 @@ from tvm_sparse.errors import ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime.batched_model import BatchedModel
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 Y = (1, 6, 7, 7)
 
 

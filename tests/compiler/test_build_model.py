@@ -27,7 +27,9 @@ from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
-TARGET = resolve_target("llvm")
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
+TARGET = resolve_target(zoo.UNOPTIMISED)
 
 
 @pytest.fixture(scope="module")

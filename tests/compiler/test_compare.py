@@ -29,6 +29,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import memory
 from tvm_sparse.runtime.comparison import Comparison
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_onnx_worker.py"
 SHAPE = (1, 3, 8, 8)
 FLOAT = TensorProto.FLOAT

@@ -22,7 +22,7 @@ from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.resolve import resolve_target
 
 CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
-CPU = resolve_target('{"kind":"llvm","num-cores":1}')
+CPU = resolve_target('{"kind":"llvm","opt-level":0,"num-cores":1}')
 
 
 def classifier(inputs: int = 1024, outputs: int = 600) -> nn.Sequential:

@@ -16,6 +16,8 @@ from tvm_sparse.compiler.half_accuracy import Accuracy
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 ROUNDOFF = {"float16": 2**-11, "bfloat16": 2**-8}
 
 

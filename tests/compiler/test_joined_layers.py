@@ -31,7 +31,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 
 def on(threads: int) -> Target:
-    return resolve_target({"kind": "llvm", "num-cores": threads})
+    return resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": threads})
 
 
 class Residual(nn.Module):
@@ -162,7 +162,7 @@ def model(tmp_path, monkeypatch):
 
 
 def test_commands_show_and_check_the_kernel_of_both(model, capsys):
-    target = '{"kind":"llvm","num-cores":1}'
+    target = '{"kind":"llvm","opt-level":0,"num-cores":1}'
     for layer in ("wide", "deep"):
         assert main.main(["show", model, "--layer", layer, "--target", target, "--stage", "scheduled", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)

@@ -7,6 +7,8 @@ from tvm import relax
 
 from tvm_sparse.compiler.layout_free import tensors_of, turned
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 SHAPE = (2, 3, 5, 7)
 NCHW, NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 

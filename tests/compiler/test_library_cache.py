@@ -14,6 +14,8 @@ from tvm_sparse.compiler.library_cache import constants_bytes
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 X = torch.randn(1, 8, 20, 20)
 COLLIDING = (
     [167.0, 202.125, 207.5, 83.25, 95.875, 47.875, 17.25, 90.0],

@@ -25,7 +25,7 @@ from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+TARGET = resolve_target('{"kind":"llvm","opt-level":0,"num-cores":1}')
 SPEC = ConvSpec(1, 2, 8, 8, 4, 3, 3, padding=(1, 1, 1, 1))
 SPARSE, DENSE = ("folded_cpu", "csr_cpu"), "dense_cpu"
 

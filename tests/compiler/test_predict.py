@@ -22,7 +22,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 # With more threads other kernels are expected to win.
-CPU = resolve_target({"kind": "llvm", "num-cores": 1})
+CPU = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 AVX2, AVX512 = (resolve_target({"kind": "llvm", "mcpu": f"x86-64-{each}", "num-cores": 1}) for each in ("v3", "v4"))
 CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
 

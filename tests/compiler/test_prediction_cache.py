@@ -20,7 +20,7 @@ from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.schedules.lookup import make_kernel
 
 GPU = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
-CPU = Target({"kind": "llvm", "num-cores": 1})
+CPU = Target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 LAYER = ConvSpec(64, 64, 56, 56, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
 

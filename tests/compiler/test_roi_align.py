@@ -63,13 +63,13 @@ def test_a_region_that_is_not_finite_gives_nan(tmp_path):
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_a_gpu_does_the_same(aligned, tmp_path):
+def test_a_gpu_does_the_same(aligned):
     columns = [np.zeros((len(ODD) + 1, 1)), np.asarray([[1, 2, 5, 7], *ODD])]
     regions = np.concatenate(columns, 1).astype(np.float32)
     align_them = partial(relax.op.vision.roi_align, pooled_size=(2, 3), spatial_scale=1.0, aligned=aligned)
     module = computing(align_them, IMAGE.shape, regions.shape)
     passes = [guard_addresses, default_schedules(), schedule_rest]
     (func,) = scheduled(own_functions(is_cpu=False)(module), tvm.transform.Sequential(passes))
-    found, _ = emulated(func, {"x0": IMAGE, "x1": regions}, (len(regions), 2, 2, 3), tmp_path)
+    found, _ = emulated(func, {"x0": IMAGE, "x1": regions}, (len(regions), 2, 2, 3))
     (expected,) = run_relax(own_functions(is_cpu=True)(module), IMAGE, regions)
     np.testing.assert_allclose(found, expected, atol=1e-6)

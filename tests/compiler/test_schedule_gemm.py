@@ -28,7 +28,7 @@ def with_products(module, rows, inputs):
         (7, 35, 9, True),
     ],
 )
-def test_products_of_few_rows(rows, inputs, outputs, relu, tmp_path):
+def test_products_of_few_rows(rows, inputs, outputs, relu):
     torch.manual_seed(0)
     linear = nn.Linear(inputs, outputs)
     (func,) = with_products(nn.Sequential(linear, nn.ReLU()).eval() if relu else linear.eval(), rows, inputs)
@@ -38,7 +38,7 @@ def test_products_of_few_rows(rows, inputs, outputs, relu, tmp_path):
     weight, bias = (each.detach().float().numpy() for each in (linear.weight.T.contiguous(), linear.bias))
     values = {(rows, inputs): x.numpy(), weight.shape: weight, bias.shape: bias}
     inputs_of = {each.name: values[tuple(map(int, each.ty.shape))] for each in func.params[:-1]}
-    y, _ = emulated(func, inputs_of, (rows, outputs), tmp_path)
+    y, _ = emulated(func, inputs_of, (rows, outputs))
     assert relative_difference(y, expected.detach().numpy()) < 1e-6
 
 

@@ -19,19 +19,19 @@ from tvm_sparse.compiler.schedule_maps import schedule_maps
         ([(2, 3, 14, 7), (2, 5, 14, 7)], 1, "float32", "float2"),
     ],
 )
-def test_concatenations(shapes, axis, dtype, vector, tmp_path):
+def test_concatenations(shapes, axis, dtype, vector):
     rng = np.random.default_rng(0)
     inputs = {f"x{i}": rng.normal(size=shape).astype(dtype) for i, shape in enumerate(shapes)}
     expected = np.concatenate(list(inputs.values()), axis)
     module = computing(lambda *taken: relax.op.concat(list(taken), axis), *shapes, dtype=dtype)
     (func,) = scheduled(module, schedule_maps)
-    found, source = emulated(func, inputs, expected.shape, tmp_path)
+    found, source = emulated(func, inputs, expected.shape)
     np.testing.assert_array_equal(found, expected)
     assert f"*({vector}*)" in kernels(source)
     assert "for (" not in kernels(source)
 
 
-def test_sums_with_a_bias_of_channels(tmp_path):
+def test_sums_with_a_bias_of_channels():
     """A tensor that a map reads along other axes only has one value for a whole vector."""
     rng = np.random.default_rng(0)
     inputs = {
@@ -40,12 +40,12 @@ def test_sums_with_a_bias_of_channels(tmp_path):
     }
     module = computing(lambda x, bias: relax.op.nn.relu(relax.op.add(x, bias)), (2, 6, 4, 10), (6, 1, 1))
     (func,) = scheduled(module, schedule_maps)
-    found, source = emulated(func, inputs, (2, 6, 4, 10), tmp_path)
+    found, source = emulated(func, inputs, (2, 6, 4, 10))
     np.testing.assert_array_equal(found, np.maximum(inputs["x0"] + inputs["x1"], 0))
     assert "*(float4*)" in kernels(source)
 
 
-def test_choices_of_half_precision(tmp_path):
+def test_choices_of_half_precision():
     """TVM has no CUDA for more than four truth values."""
     rng = np.random.default_rng(0)
     # The constant is an argument as well.
@@ -56,7 +56,7 @@ def test_choices_of_half_precision(tmp_path):
         return relax.op.where(relax.op.less(x, zero), zero, x)
 
     (func,) = scheduled(computing(relu, (3, 16), dtype="float16"), schedule_maps)
-    found, source = emulated(func, inputs, (3, 16), tmp_path)
+    found, source = emulated(func, inputs, (3, 16))
     np.testing.assert_array_equal(found, np.maximum(inputs["x0"], 0))
     assert "uint4" not in kernels(source)
 

@@ -67,7 +67,7 @@ class Compiled:
         self.model, self.made = model, []
         # A log, so that there is no warning that there is none.
         given = {"log": TuningLog("no.jsonl"), "on_compiled": self.made.append}
-        if not next(model.parameters()).is_cuda:
+        if not any(each.is_cuda for each in model.parameters()):
             given["target"] = UNOPTIMISED
         options = {**given, **options}
         self.call = torch.compile(model, backend=backend, options=options, dynamic=dynamic)
@@ -660,7 +660,7 @@ def test_the_back_end_is_found_by_its_name(tmp_path):
     run_installed(BY_NAME, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_example_of_the_page_runs(tmp_path):
     page = (ROOT / "docs" / "torch-compile.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from parameters import sampled
 from vision import pruned
 from zoo import UNOPTIMISED
 
@@ -16,6 +17,8 @@ MODELS = (
     "squeezenet1_1",
     "vgg11",
 )
+# With a residual, and with what is concatenated.
+FEW = ("resnet18", "squeezenet1_1")
 # On a GPU, where a compilation takes less long, others too.
 LARGE_MODELS = (
     "resnet50",
@@ -44,8 +47,7 @@ def check(name, device, image=IMAGE, **options):
     assert not [row for row in only.report() if not row["layer"]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, FEW))
 @pytest.mark.filterwarnings("ignore:torch.compile. no log knows a kernel", "ignore:input .* is not contiguous")
 def test_on_the_cpu(name):
     check(name, "cpu", target=UNOPTIMISED)

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from onnx_nodes import assert_right, imported, numbers, one_node, runtime
+from parameters import sampled
 
 from tvm_sparse.errors import ModelError
 
@@ -31,9 +32,11 @@ def test_old_regions_are_not_moved():
 
 
 GRIDS = [*product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1))]
+# Cubic ones take longest to compile.
+SAMPLE = [each for each in GRIDS if each[0] != "cubic"] + [("cubic", "zeros", 0), ("cubic", "reflection", 1)]
 
 
-@pytest.mark.parametrize(("mode", "padding", "aligned"), GRIDS)
+@pytest.mark.parametrize(("mode", "padding", "aligned"), sampled(GRIDS, SAMPLE))
 def test_grids_of_images(mode, padding, aligned):
     grid = np.random.default_rng(1).uniform(-1.7, 1.7, (1, 5, 4, 2)).astype(np.float32)
     inputs = {"x": numbers(1, 1, 5, 4), "grid": grid}

@@ -12,7 +12,7 @@ from torch_networks import NETWORKS, network
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import prepare
 
-SAMPLE = ("detector", "recogniser with an LSTM", "unet of nearest pixels")
+SAMPLE = ("detector", "unet of nearest pixels")
 BOUND = 1e-3
 # torch's exporter writes no adaptive pools of uneven windows, no affine grids and no channel shuffles.
 NOT_EXPORTED = ("alexnet", "gated", "spatial transformer")

@@ -24,6 +24,7 @@ torch.testing.assert_close(fast(x[:1]), net(x[:1]).detach(), rtol=1e-4, atol=1e-
 """
 
 
+@pytest.mark.exhaustive
 def test_the_script_runs(tmp_path):
     first, second = blocks("python", PAGE)
     (tmp_path / "script.py").write_text("\n".join([first, CHECKS, second]))

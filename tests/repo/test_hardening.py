@@ -25,12 +25,14 @@ def experiment(script, *words):
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
-def test_damaged_logs_lose_nothing():
-    found = experiment("fuzz_logs", "--cases", 100, "--decisions", 20, "--writers", 2, "--records", 20)
-    assert found["files"]["cases"] == 100
-    assert found["files"]["sound_lines"] > 500 and found["files"]["bad_lines"] > 100
+@pytest.mark.parametrize("cases", [20, pytest.param(100, marks=pytest.mark.exhaustive)])
+def test_damaged_logs_lose_nothing(cases):
+    decisions = cases // 5
+    found = experiment("fuzz_logs", "--cases", cases, "--decisions", decisions, "--writers", 2, "--records", 20)
+    assert found["files"]["cases"] == cases
+    assert found["files"]["sound_lines"] > 5 * cases and found["files"]["bad_lines"] > cases
     assert [found["files"][name] for name in ("lost", "believed", "bad_lines_not_moved")] == [0, 0, 0]
-    assert found["decisions"]["refused"] + found["decisions"]["replayed"] == 20
+    assert found["decisions"]["refused"] + found["decisions"]["replayed"] == decisions
     assert found["writers"]["too_many"] == found["writers"]["lost"] == 0
 
 
@@ -47,9 +49,10 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_tuner_ends_like_one_that_nobody_killed():
-    found = experiment("kill_tuner", "--kills", 3, "--trials", 5)
-    assert found["kills"] == 3
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_killed_tuner_ends_like_one_that_nobody_killed(kills):
+    found = experiment("kill_tuner", "--kills", kills, "--trials", 2 + kills)
+    assert found["kills"] == kills
     assert max(map(int, found["trials_lost_by_a_kill"])) <= 1
     assert found["logs_equal_to_the_unbroken"] == found["logs"]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_readme import blocks
 
 from tvm_sparse.cli.parser import build_parser
@@ -24,6 +25,7 @@ torch.testing.assert_close(torch.from_numpy(shipped(x.numpy())), net(x).detach()
 """
 
 
+@pytest.mark.exhaustive
 def test_the_script_runs(tmp_path):
     (tmp_path / "tutorial.py").write_text("\n".join(blocks("python", PAGE)) + CHECKS)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

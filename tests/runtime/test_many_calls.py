@@ -41,7 +41,7 @@ def test_several_threads(model):
     assert not wrong
 
 
-@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize("kind", ["torch", pytest.param("numpy", marks=pytest.mark.exhaustive)])
 def test_100_000_calls_leave_no_memory_behind(model, kind):
     """A few bytes a call would show as megabytes, each time; what an allocator keeps to itself shows once."""
     x = torch.zeros(zoo.X) if kind == "torch" else np.zeros(zoo.X, np.float32)

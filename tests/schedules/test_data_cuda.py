@@ -35,17 +35,12 @@ LAYERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("emulated")
-
-
-def _error(case: Case, tiling, weights, folder) -> float:
+def _error(case: Case, tiling, weights) -> float:
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-    return case.error(arguments, run(tiling, weights, arguments, folder))
+    return case.error(arguments, run(tiling, weights, arguments))
 
 
-def _check(case: Case, seed: int, folder) -> str:
+def _check(case: Case, seed: int) -> str:
     """Error of a random tiling of `case`; its staging."""
     space = data_cuda.named(case.spec, SparsityPattern.of(case.weight), TARGET, "")
     tilings = [tiling for _, tiling in space.ranked]
@@ -55,28 +50,28 @@ def _check(case: Case, seed: int, folder) -> str:
     tiling = rng.choice([each for each in tilings if each.staging is staging])
     decisions = {name: choice.to_json(getattr(tiling, name)) for name, choice in space.choices.items()}
     (weights,) = space.packed(case.weight, decisions)
-    assert _error(case, tiling, weights, folder) <= 1, f"{tiling}, {case!r}"
+    assert _error(case, tiling, weights) <= 1, f"{tiling}, {case!r}"
     return f"{tiling.staging.name}, {'cluster' if tiling.parts > 1 else 'block'}"
 
 
-def test_random_convolutions_match_the_reference(folder):
+def test_random_convolutions_match_the_reference():
     met = set()
     for seed in range(150):
         case = random_case(random.Random(seed).choice)
         if spaces_of(case.spec, SparsityPattern.of(case.weight), TARGET, ["data_cuda"])[0]:
-            met.add(_check(case, seed, folder))
+            met.add(_check(case, seed))
     assert met >= {"PLANES, block", "PLANES, cluster", "ROWS, block", "ROWS, cluster"}
 
 
 @pytest.mark.parametrize("spec", LAYERS, ids=lambda spec: spec.key)
-def test_layers_match_the_reference(folder, spec):
+def test_layers_match_the_reference(spec):
     rng = np.random.default_rng(1)
     weight = (rng.integers(-4, 5, spec.weight_shape) * (rng.random(spec.weight_shape) < 0.2)).astype(np.float32)
-    met = {_check(Case(spec, weight, seed, True), seed, folder) for seed in range(12)}
+    met = {_check(Case(spec, weight, seed, True), seed) for seed in range(12)}
     assert "ROWS, cluster" in met or "RUN, cluster" in met
 
 
-def test_the_relu_keeps_nan(folder):
+def test_the_relu_keeps_nan():
     spec = LAYERS[0]
     weight, arguments = normal_weight(spec, 0.2, 0), reference.random_arguments(spec, 1)
     arguments["bias"][5] = np.nan
@@ -85,7 +80,7 @@ def test_the_relu_keeps_nan(folder):
         tiling = next(each for _, each in space.ranked if each.parts == parts)
         names = space.choices.items()
         (weights,) = space.packed(weight, {name: choice.to_json(getattr(tiling, name)) for name, choice in names})
-        y = run(tiling, weights, arguments, folder)
+        y = run(tiling, weights, arguments)
         assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 

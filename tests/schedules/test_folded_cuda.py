@@ -105,13 +105,13 @@ def test_a_variant_is_found_by_its_name_whether_it_is_offered_or_not() -> None:
         "multistage-14x8-pixels2x4-across",
     ],
 )
-def test_a_variant_that_no_search_is_offered_is_right(name: str, tmp_path: Path) -> None:
+def test_a_variant_that_no_search_is_offered_is_right(name: str) -> None:
     """Whatever a log names and `named` accepts computes the convolution."""
     assert f"folded_cuda:{name}" not in variants()
     spec = replace(SPEC, bias=False)
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
-    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA)
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
 
 
@@ -144,10 +144,10 @@ def test_what_cuts_no_output_has_no_space(name: str) -> None:
         ("warp-rows32", ConvSpec(8, 6, 2, 36, 4, 1, 1)),
     ],
 )
-def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec, tmp_path: Path) -> None:
+def test_strips_go_over_the_ends_of_images(name: str, spec: ConvSpec) -> None:
     """Blocks of 32 columns where 32 does not divide the width; a search is offered one length of them."""
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
-    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA, tmp_path)
+    y = run_emulated(case, make_kernel(f"folded_cuda:{name}", spec, case.weight, CUDA), CUDA)
     arguments = reference.random_arguments(spec, case.seed, case.integers)
     np.testing.assert_array_equal(y, reference.reference(spec, weight=case.weight, **arguments).value)
     large = ConvSpec(64, 8, 112, 112, 8, 3, 3, padding=(1, 1, 1, 1))
@@ -192,7 +192,7 @@ def test_runs_that_divide_images_but_no_rows_stage_their_rows_alone() -> None:
         ("npq64", (8, 2, 3, "rotated", 2, "last_k_tile"), (196, 1, 1)),
     ],
 )
-def test_many_blocks(name: str, values: tuple, grid: tuple, tmp_path: Path) -> None:
+def test_many_blocks(name: str, values: tuple, grid: tuple) -> None:
     """More than there are multiprocessors copy amid their k-tiles."""
     spec = ConvSpec(64, 8, 14, 14, 8, 3, 3, padding=(1, 1, 1, 1))
     case = Case(spec, np.where(sparse_weight(spec), 3, 0).astype(np.float32), 5, integers=True)
@@ -200,7 +200,7 @@ def test_many_blocks(name: str, values: tuple, grid: tuple, tmp_path: Path) -> N
     kernel = apply_decisions(each, case.weight, dict(zip(each.choices, values, strict=True)))
     assert build_source(kernel.func, CUDA)[1][0].grid == grid
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
-    y = run_emulated(case, kernel, CUDA, tmp_path)
+    y = run_emulated(case, kernel, CUDA)
     np.testing.assert_array_equal(y, reference.reference(spec, x, case.weight).value)
 
 
@@ -283,19 +283,17 @@ def test_dense_serves_a_kernel_that_no_block_can_stage() -> None:
     ],
     ids=["rows of padding only", "nothing but padding", "1x1 with stride 2"],
 )
-def test_what_is_never_read_is_not_copied(spec: ConvSpec, tmp_path: Path) -> None:
+def test_what_is_never_read_is_not_copied(spec: ConvSpec) -> None:
     """Every folded space is exact where staged rows are padding alone, or every second column is read."""
     weight = sparse_weight(spec, 0.3)
     weight = np.sign(weight) * np.ceil(np.abs(weight))
     arguments = reference.random_arguments(spec, 0, integers=True)
     expected = reference.reference(spec, weight=weight, **arguments)
-    for number, each in enumerate(folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA)):
+    for each in folded_cuda.spaces(spec, SparsityPattern.of(weight), CUDA):
         kernel = apply_decisions(each, weight)
         y = np.full(spec.output_shape, np.nan, np.float32)
         names = [parameter.name for parameter in kernel.func.params]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        emulate(*build_source(kernel.func, CUDA), dict(zip(names, (*arguments.values(), y), strict=True)), folder)
+        emulate(*build_source(kernel.func, CUDA), dict(zip(names, (*arguments.values(), y), strict=True)))
         np.testing.assert_array_equal(y, expected.value)
 
 
@@ -337,13 +335,13 @@ def test_rows_in_shared_memory_do_not_conflict() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(12))
-def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path: Path) -> None:
+def test_emulated_kernels_match_the_reference(schedule: str, seed: int) -> None:
     """Any convolution, pattern, variant and decisions: integers exactly, others within the bound."""
     choose = random.Random(f"{seed} {schedule}").choice
     case = random_case(choose)
     found, _ = spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, [schedule])
     kernel = random_kernel(choose(found), case.weight, choose)
-    y = run_emulated(case, kernel, CUDA, tmp_path)
+    y = run_emulated(case, kernel, CUDA)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     expected = reference.reference(
         case.spec, arguments["x"], case.weight, arguments.get("bias"), arguments.get("residual")
@@ -356,7 +354,7 @@ def test_emulated_kernels_match_the_reference(schedule: str, seed: int, tmp_path
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 @pytest.mark.parametrize(("fold", "mode"), [(True, "multistage"), (False, "async"), (False, "single")])
-def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Path) -> None:
+def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str) -> None:
     """Rows and columns beyond the output are computed and dropped."""
     spec = ConvSpec(1, 4, 13, 227, 3, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), relu=True)
     weight = np.where(sparse_weight(spec, 0.4), 3, 0).astype(np.float32)
@@ -368,9 +366,7 @@ def test_tiles_that_do_not_divide_the_output(fold: bool, mode: str, tmp_path: Pa
     tiled = FoldedTileSpace("test", decisions, folding) if fold else TileSpace("test", decisions, fold=False)
     kernel = apply_decisions(tiled, weight)
     x = reference.random_arguments(spec, case.seed, case.integers)["x"]
-    np.testing.assert_array_equal(
-        run_emulated(case, kernel, CUDA, tmp_path), reference.reference(spec, x, weight).value
-    )
+    np.testing.assert_array_equal(run_emulated(case, kernel, CUDA), reference.reference(spec, x, weight).value)
 
 
 @needs_nvcc

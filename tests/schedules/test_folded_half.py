@@ -33,9 +33,8 @@ def found_spaces(case):
     return spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, [folded_half_cuda.NAME])
 
 
-def emulated(case, kernel, folder):
-    folder.mkdir()
-    return run_emulated(case, kernel, CUDA, folder)
+def emulated(case, kernel):
+    return run_emulated(case, kernel, CUDA)
 
 
 def expected(case):
@@ -46,7 +45,7 @@ def expected(case):
 
 
 @needs_compiler
-def test_random_convolutions_match_the_reference(tmp_path):
+def test_random_convolutions_match_the_reference():
     served = 0
     for seed in range(10):
         choose = random.Random(seed).choice
@@ -56,7 +55,7 @@ def test_random_convolutions_match_the_reference(tmp_path):
             assert reasons[folded_half_cuda.NAME]
             continue
         served += 1
-        y = emulated(case, random_kernel(choose(found), case.weight, choose), tmp_path / str(seed))
+        y = emulated(case, random_kernel(choose(found), case.weight, choose))
         assert case.error(reference.random_arguments(case.spec, case.seed, case.integers), y, HALF_SUMS) <= 1, repr(
             case
         )
@@ -64,21 +63,21 @@ def test_random_convolutions_match_the_reference(tmp_path):
 
 
 @needs_compiler
-def test_sums_are_float16_and_are_held_to_their_own_bound(tmp_path):
+def test_sums_are_float16_and_are_held_to_their_own_bound():
     case = sparse_case(SPEC)
-    y = emulated(case, apply_decisions(found_spaces(case)[0][0], case.weight), tmp_path / "kernel")
+    y = emulated(case, apply_decisions(found_spaces(case)[0][0], case.weight))
     exact, own = expected(case)
     assert exact.worst(y) > 1 >= own.worst(y) > 0.01
 
 
 @needs_compiler
 @pytest.mark.parametrize("order", ["straight", "rotated"])
-def test_blocks_of_products_go_on_from_one_k_tile_to_the_next(order, tmp_path):
+def test_blocks_of_products_go_on_from_one_k_tile_to_the_next(order):
     """Also where a thread block begins with another k-tile than the first."""
     case = sparse_case(replace(SPEC, c=24), 0.5)
     space = found_spaces(case)[0][0]
     decisions = space.starts()[0] | {"order": order, "channels": 4, "pipeline_stages": 3}
-    y = emulated(case, apply_decisions(space, case.weight, decisions), tmp_path / "kernel")
+    y = emulated(case, apply_decisions(space, case.weight, decisions))
     exact, own = expected(case)
     assert exact.worst(y) > 1 >= own.worst(y)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,19 +29,13 @@ TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
 def layer(n: int, c: int, k: int, **others: object) -> ConvSpec:
     """The spec of a linear layer."""
     return ConvSpec(n, c, 1, 1, k, 1, 1, **others)
 
 
 @needs_compiler
-def test_random_layers_match_the_reference(folder: Path) -> None:
+def test_random_layers_match_the_reference() -> None:
     """Tilings at random: several chunks, clusters, filters and images that fill no block, all kernels and types."""
     met: set[object] = set()
     for seed in range(60):
@@ -54,7 +47,7 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
         (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
         assert tiling.kernel in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
         arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        error = case.error(arguments, run(tiling, weights, arguments, folder))
+        error = case.error(arguments, run(tiling, weights, arguments))
         assert error <= 1, f"{error}: {tiling}, {case!r}"
         met |= {(tiling.lane_images, tiling.shared), case.spec.dtype, f"{tiling.parts} parts"}
         met |= {"chunks"} if tiling.chunks > 1 else set()
@@ -62,25 +55,25 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
 
 
 @needs_compiler
-def test_the_relu_keeps_nan(folder: Path) -> None:
+def test_the_relu_keeps_nan() -> None:
     """Of a filter whose bias is none."""
     spec = layer(64, 96, 40, bias=True, relu=True)
     weight, arguments = normal_weight(spec, 0.2, 0), reference.random_arguments(spec, 1)
     arguments["bias"][5] = np.nan
     tiling = LinearTiling(spec, 2 * WARPS, 2, 1)
-    y = run(tiling, packed(weight, tiling), arguments, folder)
+    y = run(tiling, packed(weight, tiling), arguments)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 
 @needs_compiler
-def test_infinity_passes_zeros_by(folder: Path) -> None:
+def test_infinity_passes_zeros_by() -> None:
     """What fills a step up is not multiplied with an input."""
     spec = layer(40, 300, 20)
     weight = random_weight(spec, 0.1, "unstructured", 3, integers=False)
     x = reference.random_arguments(spec, 0)["x"]
     x[0, 0] = np.inf
     tiling = LinearTiling(spec, 32, 1, 2)
-    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    y = run(tiling, packed(weight, tiling), {"x": x})
     np.testing.assert_array_equal(np.isfinite(y[0, :, 0, 0]), weight[:, 0, 0, 0] == 0)
     assert np.isfinite(y[1:]).all()
 

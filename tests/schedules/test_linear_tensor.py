@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,12 +43,6 @@ TARGET = Target({"kind": "cuda", "arch": "sm_90", "model": "NVIDIA H100"})
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
 def layer(n: int, c: int, k: int, **others: object) -> ConvSpec:
     """The spec of a linear layer."""
     return ConvSpec(n, c, 1, 1, k, 1, 1, **others)
@@ -63,7 +56,7 @@ def spaces_of(spec: ConvSpec, weight: np.ndarray) -> list[LinearTensorSpace]:
 
 
 @needs_compiler
-def test_random_layers_match_the_reference(folder: Path) -> None:
+def test_random_layers_match_the_reference() -> None:
     """All kernels, clusters of all sizes, rings that go round, unaligned rows, what fills no tile, slab or block."""
     met: set[object] = set()
     for seed in range(40):
@@ -75,7 +68,7 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
         tiling = choose([each for each in tilings if each.filters == wish] or tilings)
         (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
         arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        error = case.error(arguments, run(tiling, weights, arguments, folder), arithmetic_of(space.name))
+        error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
         assert error <= 1, f"{error}: {tiling}, {case!r}"
         met |= {(tiling.filters, tiling.dense), f"{tiling.parts} parts", f"{tiling.images} images", case.integers}
         met |= {"ring"} if tiling.part_slabs > 2 * STAGES else set()
@@ -88,7 +81,7 @@ def test_random_layers_match_the_reference(folder: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("filters", FILTERS)
-def test_lists_longer_than_their_room_are_read_from_memory(filters: int, folder: Path) -> None:
+def test_lists_longer_than_their_room_are_read_from_memory(filters: int) -> None:
     """Slabs of one list and another in turns through a ring: full ones, empty ones, and some of few."""
     spec = layer(64, 40 * 32, filters, bias=True)
     weight = normal_weight(spec, 0.1, 0)
@@ -97,21 +90,21 @@ def test_lists_longer_than_their_room_are_read_from_memory(filters: int, folder:
     tiling = LinearTensorTiling(spec, filters, 64, 2)
     assert tiling.room * QUAD < tiling.places / 2
     arguments = reference.random_arguments(spec, 0)
-    y = run(tiling, packed(weight, tiling), arguments, folder)
+    y = run(tiling, packed(weight, tiling), arguments)
     expected = reference.reference(spec, arguments["x"], weight, arguments["bias"])
     assert expected.within(CORRECTED_TF32, weight).worst(y) < 0.2
 
 
 @needs_compiler
 @pytest.mark.parametrize("dense", [False, True])
-def test_corrections_are_what_makes_it_float32(dense: bool, folder: Path) -> None:
+def test_corrections_are_what_makes_it_float32(dense: bool) -> None:
     """Hundreds of times as near as TF32; not so with a part of the inputs left out."""
     spec = layer(64, 576, 128)
     weight = random_weight(spec, 1.0 if dense else 0.1, "unstructured", 1, integers=False)
     x = reference.random_arguments(spec, 1)["x"]
     expected = reference.reference(spec, x, weight)
     tiling = LinearTensorTiling(spec, 64, 64, 1, dense)
-    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    y = run(tiling, packed(weight, tiling), {"x": x})
     worst = expected.within(CORRECTED_TF32, weight).worst(y)
     assert worst < 0.1 and expected.within(TF32, weight).worst(y) < 1 / 300
     cut = reference.reference(spec, (x.view(np.int32) & -0x2000).view(np.float32), weight).value.astype(np.float32)
@@ -119,32 +112,32 @@ def test_corrections_are_what_makes_it_float32(dense: bool, folder: Path) -> Non
 
 
 @needs_compiler
-def test_the_relu_keeps_nan(folder: Path) -> None:
+def test_the_relu_keeps_nan() -> None:
     """Of a filter whose bias is none."""
     spec = layer(64, 96, 40, bias=True, relu=True)
     weight, arguments = normal_weight(spec, 0.2, 0), reference.random_arguments(spec, 1)
     arguments["bias"][5] = np.nan
     tiling = LinearTensorTiling(spec, 64, 64, 1)
-    y = run(tiling, packed(weight, tiling), arguments, folder)
+    y = run(tiling, packed(weight, tiling), arguments)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 
 @needs_compiler
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_what_is_not_finite_makes_the_outputs_of_its_image_nan(value: float, folder: Path) -> None:
+def test_what_is_not_finite_makes_the_outputs_of_its_image_nan(value: float) -> None:
     """And of no other image: zeros are multiplied too, also those that fill up the last slab."""
     spec = layer(70, 300, 20)
     weight = random_weight(spec, 0.1, "unstructured", 3, integers=False)
     x = reference.random_arguments(spec, 0)["x"]
     x[3, 299], x[69, 0] = value, value
     tiling = LinearTensorTiling(spec, 64, 128, 2)
-    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    y = run(tiling, packed(weight, tiling), {"x": x})
     np.testing.assert_array_equal(np.isnan(y).all(axis=(1, 2, 3)), np.isin(np.arange(70), (3, 69)))
     assert np.isnan(y).sum() == 2 * spec.k
 
 
 @needs_compiler
-def test_a_dense_layer_of_few_images_is_served(folder: Path) -> None:
+def test_a_dense_layer_of_few_images_is_served() -> None:
     """Of five and more, by name; lists are not."""
     spec = layer(5, 200, 136, bias=True, relu=True)
     weight = normal_weight(spec, 1.0, 0)
@@ -157,7 +150,7 @@ def test_a_dense_layer_of_few_images_is_served(folder: Path) -> None:
     (weights,) = space.packed(weight, {name: getattr(tiling, name) for name in space.choices})
     arguments = reference.random_arguments(spec, 0)
     expected = reference.reference(spec, weight=weight, **arguments)
-    y = run(tiling, weights, arguments, folder)
+    y = run(tiling, weights, arguments)
     assert expected.within(CORRECTED_TF32, weight).worst(y) < 0.2
 
 
@@ -203,10 +196,10 @@ def test_packing_is_fast() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("filters", FILTERS)
-def test_shared_memory_holds_what_the_kernel_puts_there(filters: int, folder: Path) -> None:
+def test_shared_memory_holds_what_the_kernel_puts_there(filters: int) -> None:
     """The ring, lists, and where the slabs of a part begin."""
     tiling = LinearTensorTiling(layer(64, 4096, 4096), filters, 128, 4)
-    assert tiling.shared_bytes >= table_bytes(filters, folder) + 4 * (MAX_SLABS + 1)
+    assert tiling.shared_bytes >= table_bytes(filters) + 4 * (MAX_SLABS + 1)
     assert tiling.shared_bytes <= 227 << 10
 
 

@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,12 +46,6 @@ LAYER = ConvSpec(3, 24, 9, 8, 128, 3, 3, padding=(1, 1, 1, 1), bias=True, residu
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
 def weight_of(spec: ConvSpec, structure: str, density: float = 0.2) -> np.ndarray:
     """A weight whose zeros have that structure."""
     weight = random_weight(spec, 1.0, "unstructured", 1, integers=False)
@@ -68,7 +61,7 @@ def space_of(spec: ConvSpec, weight: np.ndarray) -> PlaneSpace:
 
 
 @needs_compiler
-def test_random_convolutions_match_the_reference(folder: Path) -> None:
+def test_random_convolutions_match_the_reference() -> None:
     """All kernels and planes, in both types; rings that go round, blocks with many tiles and with one."""
     met: set[object] = set()
     for seed in range(72):
@@ -82,7 +75,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
             met.add("exceeds")
             continue
         arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        y = run(tiling, weights, arguments, folder, multiprocessors)
+        y = run(tiling, weights, arguments, multiprocessors)
         error = case.error(arguments, y, arithmetic_of(space.name))
         assert error <= 1, f"{error}: {tiling}, {case!r}"
         chunks = int(weights[0, 0, 1])
@@ -99,7 +92,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (0, 3, 2, 1), (3, 0, 0, 4)])
-def test_neighbours_share_the_zeros_between_them(padding: tuple[int, int, int, int], folder: Path) -> None:
+def test_neighbours_share_the_zeros_between_them(padding: tuple[int, int, int, int]) -> None:
     """Rows and images, whatever pads them, with taps that are side by side or not."""
     for taps, dilation in ((3, 1), (3, 2), (5, 1)):
         spec = replace(LAYER, h=11, w=10, r=taps, s=taps, padding=padding, dilation=(dilation, dilation), k=64)
@@ -107,14 +100,14 @@ def test_neighbours_share_the_zeros_between_them(padding: tuple[int, int, int, i
         expected = reference.reference(spec, arguments["x"], weight, arguments["bias"], arguments["residual"])
         for plane in (CHANNEL, ROW, TAP):
             tiling = PlaneTiling(spec, 64, plane, 4)
-            y = run(tiling, packed(weight, tiling), arguments, folder)
+            y = run(tiling, packed(weight, tiling), arguments)
             assert expected.within(TENSOR_CORES, weight).worst(y) <= 1, (taps, dilation, plane)
     shared = PlaneTiling(replace(LAYER, w=56, h=56), 192, CHANNEL, 4)
     assert (shared.pitch, shared.rows) == (58, 57)
 
 
 @needs_compiler
-def test_an_infinite_input_reaches_no_filter_that_does_not_use_its_plane(folder: Path) -> None:
+def test_an_infinite_input_reaches_no_filter_that_does_not_use_its_plane() -> None:
     """What fills a group up is read anyway."""
     spec = ConvSpec(1, 16, 8, 8, 128, 1, 1, dtype=FLOAT16)
     weight = np.zeros(spec.weight_shape, np.float32)
@@ -122,42 +115,42 @@ def test_an_infinite_input_reaches_no_filter_that_does_not_use_its_plane(folder:
     x = np.ones(spec.input_shape, np.float16)
     x[0, 5, 2, 2] = np.inf
     tiling = PlaneTiling(spec, 64, CHANNEL, 1)
-    y = run(tiling, packed(weight, tiling), {"x": x}, folder)
+    y = run(tiling, packed(weight, tiling), {"x": x})
     assert (y[:, :64] == 1).all() and not np.isfinite(y[:, 64:, 2, 2]).any() and (y[:, 64:] == 1).sum() == 64 * 63
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
-def test_the_relu_keeps_nan_and_has_a_limit(dtype: str, folder: Path) -> None:
+def test_the_relu_keeps_nan_and_has_a_limit(dtype: str) -> None:
     """Of a filter whose bias is none; others are between 0 and 6."""
     spec = replace(LAYER, relu_max=6.0, dtype=dtype)
     weight, arguments = 5 * weight_of(spec, "slice64c"), reference.random_arguments(spec, 1)
     arguments["bias"][5] = np.nan
     tiling = PlaneTiling(spec, 128, CHANNEL, 2)
-    y = run(tiling, packed(weight, tiling), arguments, folder).astype(np.float32)
+    y = run(tiling, packed(weight, tiling), arguments).astype(np.float32)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
     others = np.delete(y, 5, axis=1)
     assert others.min() == 0 and others.max() == 6
 
 
 @needs_compiler
-def test_sums_are_rounded_once(folder: Path) -> None:
+def test_sums_are_rounded_once() -> None:
     """What is added is added in float32: 1 and 2048 are 2049, which float16 has not, and 0.5 more is 2050."""
     spec = ConvSpec(1, 64, 4, 4, 64, 1, 1, residual=True, dtype=FLOAT16)
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, 0] = 1
     x, residual = np.full(spec.input_shape, 1.5, np.float16), np.full(spec.output_shape, 2048, np.float16)
     tiling = PlaneTiling(spec, 64, CHANNEL, 1)
-    y = run(tiling, packed(weight, tiling), {"x": x, "residual": residual}, folder)
+    y = run(tiling, packed(weight, tiling), {"x": x, "residual": residual})
     assert (y == np.float16(2049.5)).all() and y[0, 0, 0, 0] == 2050
 
 
 @needs_compiler
-def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
+def test_low_parts_are_what_makes_it_float32() -> None:
     """Hundreds of times as near as TF32; not so where inputs are cut to that."""
     spec = replace(LAYER, dtype=FLOAT32, residual=False, bias=False, relu=False)
     weight, tiling = weight_of(spec, "slice64c"), PlaneTiling(spec, 128, CHANNEL, 2)
-    check_low_parts(spec, weight, lambda x: run(tiling, packed(weight, tiling), {"x": x}, folder))
+    check_low_parts(spec, weight, lambda x: run(tiling, packed(weight, tiling), {"x": x}))
 
 
 @needs_compiler
@@ -165,7 +158,7 @@ def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
     ("size", "plane", "stride", "dilation"),
     [(1e30, CHANNEL, 1, 1), (1e6, CHANNEL, 2, 1), (3e-5, CHANNEL, 1, 2), (1e-30, ROW, 1, 1), (1e30, TAP, 2, 1)],
 )
-def test_inputs_beyond_float16_are_scaled(size: float, plane: int, stride: int, dilation: int, folder: Path) -> None:
+def test_inputs_beyond_float16_are_scaled(size: float, plane: int, stride: int, dilation: int) -> None:
     """Of one image, whose neighbours in a tile do not notice; infinity reaches nothing but its own outputs."""
     spec = ConvSpec(3, 24, 9, 8, 128, 3, 3, (stride,) * 2, (2, 1, 2, 1), (dilation,) * 2, bias=True, residual=True)
     weight = weight_of(spec, "slice64c")
@@ -175,22 +168,22 @@ def test_inputs_beyond_float16_are_scaled(size: float, plane: int, stride: int, 
     # Chunks, so that they go through one slot one after the other.
     tiling = PlaneTiling(spec, 128, plane, 1)
     weights = packed(weight, tiling)
-    before = run(tiling, weights, arguments, folder, 1)
+    before = run(tiling, weights, arguments, 1)
     arguments["x"][0] *= np.float32(size)
-    y = run(tiling, weights, arguments, folder, 1)
+    y = run(tiling, weights, arguments, 1)
     assert np.array_equal(y[1:], before[1:])
     one = replace(spec, n=1)
     alone = reference.reference(one, arguments["x"][:1], weight, arguments["bias"], arguments["residual"][:1])
     assert alone.within(THREE_HALF, weight).worst(y[:1]) < 0.5
     arguments["x"][1, :, 3, 3] = np.inf
-    again = run(tiling, weights, arguments, folder, 1)
+    again = run(tiling, weights, arguments, 1)
     where = np.isinf(arguments["x"]).astype(np.float32)
     reached = reference.reference(replace(spec, bias=False, residual=False), where, np.abs(weight)).value > 0
     assert not np.isfinite(again[reached]).any() and np.array_equal(again[~reached], y[~reached])
 
 
 @needs_compiler
-def test_residuals_are_added_once_where_a_tile_is_computed_again(folder: Path) -> None:
+def test_residuals_are_added_once_where_a_tile_is_computed_again() -> None:
     """Pixels of four windows beside each other, some of them without inputs."""
     spec = ConvSpec(2, 16, 8, 8, 64, 1, 1, bias=True, residual=True, relu=True, relu_max=6.0)
     weight, arguments = weight_of(spec, "slice64c", 0.5), reference.random_arguments(spec, 1)
@@ -198,7 +191,7 @@ def test_residuals_are_added_once_where_a_tile_is_computed_again(folder: Path) -
     expected = reference.reference(spec, arguments["x"], weight, arguments["bias"], arguments["residual"])
     for tiling in (PlaneTiling(spec, pixels, CHANNEL, 1) for pixels in PIXELS[FLOAT32]):
         for late_copies in (0, 30):
-            y = run(tiling, packed(weight, tiling), arguments, folder, late_copies=late_copies)
+            y = run(tiling, packed(weight, tiling), arguments, late_copies=late_copies)
             assert expected.within(THREE_HALF, weight).worst(y) < 0.5
 
 

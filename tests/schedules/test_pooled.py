@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from cuda_emulator import build_source, run_emulated
@@ -40,7 +39,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
         ({"w": 96, "h": 6, "r": 5, "padding": (2, 1, 2, 1)}, 48, "-across"),
     ],
 )
-def test_folded_convolutions(changes: dict, columns: int, across: str, tmp_path: Path) -> None:
+def test_folded_convolutions(changes: dict, columns: int, across: str) -> None:
     """Any epilogue, with default decisions and with many rows and channels of a tile."""
     spec = replace(LAYER, **changes)
     case = Case(spec, random_weight(spec, 0.2, "unstructured", 1, integers=False), 1, False, pools=True)
@@ -48,18 +47,16 @@ def test_folded_convolutions(changes: dict, columns: int, across: str, tmp_path:
     space = find_space(name, spec, SparsityPattern.of(case.weight), TARGET)
     assert isinstance(space, FoldedTileSpace) and space.name == name
     for number, start in enumerate(space.starts()[:2]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
         rows = space.candidates["rows"][-1] if number else start["rows"]
         kernel = make_kernel(name, spec, case.weight, TARGET, {**start, "rows": rows})
-        y = run_emulated(case, kernel, TARGET, folder, pooled_shape(spec))
+        y = run_emulated(case, kernel, TARGET, pooled_shape(spec))
         arguments = reference.random_arguments(spec, case.seed)
         assert case.error(arguments, y) <= 1
 
 
 @needs_compiler
 @pytest.mark.parametrize("seed", range(6))
-def test_random_convolutions(seed: int, tmp_path: Path) -> None:
+def test_random_convolutions(seed: int) -> None:
     """Any padding, dilation and zeros, with default and with random decisions."""
     choose = random.Random(seed).choice
     case = random_pooled_case(choose)
@@ -69,7 +66,7 @@ def test_random_convolutions(seed: int, tmp_path: Path) -> None:
         return
     space = choose(spaces)
     kernel = random_kernel(space, case.weight, choose) if seed % 2 else apply_decisions(space, case.weight)
-    y = run_emulated(case, kernel, TARGET, tmp_path, pooled_shape(case.spec))
+    y = run_emulated(case, kernel, TARGET, pooled_shape(case.spec))
     assert case.error(reference.random_arguments(case.spec, case.seed, case.integers), y) <= 1
 
 

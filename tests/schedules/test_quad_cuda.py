@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,12 +35,6 @@ LAYER = ConvSpec(3, 24, 9, 7, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, residu
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
 def space_of(spec: ConvSpec, weight: np.ndarray) -> QuadSpace:
     """The space of a convolution."""
     (space,) = quad_cuda.spaces(spec, SparsityPattern.of(weight, spec.groups), TARGET)
@@ -55,7 +48,7 @@ def slabs_of(weights: np.ndarray, tiling: QuadTiling) -> int:
 
 
 @needs_compiler
-def test_random_convolutions_match_the_reference(folder: Path) -> None:
+def test_random_convolutions_match_the_reference() -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met: set[object] = set()
     for seed in range(50):
@@ -65,7 +58,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         tiling = rng.choice(space.ranked)[1]
         (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
         arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        error = case.error(arguments, run(tiling, weights, arguments, folder), arithmetic_of(space.name))
+        error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
         assert error <= 1, f"{error}: {tiling}, {case!r}"
         slabs = slabs_of(weights, tiling)
         met |= {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
@@ -78,27 +71,27 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
 
 
 @needs_compiler
-def test_pixels_of_many_large_images_are_found(folder: Path) -> None:
+def test_pixels_of_many_large_images_are_found() -> None:
     """Numbers whose product with the divisor exceeds 32 bits, at both ends of each image."""
     for size in (112 * 112, 224 * 224, 299 * 299, 7 * 7, 1):
         m = divisor("size", size)["size_m"]
         for image in (1, 2, 63, 64, 255):
-            assert quotient(image * size - 1, size, m, folder) == image - 1
-            assert quotient(image * size, size, m, folder) == image
+            assert quotient(image * size - 1, size, m) == image - 1
+            assert quotient(image * size, size, m) == image
 
 
 @needs_compiler
-def test_low_parts_are_what_makes_it_float32(folder: Path) -> None:
+def test_low_parts_are_what_makes_it_float32() -> None:
     """Hundreds of times as near as TF32; not so where inputs are cut to that."""
     spec = ConvSpec(1, 64, 8, 8, 128, 3, 3, padding=(1, 1, 1, 1))
     weight = random_weight(spec, 0.1, "unstructured", 1, integers=False)
     tiling = QuadTiling(spec, 1, 64)
-    check_low_parts(spec, weight, lambda x: run(tiling, packed(weight, tiling), {"x": x}, folder))
+    check_low_parts(spec, weight, lambda x: run(tiling, packed(weight, tiling), {"x": x}))
 
 
 @needs_compiler
 @pytest.mark.parametrize("size", [1e30, 1e6, 3e-5, 1e-30])
-def test_inputs_beyond_float16_are_scaled(size: float, folder: Path) -> None:
+def test_inputs_beyond_float16_are_scaled(size: float) -> None:
     """Of one image, whose neighbours in a tile do not notice; infinity reaches nothing but its own outputs."""
     spec = ConvSpec(3, 16, 8, 8, 128, 3, 3, padding=(1, 1, 1, 1), bias=True)
     weight = random_weight(spec, 0.1, "unstructured", 1, integers=False)
@@ -106,31 +99,31 @@ def test_inputs_beyond_float16_are_scaled(size: float, folder: Path) -> None:
     arguments = reference.random_arguments(spec, 1)
     arguments["bias"][:] = 0
     tiling = QuadTiling(spec, 1, 96, 2)
-    before = run(tiling, packed(weight, tiling), arguments, folder)
+    before = run(tiling, packed(weight, tiling), arguments)
     arguments["x"][0] *= np.float32(size)
-    y = run(tiling, packed(weight, tiling), arguments, folder)
+    y = run(tiling, packed(weight, tiling), arguments)
     assert np.array_equal(y[1:], before[1:])
     one = replace(spec, n=1)
     alone = reference.reference(one, arguments["x"][:1], weight, arguments["bias"])
     assert alone.within(THREE_HALF, weight).worst(y[:1]) < 0.5
     arguments["x"][1, 0, 3, 3] = np.inf
-    again = run(tiling, packed(weight, tiling), arguments, folder)
+    again = run(tiling, packed(weight, tiling), arguments)
     assert np.array_equal(again[[0, 2]], y[[0, 2]]) and np.array_equal(again[1, :, 5:], y[1, :, 5:])
     assert not np.isfinite(again[1, :, 2:5, 2:5]).all(axis=(1, 2)).all()
 
 
 @needs_compiler
-def test_the_relu_keeps_nan(folder: Path) -> None:
+def test_the_relu_keeps_nan() -> None:
     """Of a filter whose bias is none."""
     weight, arguments = normal_weight(LAYER, 0.1, 0), reference.random_arguments(LAYER, 1)
     arguments["bias"][5] = np.nan
     tiling = QuadTiling(LAYER, 1, 64)
-    y = run(tiling, packed(weight, tiling), arguments, folder)
+    y = run(tiling, packed(weight, tiling), arguments)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 
 @needs_compiler
-def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it(folder: Path) -> None:
+def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it() -> None:
     """What no filter uses is in no four, and what fills a slab up is read anyway."""
     spec = ConvSpec(1, 8, 8, 8, 128, 1, 1)
     weight = np.zeros(spec.weight_shape, np.float32)
@@ -138,7 +131,7 @@ def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it(folder: Pat
     x = np.ones(spec.input_shape, np.float32)
     x[0, 0] = np.inf
     tiling = QuadTiling(spec, 1, 64)
-    assert (run(tiling, packed(weight, tiling), {"x": x}, folder) == 1).all()
+    assert (run(tiling, packed(weight, tiling), {"x": x}) == 1).all()
 
 
 @pytest.mark.parametrize(("density", "filters"), [(0.1, 256), (0.2, 256), (0.25, 128), (0.4, 128)])

@@ -6,7 +6,6 @@ import random
 import re
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,22 +40,16 @@ TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 16, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
-def check(case: Case, space: PositionSpace, tiling: PositionTiling, folder: Path) -> None:
+def check(case: Case, space: PositionSpace, tiling: PositionTiling) -> None:
     """Compare a tiling of `space` with the reference."""
     decisions = {name: getattr(tiling, name) for name in space.choices}
     (weights,) = space.packed(case.weight, decisions)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-    error = case.error(arguments, run(tiling, weights, arguments, folder), arithmetic_of(space.name))
+    error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
     assert error <= 1, f"{error}: {space.name}, {tiling}, {case!r}"
 
 
-def test_random_convolutions_match_the_reference(folder: Path) -> None:
+def test_random_convolutions_match_the_reference() -> None:
     """Tilings at random: several chunks, rings of two and three buffers, positions divided among warps, all kernels."""
     met: set[object] = set()
     for seed in range(56):
@@ -68,7 +61,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
             tiling = replace(rng.choice(space.ranked)[1], stages=stages)
             if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
                 continue
-            check(case, space, tiling, folder)
+            check(case, space, tiling)
             assert tiling.kernel.format(0) in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
             met |= {
                 (tiling.m_tiles, tiling.n_tiles),
@@ -92,7 +85,7 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
     assert met >= others and len(every & met) >= 12, every - met
 
 
-def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
+def test_agrees_with_unstructured_arithmetic_exactly() -> None:
     """The same whole numbers in vectors of 16, 32 and 64 filters, whichever a warp takes at a time, and permuted."""
     arguments = reference.random_arguments(LAYER, 2, integers=True)
     for length in (16, 32, 64):
@@ -106,10 +99,10 @@ def test_agrees_with_unstructured_arithmetic_exactly(folder: Path) -> None:
                 tiling = next(tiling for _, tiling in space.ranked if tiling.m_tiles == m_tiles)
                 decisions = {name: getattr(tiling, name) for name in space.choices}
                 (weights,) = space.packed(each, decisions)
-                np.testing.assert_array_equal(run(tiling, weights, arguments, folder), expected)
+                np.testing.assert_array_equal(run(tiling, weights, arguments), expected)
 
 
-def test_the_relu_keeps_nan(folder: Path) -> None:
+def test_the_relu_keeps_nan() -> None:
     """Of a filter whose bias is none."""
     spec = ConvSpec(2, 16, 8, 8, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
     weight, arguments = vector_weight(spec, 16, 0.3, 1, False), reference.random_arguments(spec, 1)
@@ -117,11 +110,11 @@ def test_the_relu_keeps_nan(folder: Path) -> None:
     (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
     assert isinstance(space, PositionSpace)
     (weights,) = space.packed(weight, space.starts()[0])
-    y = run(space.ranked[0][1], weights, arguments, folder)
+    y = run(space.ranked[0][1], weights, arguments)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
 
 
-def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path) -> None:
+def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight() -> None:
     """A k-step that is not full is filled up with what it reads anyway."""
     spec = ConvSpec(1, 8, 8, 8, 16, 1, 1)
     weight = np.zeros(spec.weight_shape, np.float32)
@@ -131,7 +124,7 @@ def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight(folder: Path
     (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
     assert isinstance(space, PositionSpace)
     (weights,) = space.packed(weight, space.starts()[0])
-    assert (run(space.ranked[0][1], weights, {"x": x}, folder) == 1).all()
+    assert (run(space.ranked[0][1], weights, {"x": x}) == 1).all()
 
 
 def accesses(spec: ConvSpec, density: float, ordered: bool) -> float:

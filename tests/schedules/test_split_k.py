@@ -56,9 +56,9 @@ def split(spec: ConvSpec, weight: np.ndarray, parts: int) -> Space:
     return found
 
 
-def verify(case: Case, kernel: Kernel, folder: Path) -> None:
+def verify(case: Case, kernel: Kernel) -> None:
     """Emulate a kernel and compare: integers exactly, others within the bound."""
-    y = run_emulated(case, kernel, CUDA, folder)
+    y = run_emulated(case, kernel, CUDA)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     epilogue = arguments.get("bias"), arguments.get("residual")
     expected = reference.reference(case.spec, arguments["x"], case.weight, *epilogue)
@@ -159,20 +159,20 @@ def split_case(choose: random.Random) -> tuple[Case, Space]:
 
 @needs_compiler
 @pytest.mark.parametrize("seed", range(12))
-def test_emulated_split_kernels_match_the_reference(seed: int, tmp_path: Path) -> None:
+def test_emulated_split_kernels_match_the_reference(seed: int) -> None:
     """Any stride, padding, dilation, groups, size, epilogue, number of parts, size of tiles and decisions."""
     choose = random.Random(f"{seed} split")
     case, found = split_case(choose)
-    verify(case, random_kernel(found, case.weight, choose.choice), tmp_path)
+    verify(case, random_kernel(found, case.weight, choose.choice))
 
 
 @needs_compiler
-def test_the_default_of_a_small_map_is_a_split_kernel_that_is_right(tmp_path: Path) -> None:
+def test_the_default_of_a_small_map_is_a_split_kernel_that_is_right() -> None:
     """What `make_kernel` makes where nothing was tuned, here with a residual and 2 images."""
     spec = ConvSpec(2, 128, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
     weight = weight_of(spec, 0.1)
     assert "split" in find_space("folded_cuda", spec, SparsityPattern.of(weight), CUDA).variant
-    verify(Case(spec, weight, 3, integers=False), make_kernel("folded_cuda", spec, weight, CUDA), tmp_path)
+    verify(Case(spec, weight, 3, integers=False), make_kernel("folded_cuda", spec, weight, CUDA))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")

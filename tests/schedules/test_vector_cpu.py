@@ -20,7 +20,7 @@ from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":2}')
+TARGET = resolve_target('{"kind":"llvm","opt-level":0,"num-cores":2}')
 LENGTHS = (2, 4, 8, 16)
 WIDE = ConvSpec(1, 160, 10, 10, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,13 +23,7 @@ TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 16, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where emulated kernels are compiled."""
-    return tmp_path_factory.mktemp("emulated")
-
-
-def check(case: Case, space: DataSpace, seed: int, folder: Path) -> tuple[int, str]:
+def check(case: Case, space: DataSpace, seed: int) -> tuple[int, str]:
     """Compare a random tiling of `space`; filters a warp and whether blocks are clusters."""
     rng = random.Random(seed)
     parts = rng.choice(sorted({each.parts > 1 for _, each in space.ranked}))
@@ -38,11 +31,11 @@ def check(case: Case, space: DataSpace, seed: int, folder: Path) -> tuple[int, s
     decisions = {name: choice.to_json(getattr(tiling, name)) for name, choice in space.choices.items()}
     (weights,) = space.packed(case.weight, decisions)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-    assert case.error(arguments, run(tiling, weights, arguments, folder)) <= 1, f"{space.name}, {tiling}, {case!r}"
+    assert case.error(arguments, run(tiling, weights, arguments)) <= 1, f"{space.name}, {tiling}, {case!r}"
     return space.shared, "cluster" if tiling.parts > 1 else "block"
 
 
-def test_random_convolutions_match_the_reference(folder: Path) -> None:
+def test_random_convolutions_match_the_reference() -> None:
     """Any convolution, vectors of any length, tiling and structure of blocks."""
     met = set()
     for seed in range(40):
@@ -52,11 +45,11 @@ def test_random_convolutions_match_the_reference(folder: Path) -> None:
         case = Case(spec, vector_weight(spec, length, choose((0.1, 0.4)), seed, integers), seed, integers)
         pattern = SparsityPattern.of(case.weight, spec.groups)
         for space in spaces_of(spec, pattern, TARGET, ["vector_cuda"])[0]:
-            met.add(check(case, space, seed, folder))
+            met.add(check(case, space, seed))
     assert met == {(shared, kind) for shared in vector_cuda.SHARED for kind in ("block", "cluster")}
 
 
-def test_agrees_with_unstructured_kernels_exactly(folder: Path) -> None:
+def test_agrees_with_unstructured_kernels_exactly() -> None:
     """The same whole numbers, a filter at a time and 4, 8 and 16."""
     weight = vector_weight(LAYER, 16, 0.2, 1, True)
     pattern, arguments = SparsityPattern.of(weight), reference.random_arguments(LAYER, 2, integers=True)
@@ -64,13 +57,13 @@ def test_agrees_with_unstructured_kernels_exactly(folder: Path) -> None:
     for space in (*data_cuda.spaces(LAYER, pattern, TARGET), *vector_cuda.spaces(LAYER, pattern, TARGET)):
         _, tiling = space.ranked[0]
         (weights,) = space.packed(weight, space.starts()[0])
-        found.append(run(tiling, weights, arguments, folder))
+        found.append(run(tiling, weights, arguments))
     assert len(found) == 4 and found[0].any()
     for each in found[1:]:
         np.testing.assert_array_equal(each, found[0])
 
 
-def test_an_infinite_input_meets_no_zero(folder: Path) -> None:
+def test_an_infinite_input_meets_no_zero() -> None:
     """An odd number of non-zeros is filled up, and what a filled place reads is connected to the output anyway."""
     spec = ConvSpec(1, 8, 8, 8, 16, 1, 1)
     weight = np.zeros(spec.weight_shape, np.float32)
@@ -79,7 +72,7 @@ def test_an_infinite_input_meets_no_zero(folder: Path) -> None:
     x[0, 0] = np.inf
     for space in vector_cuda.spaces(spec, SparsityPattern.of(weight), TARGET):
         (weights,) = space.packed(weight, space.starts()[0])
-        assert (run(space.ranked[0][1], weights, {"x": x}, folder) == 1).all()
+        assert (run(space.ranked[0][1], weights, {"x": x}) == 1).all()
 
 
 def test_vectors_take_less_room_than_single_weights() -> None:

@@ -17,7 +17,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 PADDED = {"padding": (1, 1, 1, 1)}
 AVX512, AVX2 = (resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1}) for mcpu in ("znver4", "znver3"))
-HOST = '{"kind":"llvm","num-cores":1}'
+HOST = '{"kind":"llvm","opt-level":0,"num-cores":1}'
 
 
 def test_it_has_a_bound_of_its_own():

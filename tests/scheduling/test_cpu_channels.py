@@ -19,7 +19,7 @@ from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
+TARGET = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 PADDED = {"padding": (1, 1, 1, 1)}
 
 
@@ -66,13 +66,13 @@ def test_random_convolutions_match_the_reference(seed):
     case = Case(spec, random_weight(spec, 1.0, "unstructured", seed, integers), seed, integers)
     space = ChannelSpace("dense_cpu", spec, channels, 2)
     kernel = apply_decisions(space, case.weight, {"rows": choose(divisors(spec.out_h))})
-    assert case.worst(kernel, resolve_target({"kind": "llvm", "num-cores": 2})) <= 1
+    assert case.worst(kernel, resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 2})) <= 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_rows_of_a_task_are_right(threads):
     spec = depthwise(16, 13, 12, 3, 3, **PADDED, stride=(2, 1))
-    target = resolve_target({"kind": "llvm", "num-cores": threads})
+    target = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": threads})
     space = ChannelSpace("dense_cpu", spec, 8, threads)
     weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
     expected = reference.reference(spec, arguments["x"], weight)

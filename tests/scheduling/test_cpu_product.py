@@ -33,7 +33,12 @@ SPECS = (
 def test_matches_the_reference(spec, unit, threads):
     weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
     space = ProductSpace("dense_cpu", spec, UNITS[unit].lanes, threads)
-    found = run(apply_decisions(space, weight), spec, arguments, resolve_target({"kind": "llvm", "num-cores": threads}))
+    found = run(
+        apply_decisions(space, weight),
+        spec,
+        arguments,
+        resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": threads}),
+    )
     assert reference.reference(spec, weight=weight, **arguments).worst(found) <= 1
 
 

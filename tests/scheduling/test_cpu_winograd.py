@@ -15,7 +15,7 @@ from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
+TARGET = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 PADDED = {"padding": (1, 1, 1, 1)}
 SPECS = (
     ConvSpec(1, 6, 8, 8, 40, 3, 3, **PADDED, bias=True, relu=True),

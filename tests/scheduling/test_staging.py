@@ -85,7 +85,7 @@ def test_strides_become_channels_where_that_is_less_to_multiply(spec, shape):
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE, DILATED, OUTSIDE])
-def test_the_gpu_writes_each_element_that_is_read(tmp_path, spec, dtype, layout):
+def test_the_gpu_writes_each_element_that_is_read(spec, dtype, layout):
     spec = replace(spec, dtype=dtype)
     staged = StagedInput(spec, layout)
     assert is_transposed(staged) == (layout == "nchw" and spec.c > 32)
@@ -98,5 +98,5 @@ def test_the_gpu_writes_each_element_that_is_read(tmp_path, spec, dtype, layout)
         x.flat[:8] = special[: x.size]
     found = np.full(staged.shape, np.nan, dtype)
     given_x = x if layout == "nchw" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    emulate(source, launches, {"x": given_x, "staged_x": found}, tmp_path)
+    emulate(source, launches, {"x": given_x, "staged_x": found})
     assert np.array_equal(found, written(staged, x), equal_nan=True)

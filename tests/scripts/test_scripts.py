@@ -92,7 +92,7 @@ def test_the_page_in_docs_is_made_again_from_its_results():
     np.testing.assert_allclose(times, kept_times, rtol=5e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tune_and_bench(tmp_path, monkeypatch, capsys):
     log = tmp_path / "log.jsonl"
     words = ["--target", '{"kind":"llvm","num-cores":1}', "--operators", 2, "--trials", 4, "-o", log]

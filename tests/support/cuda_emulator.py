@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import native_library
 import numpy as np
 import tvm
 import tvm_ffi
@@ -31,11 +31,11 @@ MAX_THREADS, MAX_CLUSTER = 1024, 8
 # Bytes of the largest block's shared memory and of a fibre's stack.
 SHARED, STACK = 232448, 65536
 # Of 16-bit types, as bits.
-HALF_TYPES = Path(__file__).with_name("half_types.h")
+HALF_TYPES = Path(__file__).with_name("half_types.h").read_text()
 PRELUDE = f"""
 // Where it is set, it takes a jump to another stack for a mistake.
 #undef _FORTIFY_SOURCE
-#include "{HALF_TYPES}"
+{HALF_TYPES}
 #define CUDART_INF_F __builtin_inff()
 #define CUDART_NAN_F __builtin_nanf("")
 #include <setjmp.h>
@@ -228,9 +228,7 @@ def kernels(source: str) -> str:
     return source[source.index('extern "C" __global__') :]
 
 
-def run_emulated(
-    case: Case, kernel: Kernel, target: Target, folder: Path, shape: tuple[int, ...] | None = None
-) -> np.ndarray:
+def run_emulated(case: Case, kernel: Kernel, target: Target, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """A kernel's output, of another `shape` than the convolution's; elements that it does not write are NaN."""
     source, launches = build_source(kernel.func, target)
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
@@ -238,24 +236,19 @@ def run_emulated(
     y = np.full(shape or case.spec.output_shape, np.nan, case.spec.dtype)
     names = [parameter.name for parameter in kernel.func.params]
     values = (arguments["x"], *kernel.constants, *epilogue, y)
-    emulate(source, launches, dict(zip(names, values, strict=True)), folder)
+    emulate(source, launches, dict(zip(names, values, strict=True)))
     return y
 
 
-def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.ndarray], folder: Path) -> None:
+def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.ndarray]) -> None:
     """Run `launches` of `source` on `arguments`, by parameter name; other parameters are scratch memory."""
     for launch in launches:
         fits = math.prod(launch.block) <= MAX_THREADS and max(launch.grid[1:]) <= 65535
         if not fits or launch.cluster > MAX_CLUSTER or launch.grid[2] % launch.cluster:
             raise ValueError(f"no GPU can launch {launch}")
     code, parameters = _translate(source, launches)
-    path = folder / "kernels.cc"
-    path.write_text(code)
-    library = path.with_suffix(".so")
     # The C library's headers are enough: C++'s own <math.h> takes as long to compile as a kernel.
-    flags = ["-O1", "-w", "-nostdinc++", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
-    loaded = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(str(native_library.build(code, "-O1", "-nostdinc++", "-ffp-contract=off")))
     others = {name for names in parameters for name in names} - arguments.keys()
     memory = arguments | {name: np.full(1 << 22, np.nan, np.float32) for name in others}
     for number, names in enumerate(parameters):

@@ -1,11 +1,10 @@
 """Run the kernels of codegen/cuda/sparse_data.cu on the CPU: compiled as C++, with their primitives as plain code."""
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
+import native_library
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
@@ -112,13 +111,11 @@ extern "C" void launch(const float* x, const int4* weights, const float* bias, c
 """
 
 
-def compiled(path: Path) -> ctypes.CDLL:
-    """The library of a C++ file, compiled beside it."""
-    library = path.with_suffix(".so")
+def compiled(source: str) -> ctypes.CDLL:
+    """The library of C++ source."""
     # Products run for longer than all else is compiled.
-    flags = ["-O1", "-finline-functions", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(path)], check=True)
-    return ctypes.CDLL(str(library))
+    flags = ("-O1", "-finline-functions", "-std=c++17", "-ffp-contract=off")
+    return ctypes.CDLL(str(native_library.build(source, *flags)))
 
 
 def passed(
@@ -133,17 +130,15 @@ def passed(
 
 
 @cache
-def _library(folder: Path, shared: int) -> ctypes.CDLL:
+def _library(shared: int) -> ctypes.CDLL:
     """The kernels for so many filters at a time."""
     name = library_of(shared)
-    path = folder / f"{name}{shared}.cc"
     kernels = [f"body<{p + 1}, {step}, {shared}>" for p in range(MAX_LANE_PIXELS[shared]) for step in (1, 2)]
     launch = LAUNCH.format(kernels=", ".join(kernels))
-    path.write_text(PRELUDE + PRIMITIVES + kernel_library.source(name) + launch)
-    return compiled(path)
+    return compiled(PRELUDE + PRIMITIVES + kernel_library.source(name) + launch)
 
 
-def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, (parts, k, tiles) = tiling.spec, tiling.grid
     threads = WARP * tiling.warps
@@ -152,5 +147,5 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray], f
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
     numbers = (weights.shape[1], len(fields), kernel, k, tiles, parts, threads)
-    _library(folder, tiling.shared).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
+    _library(tiling.shared).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
     return y

@@ -1,6 +1,5 @@
 """Functions of a model as a pass schedules them for a GPU, and what their code computes on the CPU."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,10 @@ def computing(compute: Any, *shapes: tuple[int, ...], dtype: str = "float32") ->
     return builder.get()
 
 
-def emulated(
-    func: tvm.tirx.PrimFunc, inputs: dict[str, np.ndarray], shape: Any, folder: Path
-) -> tuple[np.ndarray, str]:
+def emulated(func: tvm.tirx.PrimFunc, inputs: dict[str, np.ndarray], shape: Any) -> tuple[np.ndarray, str]:
     """The output of `func`, of the type of its first input, and its CUDA source; what it does not write is NaN."""
     *taken, output = (each.name for each in func.params)
     y = np.full(shape, np.nan, inputs[taken[0]].dtype)
     source, launches = build_source(func.with_attr("global_symbol", "main"), TARGET)
-    emulate(source, launches, {**{each: inputs[each] for each in taken}, output: y}, folder)
+    emulate(source, launches, {**{each: inputs[each] for each in taken}, output: y})
     return y, source

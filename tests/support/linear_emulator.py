@@ -2,7 +2,6 @@
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, PRELUDE, SHARED
@@ -36,16 +35,14 @@ KERNELS = [(p, v) for v, some in LANE_IMAGES.items() for p in some]
 
 
 @cache
-def _library(folder: Path, dtype: str) -> ctypes.CDLL:
+def _library(dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
-    path = folder / f"{name}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{p}, {v}>" for p, v in KERNELS))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
-    path.write_text(defined + PRELUDE + PRIMITIVES + MEETING + kernel_library.source(name) + launch)
-    return compiled(path)
+    return compiled(defined + PRELUDE + PRIMITIVES + MEETING + kernel_library.source(name) + launch)
 
 
-def run(tiling: LinearTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+def run(tiling: LinearTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, (parts, k, images) = tiling.spec, tiling.grid
     assert parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
@@ -53,5 +50,5 @@ def run(tiling: LinearTiling, weights: np.ndarray, arguments: dict[str, np.ndarr
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.lane_images, tiling.shared))
     numbers = (len(fields), kernel, k, images, parts, WARP * WARPS)
-    _library(folder, spec.dtype).launch(*pointers[:5], weights.shape[1], pointers[5], *numbers)
+    _library(spec.dtype).launch(*pointers[:5], weights.shape[1], pointers[5], *numbers)
     return y

@@ -5,7 +5,6 @@ Products happen when they are waited for, not sooner, so that what is overwritte
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
@@ -94,26 +93,24 @@ KERNELS = [(filters, dense) for filters in FILTERS for dense in (False, True)]
 
 
 @cache
-def _library(folder: Path) -> ctypes.CDLL:
-    path = folder / f"{LIBRARY}.cc"
+def _library() -> ctypes.CDLL:
     names = ", ".join(f"body<{filters}, {str(dense).lower()}>" for filters, dense in KERNELS)
     needed = ", ".join(f"{{{filters}, Block<{filters}>::TABLE_AT}}" for filters in FILTERS)
     launch = LAUNCH.format(kernels=names, needed=needed)
-    path.write_text(PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY + kernel_library.source(LIBRARY) + launch)
-    return compiled(path)
+    return compiled(PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY + kernel_library.source(LIBRARY) + launch)
 
 
-def table_bytes(filters: int, folder: Path) -> int:
+def table_bytes(filters: int) -> int:
     """Where in shared memory the kernel for so many filters has what begins where, behind all else."""
-    return int(_library(folder).needed_bytes(filters))
+    return int(_library().needed_bytes(filters))
 
 
-def run(tiling: LinearTensorTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+def run(tiling: LinearTensorTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, (parts, k, images) = tiling.spec, tiling.grid
     assert parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
     fields = geometry(tiling)
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.filters, tiling.dense))
-    _library(folder).launch(*pointers, len(fields), kernel, k, images, parts, THREADS)
+    _library().launch(*pointers, len(fields), kernel, k, images, parts, THREADS)
     return y

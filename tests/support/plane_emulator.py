@@ -5,7 +5,6 @@ Products happen when they are asked for, so only what is written after a barrier
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from cuda_emulator import PRELUDE, SHARED
@@ -81,21 +80,18 @@ template <int N, int> static void convolution(const Geometry& g, int, int stride
 
 
 @cache
-def _library(folder: Path, dtype: str) -> ctypes.CDLL:
+def _library(dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
-    path = folder / f"{name}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{each}, 0>" for each in PIXELS[dtype]))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
     emulated = defined + PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
-    path.write_text(emulated + kernel_library.source(name) + ALONE + launch)
-    return compiled(path)
+    return compiled(emulated + kernel_library.source(name) + ALONE + launch)
 
 
 def run(
     tiling: PlaneTiling,
     weights: np.ndarray,
     arguments: dict[str, np.ndarray],
-    folder: Path,
     multiprocessors: int = 3,
     late_copies: int = 0,
 ) -> np.ndarray:
@@ -109,7 +105,7 @@ def run(
     y, pointers = passed(spec, weights, arguments, fields)
     blocks = tiling.k_tiles * tiling.workers(multiprocessors)
     numbers = (len(fields), PIXELS[spec.dtype].index(tiling.pixels), blocks, THREADS, 1)
-    library = _library(folder, spec.dtype)
+    library = _library(spec.dtype)
     ctypes.c_int.in_dll(library, "late_copies").value = late_copies
     library.launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
     return y

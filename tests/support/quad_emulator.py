@@ -5,7 +5,6 @@ Products happen when they are asked for, so only what is written after a barrier
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
@@ -63,20 +62,18 @@ KERNELS = [(m, n) for m, some in PIXELS.items() for n in some]
 
 
 @cache
-def _library(folder: Path) -> ctypes.CDLL:
-    path = folder / f"{LIBRARY}.cc"
+def _library() -> ctypes.CDLL:
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     emulated = PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
-    path.write_text(emulated + kernel_library.source(LIBRARY) + EXPORTED + launch)
-    return compiled(path)
+    return compiled(emulated + kernel_library.source(LIBRARY) + EXPORTED + launch)
 
 
-def quotient(n: int, d: int, m: int, folder: Path) -> int:
+def quotient(n: int, d: int, m: int) -> int:
     """The kernel's division of `n` by `d`, of which `m` is what `divisor` says."""
-    return int(_library(folder).quotient_of(n, d, m))
+    return int(_library().quotient_of(n, d, m))
 
 
-def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, rows = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes <= SHARED
@@ -84,5 +81,5 @@ def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.m_tiles, tiling.pixels))
     numbers = (len(fields), kernel, tiling.blocks, THREADS, tiling.parts)
-    _library(folder).launch(*pointers[:5], rows, weights.shape[1], pointers[5], *numbers)
+    _library().launch(*pointers[:5], rows, weights.shape[1], pointers[5], *numbers)
     return y

@@ -2,7 +2,6 @@
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
@@ -92,16 +91,14 @@ KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
 
 
 @cache
-def _library(folder: Path, dtype: str) -> ctypes.CDLL:
+def _library(dtype: str) -> ctypes.CDLL:
     name = LIBRARIES[dtype]
-    path = folder / f"{name}.cc"
     launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
     defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
-    path.write_text(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
-    return compiled(path)
+    return compiled(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
 
 
-def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, chunks = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes(chunks, weights.shape[1]) <= SHARED
@@ -109,5 +106,5 @@ def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.nda
     y, pointers = passed(spec, weights, arguments, fields)
     kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
     numbers = (len(fields), kernel, tiling.blocks, WARP * tiling.warps, 1)
-    _library(folder, spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
+    _library(spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
     return y

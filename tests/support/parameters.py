@@ -1,0 +1,13 @@
+"""Values of a test's parameters of which most are for `pytest -m exhaustive`."""
+
+import pytest
+
+
+def sampled(values, sample):
+    """All `values`, those outside `sample` marked as exhaustive."""
+    assert set(sample) <= set(values)
+    return [each if each in sample else pytest.param(*_as_tuple(each), marks=pytest.mark.exhaustive) for each in values]
+
+
+def _as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
