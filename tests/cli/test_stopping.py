@@ -152,7 +152,7 @@ def test_from_import_to_saving(model, tmp_path):
     optimize, compile_ = ["optimize", str(model), "--minutes", "0"], ["compile", str(model)]
     moments = [
         (optimize, "tvm_sparse.optimizer.session:prepare", signal.SIGINT),
-        (optimize, "tvm_sparse.optimizer.session:build", signal.SIGHUP),
+        (optimize, "tvm_sparse.compiler.build_model:build_plan", signal.SIGHUP),
         (optimize, "subprocess:Popen", signal.SIGINT),
         (optimize, "tvm_sparse.runtime.artifact:_manifest", signal.SIGTERM),
         (compile_, "tvm_sparse.runtime.artifact:_manifest", signal.SIGTERM),

@@ -84,6 +84,8 @@ def layers() -> Iterator[Case]:
     yield case("computed weights", 11, "ConvTranspose", [array(1, 4, 5, 5), *weights])
     inputs = [array(3, 4), np.float32(0.5), np.asarray(False)]
     yield case("not in training", 13, "Dropout", inputs, 2, by_runtime=True)
+    for axes in (1, 2, 3):
+        yield case(f"{axes} axes", 17, "GlobalLpPool", [array(1, 2, *[3] * axes)], by_runtime=True, p=1)
     for size in (1, 3, 5, 7, 9):
         yield case(f"size {size}", 13, "LRN", [array(2, 8, 4, 5)], by_runtime=True, size=size, alpha=0.5)
     for dtype in ("float32", "float64"):

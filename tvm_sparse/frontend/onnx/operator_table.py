@@ -101,7 +101,7 @@ _RULES: dict[str, Rules] = {
     "GroupNormalization": _op(T=_FLOATS, epsilon=FREE, num_groups=FREE, stash_type=(1,)),
     "InstanceNormalization": _op(T=("float32", "float64"), epsilon=FREE),
     "LayerNormalization": _op(T=("float32",), axis=FREE, epsilon=FREE, stash_type=(1,), optional_B=_GIVEN),
-    "LRN": _op(T=("float16", "float32"), alpha=FREE, beta=FREE, bias=FREE, size=(1, 3, 5, 7, 9), rank=(4,)),
+    "LRN": _op(T=("float16", "float32"), alpha=FREE, beta=FREE, bias=FREE, size=(1, 3, 5, 7, 9), rank=(3, 4)),
     # Windows and grids.
     "AffineGrid": _op(T1=("float32",), align_corners=_BOTH, input_size=_CONSTANT),
     "AveragePool": _op(T=_FLOATS, **_WINDOW, ceil_mode=_BOTH, count_include_pad=_BOTH, rank=(3, 4, 5)),
@@ -114,6 +114,7 @@ _RULES: dict[str, Rules] = {
         padding_mode=("border", "reflection", "zeros"),
         rank=(4, 5),
     ),
+    "GlobalLpPool": _op(version=(2,), T=("float32",), p=FREE, rank=(3, 4, 5)),
     "MaxPool": _op(T=(*_FLOATS, "int8", "uint8"), **_WINDOW, ceil_mode=_BOTH, storage_order=_BOTH, rank=(3, 4, 5)),
     "Resize": _op(
         version=(11, 13, 18, 19),
