@@ -151,7 +151,7 @@ _RULES: dict[str, Rules] = {
     "Gather": _op(T=_ANY, Tind=_INDICES, axis=FREE),
     "GatherElements": _op(T=_ANY, Tind=_INDICES, axis=FREE),
     "GatherND": _op(T=_ANY, batch_dims=FREE),
-    "OptionalGetElement": _op(version=(18,), O=_ANY, V=_ANY),
+    "OptionalGetElement": _op(version=(18, 28), O=_ANY, V=_ANY),
     "Pad": _op(
         T=_ANY,
         Tind=_INDICES,
