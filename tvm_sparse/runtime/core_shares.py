@@ -25,6 +25,8 @@ from tvm_sparse.target.cpu import available_cores
 
 # Those that wait look this often whether a handler that raised has kept others from waking them.
 _LOOK_S = 1.0
+# A handler that forks looks this often whether the crew has done the call that it interrupted.
+_CREW_LOOK_S = 0.001
 # The cores are divided among as many calls as met within this time: threads that call again and again are not in a call
 # at each moment.
 _MEMORY_S = 0.02
@@ -182,8 +184,11 @@ class CoreShares:
 
     def before_fork(self) -> None:
         """Wait until no call runs, so that the child finds no model in the middle of one."""
-        # A handler forks that interrupted a call, or a fork: it would wait for itself.
-        if _CURRENT.call is not None:
+        # A handler forks that interrupted a call, or a fork: it would wait for itself. But the crew that has the call
+        # may hold locks of TVM's, for which the child would wait.
+        if (call := _CURRENT.call) is not None:
+            while call.is_handed_over and not call.is_done and call.process == self._process:
+                time.sleep(_CREW_LOOK_S)
             _CURRENT.forks += 1
             return
         _CURRENT.call = _FORK
