@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d import conv2d
-from tvm_sparse.conv.error_bounds import TENSOR_CORES, TF32
+from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput, channel_group
@@ -26,7 +26,7 @@ from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
-from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
+from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
 from tvm_sparse.target.gpu import gpu_info
 
@@ -38,7 +38,7 @@ _TITLES = {
     TF32_VARIANT: "cuDNN TF32",
     **{variant: f"cuDNN {dtype}" for dtype, variant in HALF_VARIANTS.items()},
 }
-_ARITHMETIC = {TF32_VARIANT: TF32, **dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES)}
+_ARITHMETIC = {TF32_VARIANT: TF32, **HALF_ARITHMETIC}
 
 
 class Layout(IntEnum):

@@ -12,13 +12,13 @@ After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a bl
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
-from tvm_sparse.conv.error_bounds import TENSOR_CORES, THREE_HALF
+from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
 from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.family import HALF_VARIANTS, Code, KernelFamily
+from tvm_sparse.scheduling.family import HALF_ARITHMETIC, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -55,7 +55,7 @@ FAMILY = KernelFamily(
     spaces,
     code=Code.SHARED,
     arithmetic=THREE_HALF,
-    arithmetic_of_variants=dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES),
+    arithmetic_of_variants=HALF_ARITHMETIC,
     is_predicted=True,
     takes_any_zeros=True,
 )

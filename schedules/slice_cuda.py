@@ -13,13 +13,13 @@ block stages, is what can be skipped.
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32, TENSOR_CORES
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.tiling_space import offered
-from tvm_sparse.scheduling.family import HALF_VARIANTS, Code, KernelFamily
+from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -66,7 +66,7 @@ FAMILY = KernelFamily(
     named,
     code=Code.SHARED,
     arithmetic=CORRECTED_TF32,
-    arithmetic_of_variants=dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES),
+    arithmetic_of_variants=HALF_ARITHMETIC,
     is_predicted=True,
     takes_any_zeros=True,
 )

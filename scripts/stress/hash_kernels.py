@@ -23,7 +23,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.record_codec import CHECKSUM
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules.lookup import family_of, find_space
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.resolve import resolve_target
@@ -82,7 +82,7 @@ def lines(checksums: set[str] | None = None) -> list[str]:
     records = [record for path in folder.rglob("*.jsonl*") for record in TuningLog(path).records]
     # Large ones first, so that no core waits for one of them alone.
     large_first = sorted(records, key=lambda record: -record.pattern.nnz)
-    jobs = [record.to_line() for record in large_first if family_of(record.schedule).is_compiled]
+    jobs = [record.to_line() for record in large_first if record.family.is_compiled]
     if checksums is not None:
         jobs = [line for line in jobs if json.loads(line)[CHECKSUM] in checksums]
     with Pool(available_cores(), maxtasksperchild=20) as pool:

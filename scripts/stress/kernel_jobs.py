@@ -37,7 +37,8 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.serve import Action
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.schedules.lookup import arithmetic_of, family_of, schedule_of, spaces_of
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, spaces_of
+from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

@@ -24,12 +24,13 @@ from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import folded_cuda
-from tvm_sparse.schedules.lookup import find_space, schedule_of
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
 from tvm_sparse.scheduling.cuda.folded.cost_model import time_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import FITS, FITTED, Fit, fitted_on
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts
 from tvm_sparse.scheduling.cuda.folded.occupancy import FoldedCudaSpace
+from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 from tvm_sparse.target.resolve import resolve_target
 

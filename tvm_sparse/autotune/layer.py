@@ -81,7 +81,7 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     share = options.dense_trials
     if share is None:
         share = max(min(len(compiled), MIN_DENSE_TRIALS), options.trials // TRIALS_PER_DENSE_TRIAL)
-    tried = sum(record.is_dense and not family_of(record.schedule).is_library for record in runner.known.records)
+    tried = sum(record.is_dense and not record.family.is_library for record in runner.known.records)
     yield from GuidedPhase(runner, compiled, min(share - tried, runner.left())).run()
     if runner.left() <= 0 or runner.is_out_of_time:
         return

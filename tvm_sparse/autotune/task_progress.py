@@ -8,7 +8,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.words import cell
 from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules.lookup import family_of, is_exact, schedule_of, title_of
+from tvm_sparse.schedules.lookup import family_of, is_exact, title_of
+from tvm_sparse.scheduling.family import schedule_of
 
 # Characters of a cause; of what differs further on, one is shown.
 CAUSE_WIDTH = 150
@@ -85,12 +86,12 @@ class TaskProgress:
 
     def add(self, record: TuningRecord) -> None:
         """A new trial has ended; a library's count towards no budget."""
-        self.new += not family_of(record.schedule).is_library
+        self.new += not record.family.is_library
         self._add(record)
         self.new_causes.add(record)
 
     def _add(self, record: TuningRecord) -> None:
-        self.done += not family_of(record.schedule).is_library
+        self.done += not record.family.is_library
         self.causes.add(record)
         if record.status != "ok":
             self.failures[record.status] += 1

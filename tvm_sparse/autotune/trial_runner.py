@@ -18,7 +18,6 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, Outcome
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -118,9 +117,7 @@ class TrialRunner:
             cause = dense[0].cause if dense else "no dense schedule serves it"
             raise BuildError(f"convolution {self.spec.key}", f"no dense kernel to compare with: {cause}")
         self.baseline = fastest(usable)
-        names = {record.schedule for record in right if family_of(record.schedule).is_library} - {
-            self.baseline.schedule
-        }
+        names = {record.schedule for record in right if record.family.is_library} - {self.baseline.schedule}
         others = [fastest(record for record in right if record.schedule == name) for name in sorted(names)]
         candidates = [Candidate(record.schedule, record.chosen) for record in (self.baseline, *others)]
         self.measurer.set_baseline(candidates[0], candidates[1:])

@@ -21,11 +21,11 @@ from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.schedules import bias_cpu, dense_cpu, winograd_cpu
-from tvm_sparse.schedules.lookup import schedule_of
 from tvm_sparse.scheduling.bias_space import BlockedBiasSpace
 from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace
 from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
 from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo

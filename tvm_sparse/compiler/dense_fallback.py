@@ -13,8 +13,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import dense_cudnn
-from tvm_sparse.schedules.lookup import family_of, schedule_names, schedule_of
-from tvm_sparse.scheduling.family import TF32_VARIANT
+from tvm_sparse.schedules.lookup import family_of, schedule_names
+from tvm_sparse.scheduling.family import TF32_VARIANT, schedule_of
 
 
 def default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]) -> str:

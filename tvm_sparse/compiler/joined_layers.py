@@ -15,8 +15,9 @@ from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.plan import Plan
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules import dense_cpu
-from tvm_sparse.schedules.lookup import family_of, schedule_of
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.cpu_expansion import ExpandedSpace, expands
+from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo

@@ -7,7 +7,7 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.schedules.lookup import family_of, find_space
+from tvm_sparse.schedules.lookup import find_space
 
 # A GPU's kernel for more non-zeros may take so many times as long as estimated.
 MARGIN = 1.5
@@ -46,7 +46,7 @@ def growth(record: TuningRecord, pattern: SparsityPattern, target: Target) -> fl
     if not before_us or not after_us:
         return more
     longer = max(1.0, after_us / before_us)
-    return longer * min(more, MARGIN) if family_of(record.schedule).is_compiled else min(longer, more)
+    return longer * min(more, MARGIN) if record.family.is_compiled else min(longer, more)
 
 
 def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target) -> float | None:

@@ -29,7 +29,7 @@ from tvm_sparse.logs.known_logs import origin
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact, schedule_of, title_of
+from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact, title_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
@@ -58,7 +58,7 @@ def decide(
     fingerprint = fingerprint_of(target)
 
     def is_allowed(schedule: str) -> bool:
-        return (allow_tf32 or is_exact(schedule)) and not family_of(schedule_of(schedule)).why_not_here()
+        return (allow_tf32 or is_exact(schedule)) and not family_of(schedule).why_not_here()
 
     growth_of, bias = Growths(target), bias_schedule(target)
     farthest = FAR if predict and target.kind.name == "llvm" else math.inf

@@ -18,7 +18,8 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.best_match import Match
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import folded_cuda, pooled_cuda
-from tvm_sparse.schedules.lookup import find_space, schedule_of
+from tvm_sparse.schedules.lookup import find_space
+from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
@@ -196,7 +195,9 @@ class TuningRecord:
     @property
     def is_exact(self) -> bool:
         """Whether the kernel computes to float32's accuracy, however tensors are stored."""
-        return self.family.arithmetic_of(self.schedule.partition(":")[2]) != TF32
+        from tvm_sparse.schedules.lookup import is_exact
+
+        return is_exact(self.schedule)
 
     @property
     def is_dense(self) -> bool:

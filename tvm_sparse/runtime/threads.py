@@ -22,7 +22,7 @@ import tvm_ffi
 _SHARE_ALL_CORES = -3
 # How often a worker of a pool looks for work before it sleeps, about 1 us each. TVM's own number, 300,000, keeps cores
 # busy for a third of a second after each call; the pauses between the layers of a model are shorter than this one.
-_SPIN_COUNT = {"TVM_THREAD_POOL_SPIN_COUNT": "2000"}
+_SPIN_COUNT = ("TVM_THREAD_POOL_SPIN_COUNT", "2000")
 
 
 class _Current(threading.local):
@@ -41,7 +41,7 @@ def use_threads(count: int) -> None:
     """
     if _CURRENT.count != count:
         # TVM reads it once, when the first pool of the process is made.
-        os.environ |= {**_SPIN_COUNT, **os.environ}
+        os.environ.setdefault(*_SPIN_COUNT)
         cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
         # Mode, threads used, cores, and the size of pools that are made from now on.
         configure = tvm_ffi.get_global_func("runtime.config_threadpool")

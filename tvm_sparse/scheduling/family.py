@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TF32, THREE_HALF
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, TF32, THREE_HALF
 
 if TYPE_CHECKING:
     # A log is read without TVM.
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TF32_VARIANT = "tf32"
 # Variants of spaces whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
+# How these compute.
+HALF_ARITHMETIC = dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES)
 # Float32 numbers in parts that tensor cores take, in words for a decision table.
 _PARTS_IN_WORDS = {THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 

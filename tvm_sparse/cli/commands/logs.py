@@ -17,7 +17,7 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
-from tvm_sparse.schedules.lookup import schedule_of
+from tvm_sparse.scheduling.family import schedule_of
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
