@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gpu_functions import computing
+from onnx_nodes import imported, one_node
 from tvm import relax
 from zoo import run_relax
 
@@ -26,3 +27,12 @@ def test_of_tensors_of_other_shapes(name, shape):
     y.reshape(-1)[-1] = np.nan
     module = own_functions(is_cpu=True)(computing(getattr(relax.op, name), x.shape, shape))
     np.testing.assert_array_equal(run_relax(module, x, y)[0], getattr(np, name)(x, y))
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_of_three_tensors_of_a_file(operator):
+    numbers = np.float32([np.nan, np.inf, -np.inf, 0, 7])
+    inputs = dict(zip("abc", np.meshgrid(numbers, numbers, numbers, sparse=True), strict=True))
+    found = run_relax(own_functions(is_cpu=True)(imported(one_node(operator, inputs))), *inputs.values())
+    wanted = {"Max": np.maximum, "Min": np.minimum}[operator]
+    np.testing.assert_array_equal(found[0], wanted(wanted(*list(inputs.values())[:2]), inputs["c"]))

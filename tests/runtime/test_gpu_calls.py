@@ -6,6 +6,7 @@ Results are compared bit for bit with those of kernels launched one by one, whos
 """
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -474,3 +475,70 @@ def test_a_thread_that_never_used_the_gpu_may_call(model, plain):
     thread.join()
     torch.cuda.synchronize()
     compare(results[0], want)
+
+
+def interrupted(work, handler):
+    """Do `work` again and again until the signal that is sent meanwhile has been handled by `handler`."""
+    handled = []
+    former = signal.signal(signal.SIGALRM, lambda *_: handled.append(handler()))
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+    try:
+        while not handled:
+            work()
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    return handled[0]
+
+
+def test_a_handler_that_calls_the_model_it_interrupted_is_told(model, plain):
+    x = tensor(21)
+    want = wanted(plain, x)
+
+    def call():
+        try:
+            return model(x)
+        except BuildError as error:
+            return str(error)
+
+    found = [interrupted(call, call) for _ in range(200)]
+    told = [each for each in found if isinstance(each, str)]
+    # Those that came between two calls are right.
+    for outputs in found:
+        if not isinstance(outputs, str):
+            compare(outputs, want)
+    assert told and all("in the middle of a call" in each for each in told), set(map(str, told))
+    compare(model(x), want)
+
+
+FORKED = """
+import os, sys, torch, tvm
+sys.path[:0] = sys.argv[1:]
+from torch import nn
+from tvm_sparse.compiler import build_model
+from tvm_sparse.errors import BuildError
+model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), "cuda")
+x = torch.randn(1, 4, 9, 9, device="cuda")
+want = [model(x) for _ in range(3)][-1].clone()
+torch.cuda.synchronize()
+others = torch.from_dlpack(x), tvm.runtime.tensor(x.cpu().numpy(), tvm.cuda(0))
+for turn in range(20):
+    child = os.fork()
+    if not child:
+        said = 0
+        for given in (x, *others):
+            try:
+                model(given)
+            except BuildError as error:
+                said += "before a fork" in str(error)
+        os._exit(said)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert torch.equal(model(x), want)
+print("end")
+"""
+
+
+def test_a_call_in_a_forked_child_is_told():
+    """The parent goes on as if there were no child."""
+    command = [sys.executable, "-c", FORKED, str(Path(__file__).parents[2])]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stdout) == (0, "end\n"), run.stdout + run.stderr

@@ -1,11 +1,17 @@
 """TVM's importer of ONNX graphs, which notes what node an operator with indices comes from."""
 
+import functools
 from typing import Any
 
 import tvm
+from tvm import relax
+from tvm.ir import GenericConst
 
 from tvm_sparse.frontend.onnx.constants import opset_of
 from tvm_sparse.frontend.origins import NotingBuilder, Origin
+
+# TVM's own stack the tensors and reduce the stack, which takes longer and drops NaN.
+_PAIRWISE = {"Max": relax.op.maximum, "Min": relax.op.minimum}
 
 
 class _Unprinted(BaseException):
@@ -30,6 +36,8 @@ def from_onnx(model: Any) -> tvm.IRModule:
             builder, name = self.bb, attrs.get("tvm_custom", {}).get("name")
             self.bb = NotingBuilder(builder, Origin(f"node {name} ({op_name})" if name else f"a {op_name} node"))
             try:
+                if op_name in _PAIRWISE and not all(isinstance(each, GenericConst) for each in inputs):
+                    return functools.reduce(lambda x, y: builder.normalize(_PAIRWISE[op_name](x, y)), inputs)
                 return super()._convert_operator(op_name, inputs, attrs, opset)
             except Exception as error:
                 raise _Unprinted(error) from error
