@@ -1,7 +1,7 @@
 """Escort's direct sparse convolution for CPUs: weights as data, any number of non-zeros in little code.
 
 Each filter is a tile of its own: every non-zero is broadcast and multiplied by the vectors at its offset. The structure
-is that of `cpu_data_rows`: of a packed group of rows all filters are computed, and where there are more input channels
+is that of `cpu.data_rows`: of a packed group of rows all filters are computed, and where there are more input channels
 than the level-1 cache holds what a tile reads of, in steps over these. Or a filter's sums are computed by themselves.
 """
 
@@ -9,10 +9,10 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, DataTile, Pack, PackedRows
-from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
-from tvm_sparse.scheduling.cpu_rows import layouts
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, DataTile, Pack, PackedRows
+from tvm_sparse.scheduling.cpu.data_tiles import best_tiles, of_variant, variant_of
+from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space, divisors
 from tvm_sparse.target.cpu_info import CpuInfo

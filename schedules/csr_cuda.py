@@ -19,9 +19,9 @@ from tvm_sparse.conv.conv2d import epilogue, padded, widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, Space, divisors
+from tvm_sparse.scheduling.tir_writing import csr_function, epilogue_reads, new_buffer, stretch, whole
 from tvm_sparse.target.gpu import gpu_info
 
 NAME = "csr_cuda"

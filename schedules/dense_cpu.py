@@ -1,4 +1,4 @@
-"""Dense convolution for CPUs: vectors of filters (`cpu_filters`), channels (`cpu_channels`) or rows (`cpu_rows`).
+"""Dense convolution for CPUs: vectors of filters (`cpu.filters`), channels (`cpu.channels`) or rows (`cpu.rows`).
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On the layers of ResNet
 default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN with AVX2, with AVX-512 in a
@@ -15,17 +15,17 @@ from tvm.target import Target
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_channels import ChannelSpace, serves
-from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_filters import (
+from tvm_sparse.scheduling.cpu.channels import ChannelSpace, serves
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.filters import (
     HIDING_SUMS,
     FilterSpace,
     FormerFilterSpace,
     fetches_outputs,
     fitting_vectors,
 )
-from tvm_sparse.scheduling.cpu_product import ProductSpace
-from tvm_sparse.scheduling.cpu_rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
+from tvm_sparse.scheduling.cpu.product import ProductSpace
+from tvm_sparse.scheduling.cpu.rows import TILE, RowSpace, layout_named, layouts, layouts_of_tile, packs
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -37,7 +37,7 @@ LAYOUTS = 2
 # Vectors of filters in a register tile, the better first, for filters of one tap and of several; fewer where there are
 # fewer filters. The sums of four and the pixels of a tile do not fit 16 registers.
 VECTORS_OF_TAP, VECTORS, VECTORS_OF_FEW = (4, 2), (2, 4), (2,)
-# Channels that two vectors sum up at once, so that their outputs are fetched meanwhile (`cpu_filters`): in ResNet-50
+# Channels that two vectors sum up at once, so that their outputs are fetched meanwhile (`cpu.filters`): in ResNet-50
 # layers of one tap on 56x56 and 28x28 take 0.90 to 0.96 of the time then, and four vectors gain less or nothing.
 MOST_AT_ONCE = 128
 # Filters of a group that one register tile serves. Maps of fewer pixels are packed faster for all channels at once:

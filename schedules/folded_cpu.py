@@ -1,15 +1,15 @@
 """Folded convolution for CPUs: weights as immediates, vectors along flattened output rows.
 
 One non-zero costs one vector multiply-add per pixel vector, with the weight broadcast from the constant pool and shared
-by the tile's vectors. The structure is that of `cpu_rows`.
+by the tile's vectors. The structure is that of `cpu.rows`.
 """
 
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_rows import STRADDLING, RowSpace, layout_named, layouts, packs
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.rows import STRADDLING, RowSpace, layout_named, layouts, packs
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import LINE, CpuInfo

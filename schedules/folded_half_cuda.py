@@ -1,7 +1,7 @@
 """Folded convolution for CUDA in float16, two neighbouring outputs an instruction: ``HFMA2 R, R, imm.imm, R``.
 
 The kernels of `folded_cuda` in tiles whose threads have two outputs side by side. Where those are bound by their
-instructions, these have half as many. Products are added up in float16, in blocks (`codegen.tir.half_sums`), so the
+instructions, these have half as many. Products are added up in float16, in blocks (`codegen.folding.half_sums`), so the
 bound that kernels are held to is wider than float32's sums allow: `conv.error_bounds.half_sums`. So they are
 searched only where they are asked for by name.
 """

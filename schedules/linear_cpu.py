@@ -19,7 +19,9 @@ from tvm_sparse.conv.conv2d import epilogue, widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.csr import (
+from tvm_sparse.scheduling.family import KernelFamily
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
+from tvm_sparse.scheduling.tir_writing import (
     by_row,
     csr_function,
     epilogue_reads,
@@ -29,8 +31,6 @@ from tvm_sparse.scheduling.csr import (
     stretch,
     whole,
 )
-from tvm_sparse.scheduling.family import KernelFamily
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 

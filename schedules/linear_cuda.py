@@ -19,12 +19,19 @@ from tvm_sparse.conv.conv2d import widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import csr_function, new_buffer, places_of_pixel, require_one_pixel, stretch, whole
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
 from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, Space
+from tvm_sparse.scheduling.tir_writing import (
+    csr_function,
+    new_buffer,
+    places_of_pixel,
+    require_one_pixel,
+    stretch,
+    whole,
+)
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 NAME = "linear_cuda"

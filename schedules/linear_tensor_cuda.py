@@ -18,8 +18,8 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.library.tiling_space import offered
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE, LinearTensorSpace
-from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info

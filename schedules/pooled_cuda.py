@@ -3,7 +3,7 @@
 The kernels of `folded_cuda` in tiles, whose warps have two rows of 16 columns, so that windows do not leave a warp
 (`conv.pooled`). On large maps the convolution's output and the pool's reading of it, which do not exist then, cost more
 than what the lanes of a window exchange. It serves nothing but layers with such a pool behind them, so it is offered
-where it is asked for by name, and the compiler asks (`compiler.pooled_layers`).
+where it is asked for by name, and the compiler asks (`plan.pooled_layers`).
 """
 
 import re

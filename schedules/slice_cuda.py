@@ -16,9 +16,9 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.library.tiling_space import offered
 from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
-from tvm_sparse.scheduling.cuda.tiling_space import offered
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info

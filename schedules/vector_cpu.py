@@ -12,9 +12,9 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace
-from tvm_sparse.scheduling.cpu_data_tiles import best_tiles, of_variant, variant_of
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace
+from tvm_sparse.scheduling.cpu.data_tiles import best_tiles, of_variant, variant_of
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo

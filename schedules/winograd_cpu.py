@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm_sparse.conv.error_bounds import WINOGRAD
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_winograd import MOST_VECTORS, WinogradSpace, require_served, vectors_of
+from tvm_sparse.scheduling.cpu.winograd import MOST_VECTORS, WinogradSpace, require_served, vectors_of
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo

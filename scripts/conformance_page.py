@@ -31,10 +31,10 @@ Right means: every output is as the test has it, within 1e-3 of it in float32, t
 (or one of the largest output), exactly in integers. Refused means: one sentence names the node, what it asks for and a
 way out; see [Error messages](errors.md).
 
-What is imported is a table, `tvm_sparse/frontend/onnx/operator_table.py`: operators, values of attributes, element
-types, optional inputs and outputs. `pytest -m conformance` asserts that each entry has a case that is right, one of
-these tests or one made from them. Nodes that are not in the table are replaced by their definition in the specification
-where they have one.
+What is imported is a table, `tvm_sparse/frontend/onnx/rules/operator_table.py`: operators, values of attributes,
+element types, optional inputs and outputs. `pytest -m conformance` asserts that each entry has a case that is right,
+one of these tests or one made from them. Nodes that are not in the table are replaced by their definition in the
+specification where they have one.
 
 This page is made by `python scripts/conformance_page.py`.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvm_sparse.autotune.options import TuneOptions as TuneOptions
-    from tvm_sparse.autotune.progress import Progress as Progress
+    from tvm_sparse.autotune.progress.progress import Progress as Progress
     from tvm_sparse.autotune.session import tune as tune
     from tvm_sparse.compiler.build_model import compile as compile
     from tvm_sparse.conv.sparsity import SparsityPattern as SparsityPattern
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tvm_sparse.logs.tuning_log import TuningLog as TuningLog
     from tvm_sparse.measure.outcome import MeasureOptions as MeasureOptions
     from tvm_sparse.optimizer.session import optimize as optimize
-    from tvm_sparse.runtime.artifact import load as load
-    from tvm_sparse.runtime.artifact import save as save
+    from tvm_sparse.runtime.artifacts.artifact import load as load
+    from tvm_sparse.runtime.artifacts.artifact import save as save
     from tvm_sparse.runtime.batched_model import BatchedModel as BatchedModel
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
 from tvm_sparse.version import __version__
@@ -30,16 +30,16 @@ _EXPORTS = {
     "CompiledModel": "tvm_sparse.runtime.compiled_model",
     "ConvSpec": "tvm_sparse.conv.spec",
     "MeasureOptions": "tvm_sparse.measure.outcome",
-    "Progress": "tvm_sparse.autotune.progress",
+    "Progress": "tvm_sparse.autotune.progress.progress",
     "SparsityPattern": "tvm_sparse.conv.sparsity",
     "TuneOptions": "tvm_sparse.autotune.options",
     "TuningLog": "tvm_sparse.logs.tuning_log",
     "TuningRecord": "tvm_sparse.logs.record",
     "TvmSparseError": "tvm_sparse.errors",
     "compile": "tvm_sparse.compiler.build_model",
-    "load": "tvm_sparse.runtime.artifact",
+    "load": "tvm_sparse.runtime.artifacts.artifact",
     "optimize": "tvm_sparse.optimizer.session",
-    "save": "tvm_sparse.runtime.artifact",
+    "save": "tvm_sparse.runtime.artifacts.artifact",
     "tune": "tvm_sparse.autotune.session",
 }
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - the names are strings

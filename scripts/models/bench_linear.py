@@ -31,7 +31,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.measure.quartiles import Quartiles
 from tvm_sparse.measure.timing import interleave, speedup
-from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.runtime.cpu.threads import use_threads
 from tvm_sparse.schedules import linear_tensor_cuda
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE

@@ -21,8 +21,8 @@ import onnx
 from benchmarks.gpu.model_profile import LoggedLayer, compare, profile
 from benchmarks.networks import MODELS, Options
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord

@@ -20,8 +20,8 @@ from tvm.target import Target
 
 from benchmarks.models import torch_models
 from tvm_sparse.autotune.session import are_alike
-from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.pipeline import decide_together
+from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.best_match import DENSE

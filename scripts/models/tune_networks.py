@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.models import torch_models
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
-from tvm_sparse.autotune.open_fleet import open_fleet
+from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.conv.dtypes import DTYPES
 from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.frontend.prepare import prepare

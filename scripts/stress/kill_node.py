@@ -25,7 +25,8 @@ from fake_kernels import EVENTS
 from kill_tuner import FAKE_KERNELS
 from ray.cluster_utils import Cluster
 
-from tvm_sparse.autotune import ray_cluster, session
+from tvm_sparse.autotune import session
+from tvm_sparse.autotune.fleet import ray_cluster
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks import operators
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.conv.dtypes import DTYPES, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern

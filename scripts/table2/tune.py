@@ -15,8 +15,8 @@ import command_line
 
 from benchmarks import operators
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.display.consoles import progress_console
 from tvm_sparse.logs.tuning_log import TuningLog

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tvm_sparse.autotune.strategies import promising_first
+from tvm_sparse.autotune.search.strategies import promising_first
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from tvm_sparse.autotune import session, task_lock
-from tvm_sparse.autotune.device_tuner import versions
-from tvm_sparse.autotune.devices import Device, DeviceLost, roster
-from tvm_sparse.autotune.fleet import Fleet
-from tvm_sparse.autotune.job import Job
-from tvm_sparse.autotune.local_devices import ProcessDevice, kind_of, local_fleet
+from tvm_sparse.autotune.fleet.device_tuner import versions
+from tvm_sparse.autotune.fleet.devices import Device, DeviceLost, roster
+from tvm_sparse.autotune.fleet.fleet import Fleet
+from tvm_sparse.autotune.fleet.job import Job
+from tvm_sparse.autotune.fleet.local_devices import ProcessDevice, kind_of, local_fleet
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

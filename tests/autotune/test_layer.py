@@ -9,9 +9,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from tvm_sparse.autotune import evolutionary_search, layer, random_search, trial_runner
+from tvm_sparse.autotune import layer
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import Search, TuneOptions
+from tvm_sparse.autotune.search import evolutionary_search, random_search, trial_runner
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError

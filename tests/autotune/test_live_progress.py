@@ -8,8 +8,8 @@ from factories import SPEC, make_record
 from rich.console import Console
 
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
-from tvm_sparse.autotune.task_progress import CAUSE_WIDTH, TaskProgress
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
+from tvm_sparse.autotune.progress.task_progress import CAUSE_WIDTH, TaskProgress
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.consoles import PLAIN_WIDTH
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tvm_sparse.autotune.patience import Patience
+from tvm_sparse.autotune.search.patience import Patience
 
 
 def made(times, costs=None, limit=3):

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from test_layer import Fake, keys
 
-from tvm_sparse.autotune import evolutionary_search, layer, proxy_layer, session, trial_runner
-from tvm_sparse.autotune.live_progress import LiveProgress
+from tvm_sparse.autotune import layer, session
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.autotune.proxy_layer import WHOLE, Sample
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
+from tvm_sparse.autotune.search import evolutionary_search, proxy_layer, trial_runner
+from tvm_sparse.autotune.search.proxy_layer import WHOLE, Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.consoles import progress_console

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tvm_sparse.autotune import random_search
-from tvm_sparse.autotune.evolutionary_search import HOPELESS, SharedModel, SpaceSearch
-from tvm_sparse.autotune.random_search import RandomSearch
-from tvm_sparse.autotune.trial_history import key_of_proposal
+from tvm_sparse.autotune.search import random_search
+from tvm_sparse.autotune.search.evolutionary_search import HOPELESS, SharedModel, SpaceSearch
+from tvm_sparse.autotune.search.random_search import RandomSearch
+from tvm_sparse.autotune.search.trial_history import key_of_proposal
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules.lookup import spaces_of

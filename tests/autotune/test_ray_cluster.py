@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from test_fleet import CPU, OPTIONS, TASKS, Notes, keys
 
-from tvm_sparse.autotune import ray_cluster, session
-from tvm_sparse.autotune.device_tuner import versions
-from tvm_sparse.autotune.job import Job
-from tvm_sparse.autotune.open_fleet import open_fleet
+from tvm_sparse.autotune import session
+from tvm_sparse.autotune.fleet import ray_cluster
+from tvm_sparse.autotune.fleet.device_tuner import versions
+from tvm_sparse.autotune.fleet.job import Job
+from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -74,7 +75,7 @@ class TestSharedNodes:
         with pytest.raises(BuildError, match=r"ray: no node has a GPU for Ray to give away"):
             ray_cluster.ray_fleet(cluster[0].address, "cuda")
         own = dict.fromkeys(versions(), "0.0")
-        monkeypatch.setattr("tvm_sparse.autotune.devices.versions", lambda: own)
+        monkeypatch.setattr("tvm_sparse.autotune.fleet.devices.versions", lambda: own)
         sentence = (
             r"no device can be used, found .* is not used: its apache-tvm is 0\.27.*, not 0\.0; .*; .* is not used: "
         )

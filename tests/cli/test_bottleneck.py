@@ -10,7 +10,7 @@ from random_convolutions import random_weight
 
 from tvm_sparse.cli.bottleneck import PAYS_BELOW, Limit, advise, limit_of
 from tvm_sparse.cli.commands import inspect
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer

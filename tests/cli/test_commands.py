@@ -20,11 +20,11 @@ from factories import make_record
 from fake_cudnn import compiled
 
 import tvm_sparse
-from tvm_sparse.autotune import trial_runner
+from tvm_sparse.autotune.search import trial_runner
 from tvm_sparse.cli import common, demo_data, main
 from tvm_sparse.cli.commands import doctor, tune
 from tvm_sparse.cli.parser import build_parser
-from tvm_sparse.compiler import kernel_selection
+from tvm_sparse.compiler.plan import kernel_selection
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.conv.spec import ConvSpec

@@ -12,8 +12,8 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 
 from tvm_sparse.codegen import lowering
-from tvm_sparse.codegen.tir import fold_weights
-from tvm_sparse.codegen.tir.fold_weights import fold_weights_pass
+from tvm_sparse.codegen.folding import fold_weights
+from tvm_sparse.codegen.folding.fold_weights import fold_weights_pass
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

@@ -14,8 +14,8 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.codegen import lowering
-from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel, KernelSource, device_module
 from tvm_sparse.codegen.cuda.launches import Launches
+from tvm_sparse.codegen.kernel_source import BuiltKernel, KernelSource, device_module
 from tvm_sparse.codegen.kernel_stages import stages
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

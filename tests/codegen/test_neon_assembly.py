@@ -7,7 +7,7 @@ import pytest
 from emulated import TARGET, call, why_not_emulated
 
 from tvm_sparse.codegen import lowering
-from tvm_sparse.codegen.cpu.fma_assembly import AssemblyChains
+from tvm_sparse.codegen.folding.fma_assembly import AssemblyChains
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern

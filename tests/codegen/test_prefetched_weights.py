@@ -17,7 +17,7 @@ from tvm_sparse.conv.conv2d import WEIGHT
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import PREFETCH
-from tvm_sparse.scheduling.cpu_filters import FilterSpace
+from tvm_sparse.scheduling.cpu.filters import FilterSpace
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 

@@ -9,7 +9,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from tvm_sparse.codegen.lowering import build, folding_passes
-from tvm_sparse.runtime.threads import use_threads
+from tvm_sparse.runtime.cpu.threads import use_threads
 from tvm_sparse.target.resolve import resolve_target
 
 

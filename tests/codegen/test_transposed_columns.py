@@ -12,8 +12,8 @@ from tvm_sparse.codegen.lowering import folding_passes
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import TRANSPOSE
-from tvm_sparse.scheduling.cpu_channels import ChannelSpace
-from tvm_sparse.scheduling.cpu_filters import FilterSpace
+from tvm_sparse.scheduling.cpu.channels import ChannelSpace
+from tvm_sparse.scheduling.cpu.filters import FilterSpace
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target

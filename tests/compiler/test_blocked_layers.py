@@ -14,15 +14,16 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, make_kernels, verify
-from tvm_sparse.compiler.blocked_layers import with_blocks
+from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.choice import Default, Predicted
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.joined_layers import MOST_CHANNELS_BESIDE_BLOCKS
-from tvm_sparse.compiler.layer_check import Exposed
+from tvm_sparse.compiler.building import make_kernels, verify
+from tvm_sparse.compiler.checking.layer_check import Exposed
+from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.plan import Plan
+from tvm_sparse.compiler.plan.choice import Default, Predicted
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.joined_layers import MOST_CHANNELS_BESIDE_BLOCKS
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare

@@ -21,13 +21,15 @@ from factories import make_record
 from four_kernels import SCHEDULES, TARGET, built, decisions_of, imports, onnx_model, prepared_model
 from torch import nn
 
-from tvm_sparse.codegen.cuda import kernel_source, nvcc
+from tvm_sparse.codegen import kernel_source
+from tvm_sparse.codegen.cuda import nvcc
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache
-from tvm_sparse.compiler import build_model, build_pool, kernel_store, verify
-from tvm_sparse.compiler.build_kernels import BuildProgress
-from tvm_sparse.compiler.choice import Default, Predicted, Recorded
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import build_pool, kernel_store, verify
+from tvm_sparse.compiler.building.build_kernels import BuildProgress
+from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.plan.choice import Default, Predicted, Recorded
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -37,7 +39,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
@@ -220,7 +222,7 @@ import sys
 from tvm_sparse.frontend.optional_imports import without_torch
 with without_torch():
     import four_kernels
-    from tvm_sparse.runtime import artifact
+    from tvm_sparse.runtime.artifacts import artifact
     saved = artifact.save(four_kernels.built(four_kernels.prepared_model()), sys.argv[1])
 """
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 import zoo
 
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
-from tvm_sparse.compiler import build_model, make_kernels
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.verify import _Case
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import make_kernels
+from tvm_sparse.compiler.building.verify import _Case
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, ModelError

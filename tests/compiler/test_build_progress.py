@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tvm_sparse.compiler import build_progress
-from tvm_sparse.compiler.build_kernels import BuildProgress
+from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.compiler.building.build_kernels import BuildProgress
 
 
 def shown(events: list[tuple[float, BuildProgress]], is_terminal: bool = False) -> str:

@@ -11,15 +11,15 @@ import torch
 import zoo
 from factories import make_record
 
-from tvm_sparse.compiler import choose_layouts
 from tvm_sparse.compiler.build_model import kernels_of
-from tvm_sparse.compiler.choice import Predicted
-from tvm_sparse.compiler.choose_layouts import NHWC
-from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.minimum_cut import first_side
+from tvm_sparse.compiler.layouts import choose_layouts
+from tvm_sparse.compiler.layouts.choose_layouts import NHWC
+from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
+from tvm_sparse.compiler.layouts.minimum_cut import first_side
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.layout_change import LayoutChange

@@ -8,10 +8,10 @@ from tvm.ir import assert_structural_equal
 from tvm.relax.backend.cuda import pipeline
 from tvm.target import Target
 
-from tvm_sparse.compiler.default_schedules import default_schedules
-from tvm_sparse.compiler.schedule_rest import schedule_rest
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
+from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 

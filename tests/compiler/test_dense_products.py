@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 import tvm_sparse
-from tvm_sparse.compiler import build_model, dense_products
-from tvm_sparse.compiler.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts, Make
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.kernel_store import KernelRequest
-from tvm_sparse.compiler.replace_convolutions import function_names
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import dense_products
+from tvm_sparse.compiler.building.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts, Make
+from tvm_sparse.compiler.building.kernel_store import KernelRequest
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.rewriting.replace_convolutions import function_names
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules.lookup import make_kernel

@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import relax, te, topi
 
-from tvm_sparse.compiler.guard_addresses import guard_addresses
+from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
 
 TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 3})
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import tvm_sparse
 from tvm_sparse.cli import main
-from tvm_sparse.compiler.half_accuracy import Accuracy
+from tvm_sparse.compiler.checking.half_accuracy import Accuracy
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.errors import InputError
 

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from tvm_sparse.compiler.job_threads import JobThreads
+from tvm_sparse.compiler.building.job_threads import JobThreads
 
 
 def test_the_most_urgent_goes_first() -> None:

@@ -15,18 +15,18 @@ from tvm.target import Target
 
 from tvm_sparse.cli import main
 from tvm_sparse.compiler.build_model import build, kernels_of
-from tvm_sparse.compiler.choice import Predicted
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.dense_fallback import all_dense
-from tvm_sparse.compiler.joined_layers import joined_pairs, with_joined
-from tvm_sparse.compiler.layer_check import Exposed
-from tvm_sparse.compiler.library_cache import LibraryCache
+from tvm_sparse.compiler.building.library_cache import LibraryCache
+from tvm_sparse.compiler.checking.layer_check import Exposed
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.plan import Plan
+from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import all_dense
+from tvm_sparse.compiler.plan.joined_layers import joined_pairs, with_joined
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.scheduling.cpu_expansion import MOST_CHANNELS
+from tvm_sparse.scheduling.cpu.expansion import MOST_CHANNELS
 from tvm_sparse.target.resolve import resolve_target
 
 

@@ -6,7 +6,7 @@ import pytest
 from factories import make_record, make_weight
 from tvm.target import Target
 
-from tvm_sparse.compiler.kernel_growth import growth
+from tvm_sparse.compiler.plan.kernel_growth import growth
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules.lookup import find_space

@@ -9,14 +9,15 @@ import torch
 import zoo
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import make_kernels, onnx_runtime
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.expose_layers import expose
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.layer_check import DIFFERS, OK, WRONG, Exposed, LayerCheck, first_divergence
+from tvm_sparse.compiler.building import make_kernels
+from tvm_sparse.compiler.checking import onnx_runtime
+from tvm_sparse.compiler.checking.expose_layers import expose
+from tvm_sparse.compiler.checking.layer_check import DIFFERS, OK, WRONG, Exposed, LayerCheck, first_divergence
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
-from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.model import load_onnx
+from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.scheduling.kernel import kernel_of

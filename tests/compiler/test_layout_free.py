@@ -5,7 +5,7 @@ import pytest
 import zoo
 from tvm import relax
 
-from tvm_sparse.compiler.layout_free import tensors_of, turned
+from tvm_sparse.compiler.layouts.layout_free import tensors_of, turned
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.known_answer import ANSWER_BYTES
-from tvm_sparse.compiler.library_cache import constants_bytes
+from tvm_sparse.compiler.building.library_cache import constants_bytes
+from tvm_sparse.compiler.checking.known_answer import ANSWER_BYTES
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
@@ -140,7 +140,7 @@ def test_a_damaged_library_is_built_again(builds, home):
 
 
 def test_what_was_wrong_is_not_kept(builds, monkeypatch, home):
-    monkeypatch.setattr("tvm_sparse.compiler.verify._Case.worst_error", lambda *_: np.inf)
+    monkeypatch.setattr("tvm_sparse.compiler.building.verify._Case.worst_error", lambda *_: np.inf)
     build_model.compile(make(), X)
     assert not list(home.iterdir())
 

@@ -13,9 +13,10 @@ from test_build_model import record
 from torch import nn
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, make_kernels, relax_pipeline
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.layer_check import OK, Exposed
+from tvm_sparse.compiler import build_model, relax_pipeline
+from tvm_sparse.compiler.building import make_kernels
+from tvm_sparse.compiler.checking.layer_check import OK, Exposed
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.prepare import prepare

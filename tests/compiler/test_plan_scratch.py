@@ -8,12 +8,12 @@ import torch
 import zoo
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
+from tvm_sparse.codegen.kernel_source import BuiltKernel
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.choice import Default
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.plan_scratch import plan_scratch, scratch_of
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch, scratch_of
+from tvm_sparse.compiler.plan.choice import Default
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules.lookup import make_kernel
 

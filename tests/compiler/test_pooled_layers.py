@@ -13,13 +13,13 @@ from tvm.target import Target
 
 from tvm_sparse.autotune.session import tuned_layers
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.choice import Default, Predicted
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.dense_fallback import to_dense
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.plan import Plan
-from tvm_sparse.compiler.pooled_layers import pooled_space, with_pools
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.plan.choice import Default, Predicted
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import to_dense
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.pooled_layers import pooled_space, with_pools
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.passes.find_convolutions import find_groups

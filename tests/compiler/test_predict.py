@@ -8,9 +8,11 @@ import torch
 from random_convolutions import vector_weight
 from torch import nn
 
-from tvm_sparse.compiler import build_model, kernel_selection, verify
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.predict import gpu_dense_us, predicted
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import verify
+from tvm_sparse.compiler.plan import kernel_selection
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.plan.predict import gpu_dense_us, predicted
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

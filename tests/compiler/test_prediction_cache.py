@@ -8,9 +8,9 @@ import pytest
 from tvm.target import Target
 
 from tvm_sparse.codegen.kernel_cache import LIMIT
-from tvm_sparse.compiler import prediction_cache
-from tvm_sparse.compiler.predict import Prediction, predicted
-from tvm_sparse.compiler.prediction_cache import remembered
+from tvm_sparse.compiler.plan import prediction_cache
+from tvm_sparse.compiler.plan.predict import Prediction, predicted
+from tvm_sparse.compiler.plan.prediction_cache import remembered
 from tvm_sparse.conv.dtypes import FLOAT16
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern

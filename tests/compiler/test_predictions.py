@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_build_model import TARGET, record
 
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.predict import predicted
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.plan.predict import predicted
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer

@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.relax.backend.cpu_generic import pipeline
 
 from tvm_sparse.compiler.build_model import _compile
-from tvm_sparse.compiler.own_functions import own_functions
-from tvm_sparse.compiler.schedule_elements import schedule_elements
+from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
+from tvm_sparse.compiler.rewriting.own_functions import own_functions
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.target.resolve import resolve_target
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from tvm_sparse.compiler.build_model import _compile
-from tvm_sparse.compiler.schedule_batch_matmul import tile_of
+from tvm_sparse.compiler.cpu_loops.schedule_batch_matmul import tile_of
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 

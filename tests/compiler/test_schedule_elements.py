@@ -12,7 +12,7 @@ from tvm import relax, te, tirx, topi
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
 from tvm_sparse.compiler.build_model import _compile
-from tvm_sparse.compiler.schedule_elements import schedule_elements
+from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.scheduling.annotations import HOIST
 from tvm_sparse.target.resolve import resolve_target

@@ -5,10 +5,10 @@ import torch
 from gpu_functions import emulated, scheduled
 from torch import nn
 
-from tvm_sparse.compiler.schedule_gemm import schedule_gemm
+from tvm_sparse.compiler.gpu_loops.schedule_gemm import schedule_gemm
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 
 
 def with_products(module, rows, inputs):

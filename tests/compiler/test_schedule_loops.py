@@ -8,9 +8,9 @@ from torch import nn
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline
 
-from tvm_sparse.compiler.schedule_loops import schedule_loops
+from tvm_sparse.compiler.cpu_loops.schedule_loops import schedule_loops
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target("llvm")

@@ -6,7 +6,7 @@ from cuda_emulator import kernels
 from gpu_functions import computing, emulated, scheduled
 from tvm import relax
 
-from tvm_sparse.compiler.schedule_maps import schedule_maps
+from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
 
 
 @pytest.mark.parametrize(

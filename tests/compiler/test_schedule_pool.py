@@ -7,7 +7,7 @@ from gpu_functions import computing, emulated, scheduled
 from torch import nn
 from tvm import relax
 
-from tvm_sparse.compiler.schedule_pool import schedule_pool
+from tvm_sparse.compiler.gpu_loops.schedule_pool import schedule_pool
 from tvm_sparse.conv.reference import relative_difference
 
 MAX, AVERAGE = relax.op.nn.max_pool2d, relax.op.nn.avg_pool2d

@@ -10,11 +10,11 @@ from tvm.relax.backend.cuda import pipeline
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from tvm_sparse.compiler.schedule_rest import schedule_rest
+from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 

@@ -8,7 +8,7 @@ from test_schedule_elements import agrees
 from torch import nn
 from tvm import te, topi
 
-from tvm_sparse.compiler.schedule_rows import schedule_rows
+from tvm_sparse.compiler.cpu_loops.schedule_rows import schedule_rows
 
 
 class Mean(nn.Module):

@@ -6,7 +6,7 @@ import tvm
 from built_function import computed
 from tvm import te, tirx, topi
 
-from tvm_sparse.compiler.schedule_transposes import schedule_transposes
+from tvm_sparse.compiler.cpu_loops.schedule_transposes import schedule_transposes
 from tvm_sparse.scheduling.annotations import TRANSPOSE
 
 # (N, H, W, C) -> (N, C, H, W), and back.

@@ -11,7 +11,7 @@ from tvm import relax
 
 import tvm_sparse
 from tvm_sparse.compiler.build_model import _compile
-from tvm_sparse.compiler.vector_exponentials import LEAST, MOST
+from tvm_sparse.compiler.cpu_loops.vector_exponentials import LEAST, MOST
 from tvm_sparse.target.resolve import resolve_target
 
 

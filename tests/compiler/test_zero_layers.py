@@ -12,10 +12,10 @@ from torch import nn
 from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli import main
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.blocked_layers import with_blocks
-from tvm_sparse.compiler.joined_layers import joined_pairs
+from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.plan import Plan
+from tvm_sparse.compiler.plan.joined_layers import joined_pairs
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.target.cpu_info import CpuInfo

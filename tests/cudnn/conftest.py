@@ -7,7 +7,7 @@ import pytest
 from fake_cudnn import FakeCudnn, compiled
 
 from tvm_sparse.cudnn import library, packed_function
-from tvm_sparse.scheduling.cuda import staging
+from tvm_sparse.scheduling.cuda.library import staging
 
 
 @pytest.fixture(scope="session")

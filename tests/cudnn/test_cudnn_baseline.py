@@ -13,9 +13,11 @@ from factories import make_record
 
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.compiler import build_model, layer_check, verify
-from tvm_sparse.compiler.dense_fallback import all_dense, to_dense
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import verify
+from tvm_sparse.compiler.checking import layer_check
+from tvm_sparse.compiler.plan.dense_fallback import all_dense, to_dense
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.reference import AGREEMENT, TF32_AGREEMENT
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -28,7 +30,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.runtime import artifact, libraries
+from tvm_sparse.runtime import libraries
+from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json

@@ -12,8 +12,8 @@ from fake_cudnn import HOST
 from torch import nn
 
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.choice import Predicted
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.frontend.prepare import prepare
 
 COPY = "TransformTensor"

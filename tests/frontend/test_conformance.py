@@ -8,8 +8,8 @@ from made_cases import base_cases, made_name
 from more_cases import more_cases
 from node_tests import onnx_cases
 
-from tvm_sparse.frontend.onnx.operator_table import FREE, OPERATORS
-from tvm_sparse.frontend.onnx.operators import versions
+from tvm_sparse.frontend.onnx.rules.operator_table import FREE, OPERATORS
+from tvm_sparse.frontend.onnx.rules.operators import versions
 
 CORES = len(os.sched_getaffinity(0))
 # Seen right beside NumPy, in test_onnx_pooling.py, as neither evaluator computes it.

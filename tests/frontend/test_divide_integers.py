@@ -5,7 +5,7 @@ import pytest
 from tvm import relax
 from zoo import run_relax
 
-from tvm_sparse.frontend.passes.divide_integers import divide_integers
+from tvm_sparse.frontend.passes.folding.divide_integers import divide_integers
 
 DIVISORS = np.array([0, 0, -1, -1, 0, 3, -2, 2])
 

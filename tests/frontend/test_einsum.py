@@ -10,8 +10,8 @@ from torch import nn
 from tvm import relax
 
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.onnx.einsum import Product, product_of
-from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
+from tvm_sparse.frontend.onnx.rewriting.einsum import Product, product_of
+from tvm_sparse.frontend.passes.folding.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
 
 SHAPES = {"b": 2, "h": 3, "i": 4, "j": 5, "k": 6}

@@ -13,8 +13,8 @@ from tvm import relax
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.passes.guard_indices import guard_indices
-from tvm_sparse.frontend.passes.settle_checks import settle_checks
+from tvm_sparse.frontend.passes.indices.guard_indices import guard_indices
+from tvm_sparse.frontend.passes.indices.settle_checks import settle_checks
 from tvm_sparse.frontend.prepare import prepare
 
 X = (2, 3, 8)

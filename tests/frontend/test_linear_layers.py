@@ -12,7 +12,7 @@ from test_passes import Kernel, assert_same, operators
 from torch import nn
 from torch.nn.utils import prune
 
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.relax_graph import MAX_LINEAR_DENSITY

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.onnx.operators import require_known, unknown_nodes
-from tvm_sparse.frontend.onnx.traits import nodes_with_traits
+from tvm_sparse.frontend.onnx.rules.operators import require_known, unknown_nodes
+from tvm_sparse.frontend.onnx.rules.traits import nodes_with_traits
 
 
 def model_of(operator, *inputs, constants=(), outputs=1, opset=20, domain="", **attributes):

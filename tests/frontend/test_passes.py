@@ -12,18 +12,18 @@ from torch.nn.utils import prune
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline
 
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.schedule_matmul import schedule_matmul
+from tvm_sparse.compiler.cpu_loops.schedule_matmul import schedule_matmul
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv import conv2d
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
-from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
-from tvm_sparse.frontend.passes.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.folding.fold_batch_norm import fold_batch_norm
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
-from tvm_sparse.frontend.passes.trim_taps import trim_taps
 
 # Relax operators left once everything that can be fused is.
 LEFT = {

@@ -9,10 +9,10 @@ import zoo
 from torch import nn
 
 from tvm_sparse.conv.reference import relative_difference
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 from tvm_sparse.frontend.torch import import_program
-from tvm_sparse.frontend.torch.direct import is_direct
 from tvm_sparse.frontend.torch.import_program import export_module
+from tvm_sparse.frontend.torch.rewriting.direct import is_direct
 
 
 class Block(nn.Module):

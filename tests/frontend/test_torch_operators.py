@@ -14,8 +14,8 @@ from torch_cases.case import Together
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.torch.import_program import export_module, import_program, readable
-from tvm_sparse.frontend.torch.operators import OPERATORS
-from tvm_sparse.frontend.torch.require_operators import words
+from tvm_sparse.frontend.torch.rules.operators import OPERATORS
+from tvm_sparse.frontend.torch.rules.require_operators import words
 
 # A case of each kind, that is quick to compile.
 SAMPLE = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.cli import main
 from tvm_sparse.conv.random_weights import weight_like
 from tvm_sparse.conv.sparsity import SparsityPattern

@@ -20,8 +20,8 @@ import tvm
 from tvm.support import nvcc
 
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.codegen import lowering
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

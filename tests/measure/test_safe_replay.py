@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from damage import damage_list
 
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError

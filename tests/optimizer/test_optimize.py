@@ -22,9 +22,9 @@ from tvm_sparse import optimize
 from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli.commands import optimize as command
 from tvm_sparse.cli.main import main
-from tvm_sparse.compiler.choice import Default
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.plan import Plan
+from tvm_sparse.compiler.plan.choice import Default
+from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.known_logs import shipped_folder, user_log

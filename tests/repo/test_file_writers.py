@@ -8,16 +8,16 @@ WRITERS = {"write_text", "write_bytes", "savez", "save", "mkstemp", "mkdtemp", "
 MODES = ("w", "x", "a")
 # What they write lies in a temporary folder, or is given to them as open.
 IN_FOLDERS_THAT_GO = {
-    "autotune/local_devices.py",
+    "autotune/fleet/local_devices.py",
     "cli/commands/run.py",
     "cli/demo_data.py",
     "codegen/cuda/nvcc.py",
     "compiler/comparison/onnx_process.py",
     "compiler/comparison/onnx_worker.py",
-    "compiler/library_cache.py",
+    "compiler/building/library_cache.py",
     "measure/measurer.py",
     "measure/worker_main.py",
-    "runtime/artifact.py",
+    "runtime/artifacts/artifact.py",
 }
 # One tells the system something, two only lock what they open, one only appends.
 OTHERS = {"measure/serve.py", "measure/device_lock.py", "autotune/task_lock.py", "logs/log_file.py"}

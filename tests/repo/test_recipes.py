@@ -20,11 +20,11 @@ from random_convolutions import Case
 
 from benchmarks.gpu.case import bench_case
 from benchmarks.gpu.contenders import Settings
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.compiler.pipeline import Options, decide_together, passes
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError

@@ -10,7 +10,7 @@ import zoo
 
 COMMANDS = {
     "command line": ("tvm_sparse", "inspect", "block.onnx"),
-    "device": ("tvm_sparse.measure.worker_main", "tvm_sparse.autotune.device_tuner"),
+    "device": ("tvm_sparse.measure.worker_main", "tvm_sparse.autotune.fleet.device_tuner"),
 }
 
 

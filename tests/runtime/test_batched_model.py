@@ -12,10 +12,10 @@ from test_compiled_model import ArrayApi
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError, InputError
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime.artifacts.manifest import digest
 from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.runtime.manifest import digest
 
 SHAPE = zoo.X[1:]
 COUNTS = (1, 3, 8, 11, 20)

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tvm_sparse.runtime import core_shares
-from tvm_sparse.runtime.core_shares import CoreShares
+from tvm_sparse.runtime.cpu import core_shares
+from tvm_sparse.runtime.cpu.core_shares import CoreShares
 
 CORES = 4
 

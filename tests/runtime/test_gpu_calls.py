@@ -22,12 +22,12 @@ import tvm_ffi
 from torch import nn
 
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.plan_scratch import plan_scratch, scratch_of
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch, scratch_of
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.runtime.gpu_runner import MOST_IN_PLACE
+from tvm_sparse.runtime.gpu.gpu_runner import MOST_IN_PLACE
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.resolve import resolve_target

@@ -6,7 +6,7 @@ import pytest
 
 from tvm_sparse.cli import main
 from tvm_sparse.errors import BuildError, ModelError
-from tvm_sparse.runtime.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory
+from tvm_sparse.runtime.gpu.gpu_failures import as_sentences, gpu_failure, is_lost, is_out_of_memory
 
 # As TVM, the driver and torch put them.
 OUT_OF_MEMORY = [

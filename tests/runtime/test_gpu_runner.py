@@ -14,10 +14,10 @@ import tvm_ffi
 from fake_cuda import DEVICE, FakeCuda
 
 from tvm_sparse.errors import BuildError
-from tvm_sparse.runtime import gpu_failures, gpu_runner
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.runtime.cuda_driver import CudaDriver
-from tvm_sparse.runtime.gpu_runner import MOST_IN_PLACE, GpuRunner
+from tvm_sparse.runtime.gpu import gpu_failures, gpu_runner
+from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver
+from tvm_sparse.runtime.gpu.gpu_runner import MOST_IN_PLACE, GpuRunner
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.workspace import Workspace
 

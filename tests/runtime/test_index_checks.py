@@ -15,10 +15,11 @@ from torch import nn
 import tvm_sparse
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError, InputError
-from tvm_sparse.runtime import compiled_model, manifest
+from tvm_sparse.runtime import compiled_model
+from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.runtime.cuda_driver import CudaDriver
-from tvm_sparse.runtime.gpu_runner import GpuRunner
+from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver
+from tvm_sparse.runtime.gpu.gpu_runner import GpuRunner
 from tvm_sparse.runtime.index_checks import require_in_range, with_bounds
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import DLPack

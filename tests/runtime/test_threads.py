@@ -11,8 +11,8 @@ import tvm.script
 import tvm_ffi
 
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.cpu.threads import use_threads
 from tvm_sparse.runtime.signature import Signature, TensorSpec
-from tvm_sparse.runtime.threads import use_threads
 
 # Copies its input, and tells which threads ran a parallel loop.
 NOTE_THREADS = """

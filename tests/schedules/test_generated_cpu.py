@@ -5,8 +5,8 @@ import random
 import pytest
 from random_convolutions import random_case
 
-from tvm_sparse.autotune import evolutionary_search
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.search import evolutionary_search
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.kernel import apply_decisions

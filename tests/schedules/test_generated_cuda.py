@@ -15,9 +15,9 @@ import pytest
 from cuda_emulator import build_source, kernels, run_emulated
 from random_convolutions import Case, random_case
 
-from tvm_sparse.autotune import evolutionary_search
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
-from tvm_sparse.autotune.random_search import RandomSearch
+from tvm_sparse.autotune.search import evolutionary_search
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.search.random_search import RandomSearch
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

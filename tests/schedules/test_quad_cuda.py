@@ -24,7 +24,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import quad_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, precision_of
-from tvm_sparse.scheduling.cuda.kernel_numbers import divisor
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor
 from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed, quads
 from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quads.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, QuadTiling

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import tvm_sparse as ts
-from tvm_sparse.compiler.predict import predicted
+from tvm_sparse.compiler.plan.predict import predicted
 from tvm_sparse.conv.error_bounds import EXACT, WINOGRAD
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern

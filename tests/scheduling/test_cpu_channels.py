@@ -14,7 +14,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.cpu_channels import ChannelSpace, is_depthwise
+from tvm_sparse.scheduling.cpu.channels import ChannelSpace, is_depthwise
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.resolve import resolve_target

@@ -12,8 +12,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import csr_cpu, dense_cpu, folded_cpu, vector_cpu
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.cpu_cuts import Threads
-from tvm_sparse.scheduling.cpu_rows import RowSpace
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.rows import RowSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target

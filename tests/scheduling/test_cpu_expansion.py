@@ -12,8 +12,8 @@ from tvm_sparse.codegen.lowering import build
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_channels import is_depthwise
-from tvm_sparse.scheduling.cpu_expansion import MOST_CHANNELS, ExpandedSpace, expands
+from tvm_sparse.scheduling.cpu.channels import is_depthwise
+from tvm_sparse.scheduling.cpu.expansion import MOST_CHANNELS, ExpandedSpace, expands
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target

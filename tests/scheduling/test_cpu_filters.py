@@ -13,7 +13,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules.lookup import find_space, spaces_of
-from tvm_sparse.scheduling.cpu_filters import FilterSpace
+from tvm_sparse.scheduling.cpu.filters import FilterSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

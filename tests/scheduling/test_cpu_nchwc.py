@@ -19,10 +19,10 @@ from tvm_sparse.conv import error_bounds, reference
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_depthwise_nchwc import DepthwiseNCHWcSpace, depthwise_tile
-from tvm_sparse.scheduling.cpu_nchwc import NCHWcSpace
-from tvm_sparse.scheduling.cpu_nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
-from tvm_sparse.scheduling.cpu_winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace, depthwise_tile
+from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
+from tvm_sparse.scheduling.cpu.nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
+from tvm_sparse.scheduling.cpu.winograd_nchwc import WinogradNCHWcSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 from tvm_sparse.target.resolve import resolve_target

@@ -7,7 +7,7 @@ from vector_units import UNITS
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_product import ProductSpace
+from tvm_sparse.scheduling.cpu.product import ProductSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.cpu_info import REGISTERS
 from tvm_sparse.target.resolve import resolve_target

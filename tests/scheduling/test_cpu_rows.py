@@ -15,7 +15,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import dense_cpu, folded_cpu
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.cpu_rows import RowSpace
+from tvm_sparse.scheduling.cpu.rows import RowSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 

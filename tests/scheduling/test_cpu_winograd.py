@@ -10,7 +10,7 @@ from tvm_sparse.conv.conv2d_winograd import TileBlocks, transformed_weight
 from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, WINOGRAD
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_winograd import WinogradSpace
+from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import NotApplicable
 from tvm_sparse.target.resolve import resolve_target

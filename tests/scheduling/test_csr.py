@@ -18,10 +18,10 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import csr_cpu
 from tvm_sparse.schedules.lookup import find_space, make_kernel
-from tvm_sparse.scheduling.cpu_data_rows import DataRowSpace, Pack
-from tvm_sparse.scheduling.csr import stretch
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, Pack
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.scheduling.space import NotApplicable
+from tvm_sparse.scheduling.tir_writing import stretch
 from tvm_sparse.target.resolve import resolve_target
 
 # Seven rows, a row's padding also that of the next, and half of 32 channels at a time.

@@ -11,9 +11,9 @@ import pytest
 from random_convolutions import run
 from tvm.s_tir import Schedule
 
-from tvm_sparse.autotune import evolutionary_search
-from tvm_sparse.autotune.evolutionary_search import SharedModel, SpaceSearch
-from tvm_sparse.autotune.metaschedule_context import MutateCategorical
+from tvm_sparse.autotune.search import evolutionary_search
+from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
+from tvm_sparse.autotune.search.metaschedule_context import MutateCategorical
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

@@ -14,7 +14,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.cudnn.plan import PRECOMP, Plan
-from tvm_sparse.scheduling.cuda.staging import is_transposed
+from tvm_sparse.scheduling.cuda.library.staging import is_transposed
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, plan_of
 from tvm_sparse.target.resolve import resolve_target
 

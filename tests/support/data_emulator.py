@@ -12,7 +12,7 @@ from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.geometry import geometry
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Tiling, library_of
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
 
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""

@@ -4,7 +4,7 @@ import sys
 
 from faulty_device import FAULTY_WORKER
 
-from tvm_sparse.autotune.ray_cluster import TunerActor
+from tvm_sparse.autotune.fleet.ray_cluster import TunerActor
 from tvm_sparse.measure.worker import Worker
 
 

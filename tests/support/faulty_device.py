@@ -1,6 +1,6 @@
 """A device's tuner whose kernels are those of `faulty_worker`: not built, and of times that do not vary.
 
-As a program it takes the place of `tvm_sparse.autotune.device_tuner`, of a CPU, or of a GPU that the environment
+As a program it takes the place of `tvm_sparse.autotune.fleet.device_tuner`, of a CPU, or of a GPU that the environment
 variable FAKE_GPUS names: JSON from what CUDA_VISIBLE_DEVICES says to a name. Where DIES has JSON such as ``{"1": 5}``,
 the process whose CUDA_VISIBLE_DEVICES is 1 kills itself before its fifth trial; where there is STARTED, a folder, it
 leaves an empty file there for each layer that it begins, called by its process and its device.
@@ -17,7 +17,7 @@ from tvm_sparse.measure.serve import serve
 from tvm_sparse.measure.worker import Worker
 
 with without_torch():
-    from tvm_sparse.autotune import device_tuner
+    from tvm_sparse.autotune.fleet import device_tuner
 
 FAULTY_WORKER = str(Path(__file__).with_name("faulty_worker.py"))
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "")

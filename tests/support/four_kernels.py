@@ -10,9 +10,9 @@ import tvm
 
 from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.compiler import build_model
-from tvm_sparse.compiler.choice import Default
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.kernel_selection import decide
+from tvm_sparse.compiler.plan.choice import Default
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.prepare import PreparedModel, prepare

@@ -20,7 +20,7 @@ import malformed
 from factories import sealed
 from hostile_files import DIGITS, INPUTS, STRANGE, bomb, npz
 
-from tvm_sparse.runtime import manifest
+from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 TARGET = '{"kind":"llvm","num-cores":1,"opt-level":0}'

@@ -23,7 +23,7 @@ CASES = 2
 
 
 def made_name(operator: str, key: str, value: Any) -> str:
-    """Of a case in which a node of `operator` has a trait; see `tvm_sparse.frontend.onnx.traits`."""
+    """Of a case in which a node of `operator` has a trait; see `tvm_sparse.frontend.onnx.rules.traits`."""
     return f"made|{operator}|{key}|{json.dumps(value)}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tvm_sparse.frontend.onnx.operator_table import OPERATORS
+from tvm_sparse.frontend.onnx.rules.operator_table import OPERATORS
 
 # ONNX's own for its node tests, where a case says nothing else; the former fails for zeros that are not exact.
 RTOL, ATOL = 1e-3, 1e-6
@@ -155,7 +155,7 @@ def _attempt(case: Case) -> tuple[str, str, list[list[Any]]]:
 def _noting(evidence: list[list[Any]]) -> Iterator[None]:
     """Append to `evidence` the operators and traits of every model that is given to TVM's importer."""
     from tvm_sparse.frontend.onnx import import_model
-    from tvm_sparse.frontend.onnx.traits import nodes_with_traits
+    from tvm_sparse.frontend.onnx.rules.traits import nodes_with_traits
 
     original = import_model.from_onnx
 

@@ -8,7 +8,7 @@ from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.positions.geometry import geometry
 from tvm_sparse.scheduling.cuda.positions.tiling import LIBRARIES, N_TILES, PositionTiling
 

@@ -12,10 +12,10 @@ import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.autotune.patience import GAIN
-from tvm_sparse.autotune.proxy_layer import MIN_TRIALS, Sample, SamplePhase
-from tvm_sparse.autotune.strategies import GuidedPhase, LibraryPhase, RandomPhase
-from tvm_sparse.autotune.trial_runner import TrialRunner
+from tvm_sparse.autotune.search.patience import GAIN
+from tvm_sparse.autotune.search.proxy_layer import MIN_TRIALS, Sample, SamplePhase
+from tvm_sparse.autotune.search.strategies import GuidedPhase, LibraryPhase, RandomPhase
+from tvm_sparse.autotune.search.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.crew import Crew

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.autotune import task_lock
-from tvm_sparse.autotune.fleet import Fleet
-from tvm_sparse.autotune.job import Job
+from tvm_sparse.autotune.fleet.fleet import Fleet
+from tvm_sparse.autotune.fleet.job import Job
+from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.autotune.layer import tune_layer
-from tvm_sparse.autotune.live_progress import progress_of
-from tvm_sparse.autotune.open_fleet import open_fleet
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.autotune.progress import Progress, Task
-from tvm_sparse.autotune.proxy_layer import Sample
+from tvm_sparse.autotune.progress.live_progress import progress_of
+from tvm_sparse.autotune.progress.progress import Progress, Task
+from tvm_sparse.autotune.search.proxy_layer import Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes

@@ -14,7 +14,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import folded_cpu
-from tvm_sparse.scheduling.cpu_rows import layouts
+from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import fitted_on
 from tvm_sparse.target.cpu_info import CpuInfo

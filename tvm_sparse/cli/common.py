@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tvm_sparse.cli import tables
-from tvm_sparse.compiler.dense_products import IN_TF32
-from tvm_sparse.compiler.layer_check import agreement_of
+from tvm_sparse.compiler.building.dense_products import IN_TF32
+from tvm_sparse.compiler.checking.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.storage import stored
 from tvm_sparse.errors import LogError, VerificationError

@@ -20,7 +20,7 @@ from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.display.lenient_stream import leave
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.optional_imports import without_torch
-from tvm_sparse.runtime.gpu_failures import gpu_failure
+from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
 
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
 EXIT_BROKEN_PIPE = 1

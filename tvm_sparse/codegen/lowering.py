@@ -25,8 +25,8 @@ from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
 from tvm_sparse.codegen.cuda.kernel_library import library, library_names
 from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline_pass
 from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
-from tvm_sparse.codegen.tir.fma_chains import Deferred
-from tvm_sparse.codegen.tir.fold_weights import fold_weights_pass
+from tvm_sparse.codegen.folding.fma_chains import Deferred
+from tvm_sparse.codegen.folding.fold_weights import fold_weights_pass
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.resolve import target_json
 

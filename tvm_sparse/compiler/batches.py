@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import tvm
 
-from tvm_sparse.compiler.layer_check import agreement_of
+from tvm_sparse.compiler.checking.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import InputError, ModelError
 from tvm_sparse.runtime.batched_model import BatchedModel

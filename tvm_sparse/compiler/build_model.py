@@ -12,29 +12,29 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
-from tvm_sparse.codegen.cuda.kernel_source import BuiltKernel
 from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
+from tvm_sparse.codegen.kernel_source import BuiltKernel
 from tvm_sparse.compiler.batches import joined
-from tvm_sparse.compiler.blocked_layers import with_blocks
-from tvm_sparse.compiler.build_kernels import KernelBuilder, OnProgress
-from tvm_sparse.compiler.build_progress import told
+from tvm_sparse.compiler.building.build_kernels import KernelBuilder, OnProgress
+from tvm_sparse.compiler.building.build_progress import told
+from tvm_sparse.compiler.building.dense_products import DenseProducts
+from tvm_sparse.compiler.building.kernel_store import KernelStore
+from tvm_sparse.compiler.building.library_cache import LibraryCache, constants_bytes, loadable
+from tvm_sparse.compiler.building.make_kernels import kernels_of, scheduled
+from tvm_sparse.compiler.building.verify import verify
 from tvm_sparse.compiler.comparison.compare import Comparing, Source
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.dense_fallback import to_dense
-from tvm_sparse.compiler.dense_products import DenseProducts
 from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
-from tvm_sparse.compiler.keep_nhwc import keep_nhwc, results_in_nhwc
-from tvm_sparse.compiler.kernel_store import KernelStore
-from tvm_sparse.compiler.library_cache import LibraryCache, constants_bytes, loadable
-from tvm_sparse.compiler.make_kernels import kernels_of, scheduled
+from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
+from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
+from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.pipeline import Options, dense, planned
-from tvm_sparse.compiler.plan import Plan
-from tvm_sparse.compiler.plan_scratch import plan_scratch
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import to_dense
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
-from tvm_sparse.compiler.replace_convolutions import replace_convolutions
-from tvm_sparse.compiler.verify import verify
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
 from tvm_sparse.frontend.batch import batch_sizes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tvm
 
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.plan import Plan
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.errors import UsageError
 from tvm_sparse.files import publish
 

@@ -6,15 +6,15 @@ from functools import partial
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.blocked_layers import with_blocks
-from tvm_sparse.compiler.choose_layouts import in_nhwc
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.dense_fallback import with_dense_kernels
 from tvm_sparse.compiler.dump import dump_module, dump_plan
-from tvm_sparse.compiler.joined_layers import with_joined
-from tvm_sparse.compiler.kernel_selection import select
-from tvm_sparse.compiler.plan import Plan
-from tvm_sparse.compiler.pooled_layers import with_pools
+from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
+from tvm_sparse.compiler.layouts.choose_layouts import in_nhwc
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import with_dense_kernels
+from tvm_sparse.compiler.plan.joined_layers import with_joined
+from tvm_sparse.compiler.plan.kernel_selection import select
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.pooled_layers import with_pools
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
 

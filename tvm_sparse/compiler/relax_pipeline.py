@@ -5,21 +5,21 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.target import Target
 
-from tvm_sparse.compiler.default_schedules import default_schedules
-from tvm_sparse.compiler.guard_addresses import guard_addresses
-from tvm_sparse.compiler.own_functions import own_functions
-from tvm_sparse.compiler.schedule_batch_matmul import schedule_batch_matmul
-from tvm_sparse.compiler.schedule_elements import schedule_elements
-from tvm_sparse.compiler.schedule_gemm import schedule_gemm
-from tvm_sparse.compiler.schedule_loops import schedule_loops
-from tvm_sparse.compiler.schedule_maps import schedule_maps
-from tvm_sparse.compiler.schedule_matmul import schedule_matmul
-from tvm_sparse.compiler.schedule_mean import schedule_mean
-from tvm_sparse.compiler.schedule_pool import schedule_pool
-from tvm_sparse.compiler.schedule_rest import schedule_rest
-from tvm_sparse.compiler.schedule_rows import schedule_rows
-from tvm_sparse.compiler.schedule_transposes import schedule_transposes
-from tvm_sparse.compiler.vector_exponentials import vector_exponentials
+from tvm_sparse.compiler.cpu_loops.schedule_batch_matmul import schedule_batch_matmul
+from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
+from tvm_sparse.compiler.cpu_loops.schedule_loops import schedule_loops
+from tvm_sparse.compiler.cpu_loops.schedule_matmul import schedule_matmul
+from tvm_sparse.compiler.cpu_loops.schedule_rows import schedule_rows
+from tvm_sparse.compiler.cpu_loops.schedule_transposes import schedule_transposes
+from tvm_sparse.compiler.cpu_loops.vector_exponentials import vector_exponentials
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
+from tvm_sparse.compiler.gpu_loops.schedule_gemm import schedule_gemm
+from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
+from tvm_sparse.compiler.gpu_loops.schedule_mean import schedule_mean
+from tvm_sparse.compiler.gpu_loops.schedule_pool import schedule_pool
+from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
+from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
+from tvm_sparse.compiler.rewriting.own_functions import own_functions
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 

@@ -12,16 +12,16 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.batch import require_batch, with_batch
-from tvm_sparse.frontend.onnx import half as onnx_half
-from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.import_model import import_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
-from tvm_sparse.frontend.onnx.refuse import refuse_training
-from tvm_sparse.frontend.onnx.rewrite import upgrade_first_operators
+from tvm_sparse.frontend.onnx.rewriting import half as onnx_half
+from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
+from tvm_sparse.frontend.onnx.rewriting.rewrite import upgrade_first_operators
+from tvm_sparse.frontend.onnx.rules.refuse import refuse_training
 from tvm_sparse.frontend.precision import Precision
-from tvm_sparse.frontend.torch import half as torch_half
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
+from tvm_sparse.frontend.torch.rewriting import half as torch_half
 from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
 from tvm_sparse.untrusted.regular_file import open_regular
 

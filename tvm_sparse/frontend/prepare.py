@@ -13,19 +13,19 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.passes.check_constants import check_constants
-from tvm_sparse.frontend.passes.divide_integers import divide_integers
-from tvm_sparse.frontend.passes.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
-from tvm_sparse.frontend.passes.fold_batch_norm import fold_batch_norm
-from tvm_sparse.frontend.passes.fold_clips import fold_clips
-from tvm_sparse.frontend.passes.fold_constants import fold_constants
-from tvm_sparse.frontend.passes.fold_padding import fold_padding
-from tvm_sparse.frontend.passes.fold_scaling import fold_scaling
-from tvm_sparse.frontend.passes.guard_indices import guard_indices
+from tvm_sparse.frontend.passes.folding.divide_integers import divide_integers
+from tvm_sparse.frontend.passes.folding.einsum_as_matmul import einsum_as_matmul
+from tvm_sparse.frontend.passes.folding.fold_batch_norm import fold_batch_norm
+from tvm_sparse.frontend.passes.folding.fold_clips import fold_clips
+from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
+from tvm_sparse.frontend.passes.folding.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.folding.fold_scaling import fold_scaling
+from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
+from tvm_sparse.frontend.passes.indices.guard_indices import guard_indices
+from tvm_sparse.frontend.passes.indices.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
-from tvm_sparse.frontend.passes.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.store_half import store_half
-from tvm_sparse.frontend.passes.trim_taps import trim_taps
 from tvm_sparse.frontend.relax_import import tvm_frontend
 
 

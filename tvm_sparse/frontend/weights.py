@@ -13,7 +13,7 @@ import numpy as np
 
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.errors import ModelError, printable
-from tvm_sparse.frontend.onnx.constants import Constants
+from tvm_sparse.frontend.onnx.graph.constants import Constants
 
 logger = logging.getLogger(__name__)
 

@@ -49,7 +49,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     """
     from tvm.target import Target
 
-    from tvm_sparse.codegen.cuda.kernel_source import KernelSource
+    from tvm_sparse.codegen.kernel_source import KernelSource
     from tvm_sparse.schedules.lookup import make_kernel
 
     spec, target = ConvSpec.from_json(request["spec"]), Target(request["target"])

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.compiler import build_progress
-from tvm_sparse.compiler.build_kernels import OnProgress
+from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.compiler.building.build_kernels import OnProgress
 from tvm_sparse.display.consoles import progress_console, watched_console
 from tvm_sparse.display.live_line import Interval, LiveLine
 from tvm_sparse.optimizer.contest import Contest, Entry

@@ -1,6 +1,6 @@
 """`optimize`: from what is known to a faster model, within a time.
 
-Decisions start from the logs and from predictions (`compiler.kernel_selection`); the time goes to the layers from which
+Decisions start from the logs and from predictions (`compiler.plan`); the time goes to the layers from which
 the model gains most (`contest`); whatever was measured is in the user's log, and the next run goes on from there.
 """
 
@@ -17,11 +17,11 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import Compilation, comparing
+from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.comparison.compare import Source
-from tvm_sparse.compiler.kernel_store import KernelRequest
 from tvm_sparse.compiler.pipeline import Options
-from tvm_sparse.compiler.plan import Plan
-from tvm_sparse.compiler.pooled_layers import pooled_space
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare

@@ -1,7 +1,7 @@
 """How long a layer takes at a density: estimated from its shape, or as somebody measured it.
 
 On a GPU the faster of what the spaces of sparse kernels estimate of themselves and of what cuDNN takes. On a CPU the
-fastest of a folded kernel, weights as data and dense, by multiply-adds at the rates of `compiler.predict`, and the time
+fastest of a folded kernel, weights as data and dense, by multiply-adds at the rates of `plan.predict`, and the time
 that input and output take to move; of a linear layer, by the bytes of its weights. An estimate knows how many zeros
 there are and whether filters share them, on a CPU in vectors; of anything else only a measured table says what it
 gains.
@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from tvm.target import Target
 
-from tvm_sparse.compiler.predict import DENSE, GPU_SCHEDULES, LINEAR_RATIO, cpu_times_us, gpu_dense_us
+from tvm_sparse.compiler.plan.predict import DENSE, GPU_SCHEDULES, LINEAR_RATIO, cpu_times_us, gpu_dense_us
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec

@@ -16,10 +16,10 @@ from tvm.target import Target
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.comparison import Comparison
-from tvm_sparse.runtime.core_shares import CORE_SHARES
-from tvm_sparse.runtime.cpu_runner import CpuRunner
-from tvm_sparse.runtime.gpu_failures import as_sentences
-from tvm_sparse.runtime.gpu_runner import GpuRunner
+from tvm_sparse.runtime.cpu.core_shares import CORE_SHARES
+from tvm_sparse.runtime.cpu.cpu_runner import CpuRunner
+from tvm_sparse.runtime.gpu.gpu_failures import as_sentences
+from tvm_sparse.runtime.gpu.gpu_runner import GpuRunner
 from tvm_sparse.runtime.index_checks import on_host, require_in_range, with_bounds
 from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.library_file import LibraryFile

@@ -10,7 +10,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu_nchwc_cut import fills_blocks
+from tvm_sparse.scheduling.cpu.nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable
 from tvm_sparse.target.cpu_info import CpuInfo
 

@@ -9,8 +9,8 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.packed_function import CONVOLUTION, LAYOUT_CHANGE
 from tvm_sparse.cudnn.plan import Plan
-from tvm_sparse.scheduling.csr import new_buffer, whole
-from tvm_sparse.scheduling.cuda import staging
+from tvm_sparse.scheduling.cuda.library import staging
+from tvm_sparse.scheduling.tir_writing import new_buffer, whole
 
 # Attribute of a function that `convolution_call` made: its plan, as text.
 _PLAN = "tvm_sparse.cudnn_plan"

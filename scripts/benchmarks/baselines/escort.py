@@ -16,7 +16,7 @@ from benchmarks.baselines.base import Baseline, NotServed, Prepared, Tensor, req
 from benchmarks.baselines.escort_kernels import LAUNCHES, Geometry, Kernels, Launch
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import stretch
+from tvm_sparse.scheduling.tir_writing import stretch
 
 MAX_GRID = 65535
 # The launch for a convolution and the digest of its weight; baselines that share one choose once.

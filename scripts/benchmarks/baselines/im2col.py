@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.baselines.base import Baseline, Prepared, Tensor, require_plain, settings, symmetric_padding
 from benchmarks.references import ROUNDED_TOLERANCE
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import stretch
+from tvm_sparse.scheduling.tir_writing import stretch
 
 
 def cublas(variant: str, tf32: bool = False) -> Baseline:

@@ -8,13 +8,13 @@ from rich.console import Console
 from tvm.target import Target
 
 from tvm_sparse.cli import common
-from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import Compilation
-from tvm_sparse.compiler.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.compiler.pipeline import Options
-from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
 from tvm_sparse.measure import timing
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.target.resolve import resolve_target, thread_count
 
 # Of each contender in a round: the clock of a processor that slept takes milliseconds to rise, which is all of a fast

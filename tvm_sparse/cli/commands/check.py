@@ -14,14 +14,21 @@ from tvm.target import Target
 
 from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.input_files import read_inputs
-from tvm_sparse.compiler import build_progress
 from tvm_sparse.compiler.build_model import Compilation, build
-from tvm_sparse.compiler.dense_fallback import to_dense
-from tvm_sparse.compiler.half_accuracy import accuracies
-from tvm_sparse.compiler.layer_check import WRONG, Exposed, LayerCheck, agreement_of, check_outputs, first_divergence
-from tvm_sparse.compiler.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.compiler.checking.half_accuracy import accuracies
+from tvm_sparse.compiler.checking.layer_check import (
+    WRONG,
+    Exposed,
+    LayerCheck,
+    agreement_of,
+    check_outputs,
+    first_divergence,
+)
+from tvm_sparse.compiler.checking.onnx_runtime import OnnxRuntime, Trace
+from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.compiler.pipeline import Options
-from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
+from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import InputError, VerificationError

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.cli import common, tables
-from tvm_sparse.compiler import build_model, build_progress
-from tvm_sparse.runtime import artifact
+from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.runtime.artifacts import artifact
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.cli import common, demo_data, tables
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.dense_fallback import all_dense
-from tvm_sparse.compiler.kernel_selection import decide
-from tvm_sparse.compiler.onnx_runtime import onnx_runtime
-from tvm_sparse.compiler.random_inputs import outputs_of
+from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.checking.random_inputs import outputs_of
+from tvm_sparse.compiler.plan.dense_fallback import all_dense
+from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import timing

@@ -15,8 +15,8 @@ from tvm_sparse.cli import common, tables
 from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
 from tvm_sparse.compiler.build_model import Compilation
-from tvm_sparse.compiler.decision import Decision
 from tvm_sparse.compiler.pipeline import Options
+from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.autotune.task_progress import Causes
+from tvm_sparse.autotune.progress.task_progress import Causes
 from tvm_sparse.cli import common, tables
 from tvm_sparse.errors import UsageError, VerificationError
 from tvm_sparse.frontend.prepare import prepare

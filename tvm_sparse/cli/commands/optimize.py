@@ -10,7 +10,7 @@ from tvm_sparse.cli import common, tables
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.optimizer.picture import LivePicture
 from tvm_sparse.optimizer.session import optimize
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.target.resolve import resolve_target
 
 

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from tvm_sparse.cli import tables
 from tvm_sparse.cli.input_files import read_inputs
-from tvm_sparse.compiler.random_inputs import outputs_of, random_inputs
+from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.files import publish
-from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
-from tvm_sparse.runtime.gpu_failures import gpu_failure
+from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
 
 
 def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from tvm.target import Target
 from tvm_sparse.cli import common
 from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.codegen.kernel_stages import stage_names, stages
-from tvm_sparse.compiler.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.build_model import Compilation
-from tvm_sparse.compiler.choice import Default
-from tvm_sparse.compiler.decision import Decision
-from tvm_sparse.compiler.joined_layers import joined_kernel, joined_pairs
-from tvm_sparse.compiler.make_kernels import kernels_of
+from tvm_sparse.compiler.building.make_kernels import kernels_of
+from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.pipeline import Options
+from tvm_sparse.compiler.plan.choice import Default
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer

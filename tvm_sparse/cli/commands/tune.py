@@ -11,10 +11,10 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.autotune import session
-from tvm_sparse.autotune.live_progress import LiveProgress
-from tvm_sparse.autotune.local_devices import kind_of
-from tvm_sparse.autotune.open_fleet import open_fleet
+from tvm_sparse.autotune.fleet.local_devices import kind_of
+from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.autotune.options import PATIENCE, TuneOptions
+from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.cli import common, tables
 from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError

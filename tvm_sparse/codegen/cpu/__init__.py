@@ -1,4 +1,4 @@
-"""Assembly of CPU kernels.
+"""TIR of CPU kernels.
 
-In: chains of multiply-adds that folding makes. Out: LLVM IR with a block of assembly, of x86-64 or AArch64, for each.
+In: scheduled loops. Out: loops with prefetches, shared tasks, transposes and long vectors, which LLVM does not find.
 """

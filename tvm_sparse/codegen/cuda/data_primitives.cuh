@@ -102,7 +102,7 @@ __device__ __forceinline__ float with_relu(const Geometry& g, float value) {
   return positive > most ? most : positive;
 }
 
-// Kernels of each type have names of their own (scheduling/cuda/kernel_numbers.py, OF_TYPE).
+// Kernels of each type have names of their own (scheduling/cuda/library/kernel_numbers.py, OF_TYPE).
 #ifdef TVM_SPARSE_BFLOAT16
 #define OF_TYPE(name) name##_bfloat16
 #elif defined(TVM_SPARSE_HALF)

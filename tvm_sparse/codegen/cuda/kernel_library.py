@@ -18,7 +18,7 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.data import geometry as data_geometry
 from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
-from tvm_sparse.scheduling.cuda.library_call import NUMBER_OF_COPIES
+from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
 from tvm_sparse.scheduling.cuda.linear_tensor import tiling as linear_tensor_tiling
 from tvm_sparse.scheduling.cuda.planes import tiling as plane_tiling

@@ -21,7 +21,7 @@ from tvm.tirx import AllocBuffer, DeclBuffer, Evaluate, IntImm, PrimFunc, Var
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.codegen.tir.tir_builder import nothing, statements_of
-from tvm_sparse.scheduling.csr import whole
+from tvm_sparse.scheduling.tir_writing import whole
 
 # Attributes of a device function: its name, its calling convention (of a kernel) and its launch settings.
 _NAME, _CONVENTION, _KERNEL, _SETTINGS = "global_symbol", "calling_conv", 2, "tirx.kernel_launch_params"

@@ -30,7 +30,7 @@ from tvm_sparse.codegen.cuda.cp_async import element_bytes
 from tvm_sparse.codegen.cuda.dependent_launch import launch_dependents
 from tvm_sparse.codegen.cuda.jump_table import jump_table
 from tvm_sparse.codegen.cuda.k_tile import KTile
-from tvm_sparse.codegen.tir.branch_tree import specialized
+from tvm_sparse.codegen.folding.branch_tree import specialized
 from tvm_sparse.codegen.tir.thread_axes import SPLIT_K_AXIS, Nest
 from tvm_sparse.codegen.tir.tir_builder import (
     Counter,

@@ -1,4 +1,4 @@
-"""TIR that all targets share.
+"""What rewriting TIR takes, whatever the target.
 
-In: marked loop nests. Out: straight-line multiply-adds with weights as immediates.
+In: statements and indices. Out: the same in parts: constant offsets, thread axes, sequences.
 """

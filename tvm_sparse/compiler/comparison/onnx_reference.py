@@ -14,8 +14,8 @@ from tvm_sparse.compiler.comparison.onnx_process import OnnxProcess
 from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Settled, Way
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
-from tvm_sparse.frontend.onnx import half
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
+from tvm_sparse.frontend.onnx.rewriting import half
 
 # The reference implementation is slow: what it is given at most, in bytes of a file, and for how long.
 EVALUATOR_BYTES = 16 << 20

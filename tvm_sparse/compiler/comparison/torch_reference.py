@@ -14,9 +14,9 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import first_line
 from tvm_sparse.frontend.batch import with_batch
-from tvm_sparse.frontend.torch import half
 from tvm_sparse.frontend.torch.import_program import export_module
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
+from tvm_sparse.frontend.torch.rewriting import half
 
 
 class TorchReference:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.onnx.nodes import every_graph
+from tvm_sparse.frontend.onnx.graph.nodes import every_graph
 from tvm_sparse.frontend.optional_imports import require
 
 # What protobuf reads and writes at once, and with it ONNX's checker and inference.

@@ -5,21 +5,21 @@ from typing import Any
 
 import tvm
 
-from tvm_sparse.frontend.onnx.definitions import define_unknown
-from tvm_sparse.frontend.onnx.einsum import make_products_explicit
-from tvm_sparse.frontend.onnx.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.importer import from_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
-from tvm_sparse.frontend.onnx.operators import require_known
-from tvm_sparse.frontend.onnx.recurrent import write_out_recurrent
-from tvm_sparse.frontend.onnx.refuse import refuse_loops
-from tvm_sparse.frontend.onnx.rewrite import (
+from tvm_sparse.frontend.onnx.rewriting.definitions import define_unknown
+from tvm_sparse.frontend.onnx.rewriting.einsum import make_products_explicit
+from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
+from tvm_sparse.frontend.onnx.rewriting.recurrent import write_out_recurrent
+from tvm_sparse.frontend.onnx.rewriting.rewrite import (
     make_output_shapes_explicit,
     make_padding_explicit,
     sort_largest,
     upgrade_operators,
 )
-from tvm_sparse.frontend.onnx.spatial import rewrite_spatial_operators
+from tvm_sparse.frontend.onnx.rewriting.spatial import rewrite_spatial_operators
+from tvm_sparse.frontend.onnx.rules.operators import require_known
+from tvm_sparse.frontend.onnx.rules.refuse import refuse_loops
 from tvm_sparse.frontend.relax_import import checked, tvm_frontend
 
 

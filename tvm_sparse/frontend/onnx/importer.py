@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvm_sparse.frontend.onnx.constants import opset_of
+from tvm_sparse.frontend.onnx.graph.constants import opset_of
 from tvm_sparse.frontend.origins import NotingBuilder, Origin
 
 # TVM's own stack the tensors and reduce the stack, which takes longer and drops NaN.

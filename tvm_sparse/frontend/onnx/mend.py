@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.onnx.constants import ONNX_DOMAINS, array_of
-from tvm_sparse.frontend.onnx.nodes import every_graph, subgraphs_of
+from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, array_of
+from tvm_sparse.frontend.onnx.graph.nodes import every_graph, subgraphs_of
 from tvm_sparse.frontend.optional_imports import require
 
 # The first version in which constants need not be inputs; it has all that the versions before it have.

@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import MAX_QUOTE, ModelError, first_line
-from tvm_sparse.frontend.onnx.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
+from tvm_sparse.frontend.onnx.graph.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
-from tvm_sparse.frontend.onnx.refuse import refuse_quantised
+from tvm_sparse.frontend.onnx.rules.refuse import refuse_quantised
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"

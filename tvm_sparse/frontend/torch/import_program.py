@@ -9,12 +9,12 @@ from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
 from tvm_sparse.frontend.torch.converters import Converter, converters
-from tvm_sparse.frontend.torch.decompose import decomposed
-from tvm_sparse.frontend.torch.direct import CONVERTERS, is_direct
 from tvm_sparse.frontend.torch.noting import noting
-from tvm_sparse.frontend.torch.require_operators import require_operators
-from tvm_sparse.frontend.torch.require_types import require_types
-from tvm_sparse.frontend.torch.training import exported_for_evaluation, require_evaluation_graph
+from tvm_sparse.frontend.torch.rewriting.decompose import decomposed
+from tvm_sparse.frontend.torch.rewriting.direct import CONVERTERS, is_direct
+from tvm_sparse.frontend.torch.rules.require_operators import require_operators
+from tvm_sparse.frontend.torch.rules.require_types import require_types
+from tvm_sparse.frontend.torch.rules.training import exported_for_evaluation, require_evaluation_graph
 
 # Where TVM's passes read constants.
 _HOST = "cpu"

@@ -10,9 +10,9 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import WEIGHT, widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import new_buffer, whole, written_function
 from tvm_sparse.scheduling.cuda.lane_sums import WARP, WIDE, bind_sums, images_of, write_sums
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace
+from tvm_sparse.scheduling.tir_writing import new_buffer, whole, written_function
 from tvm_sparse.target.gpu import GpuInfo
 
 

@@ -15,8 +15,8 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.csr import epilogue_reads, new_buffer
 from tvm_sparse.scheduling.space import Choose, divisors
+from tvm_sparse.scheduling.tir_writing import epilogue_reads, new_buffer
 from tvm_sparse.target.gpu import GpuInfo
 
 # Images of a group, whose sums a thread keeps, at most.

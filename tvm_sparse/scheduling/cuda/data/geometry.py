@@ -6,7 +6,7 @@ The kernel (codegen/cuda/sparse_data.cu) is the same for every shape and tiling;
 from typing import NamedTuple
 
 from tvm_sparse.scheduling.cuda.data.tiling import Staging, Tiling
-from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor, epilogue
 
 
 class Geometry(NamedTuple):

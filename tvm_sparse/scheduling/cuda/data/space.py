@@ -15,10 +15,10 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.geometry import geometry
 from tvm_sparse.scheduling.cuda.data.packing import packed
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling, library_of
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.library_call import library_call
-from tvm_sparse.scheduling.cuda.map_size import is_pointwise
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.map_size import is_pointwise
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)

@@ -5,8 +5,8 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.map_size import MapSizes
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
 # accumulators for so many.

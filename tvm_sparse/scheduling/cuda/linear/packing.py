@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tvm_sparse.scheduling.csr import places_of_pixel, stretch
 from tvm_sparse.scheduling.cuda.linear.tiling import POSITIONS, STEPS, UNITS, WARPS, LinearTiling
+from tvm_sparse.scheduling.tir_writing import places_of_pixel, stretch
 
 
 def packed(weight: np.ndarray, tiling: LinearTiling) -> np.ndarray:

@@ -12,8 +12,9 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.linear.packing import packed
 from tvm_sparse.scheduling.cuda.linear.tiling import (
     LANE_IMAGES,
@@ -24,7 +25,6 @@ from tvm_sparse.scheduling.cuda.linear.tiling import (
     LinearTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 # Rows of a warp in a chunk, and parts of the inputs.

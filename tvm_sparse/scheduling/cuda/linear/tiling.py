@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, WARP, divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, WARP, divisor, epilogue
 
 # Filters that a warp takes at a time -> images of a lane: there are kernels for these.
 LANE_IMAGES = {1: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2)}

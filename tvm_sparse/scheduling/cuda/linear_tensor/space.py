@@ -11,7 +11,8 @@ from tvm import tirx
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.linear_tensor.packing import packed
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     FILTERS,
@@ -25,7 +26,6 @@ from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     LinearTensorTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles of a slab besides its products, of a block before its first slab and behind its last, and of blocks that share

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.kernel_numbers import epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import epilogue
 
 # The library of kernels, and the filters of a block that there are kernels for.
 LIBRARY, FILTERS = "linear_tensor", (64, 128, 144)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.scheduling.cuda.half_parts import exponents_of, factors_of, half_parts
+from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
 from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS, GROUP, PlaneTiling
 
 

@@ -14,8 +14,9 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.planes.packing import packed
 from tvm_sparse.scheduling.cuda.planes.tiling import (
     CHANNEL,
@@ -33,7 +34,6 @@ from tvm_sparse.scheduling.cuda.planes.tiling import (
     geometry,
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, divisor, epilogue
 
 # Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
 PIXELS = {FLOAT32: (64, 128), FLOAT16: (64, 128, 192), BFLOAT16: (64, 128, 192)}

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP, divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP, divisor, epilogue
 from tvm_sparse.scheduling.cuda.positions.tiling import PositionTiling
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.scheduling.cuda.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS, PIXELS, QUAD, PositionTiling
 
 

@@ -12,7 +12,8 @@ from tvm import tirx
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library_call import Copies, library_call
+from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.positions.geometry import geometry
 from tvm_sparse.scheduling.cuda.positions.packing import packed
 from tvm_sparse.scheduling.cuda.positions.tiling import (
@@ -25,7 +26,6 @@ from tvm_sparse.scheduling.cuda.positions.tiling import (
     PositionTiling,
 )
 from tvm_sparse.scheduling.cuda.positions.time import Positions, estimated_us
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.kernel_numbers import OF_TYPE, WARP
-from tvm_sparse.scheduling.cuda.map_size import MapSizes
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, WARP
+from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 
 # Filters and pixels of a tensor core's product.
 FILTERS, PIXELS = 16, 8

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.half_parts import exponents_of, factors_of, half_parts
+from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
 from tvm_sparse.scheduling.cuda.quads.tiling import SLAB, QuadTiling
 
 # Fours are sought among so many positions at a time, so that those of a channel stay near each other: what its taps

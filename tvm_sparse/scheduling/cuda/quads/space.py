@@ -12,7 +12,8 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.cuda.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.positions.time import Positions
 from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.quads.tiling import (
@@ -25,7 +26,6 @@ from tvm_sparse.scheduling.cuda.quads.tiling import (
     QuadTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles, as 20 kernels took on an H200: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a

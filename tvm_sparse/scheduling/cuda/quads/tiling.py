@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.kernel_numbers import divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor, epilogue
 
 # The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
 LIBRARY = "sparse_quads"

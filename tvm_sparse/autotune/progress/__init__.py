@@ -1,0 +1,4 @@
+"""What tuning tells a display.
+
+In: trials. Out: lines and numbers of progress.
+"""

@@ -1,0 +1,4 @@
+"""Kernels and libraries, each made once.
+
+In: a plan. Out: kernels, verified and built; libraries that were built before.
+"""

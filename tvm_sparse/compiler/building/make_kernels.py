@@ -1,0 +1,73 @@
+"""The kernel of each layer of a plan, scheduled; what does not fit gives way to dense."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.building.dense_products import Make
+from tvm_sparse.compiler.building.kernel_store import KernelRequest
+from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import can_be_dense, to_dense
+from tvm_sparse.compiler.plan.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.errors import TvmSparseError
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.measure.safe_replay import SafeReplay
+from tvm_sparse.schedules.lookup import find_space
+from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+
+
+def kernels_of(
+    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, make: Make | None = None
+) -> dict[str, Kernel]:
+    """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
+
+    Layers that another's kernel computes too have none.
+
+    Raises
+    ------
+    TvmSparseError
+        Not even the default dense kernel can be made.
+    """
+    make = make or partial(scheduled, target=target)
+    pairs = joined_pairs(layers, decisions)
+    kernels = {layer.name: joined_kernel(expansion, layer, target)[1] for expansion, layer in pairs}
+    for layer, decision in zip(layers, decisions, strict=True):
+        if decision.layouts.has_blocks:
+            kernels[layer.name] = blocked_kernel(layer, decision, target)[1]
+    expansions = {expansion.name for expansion, _ in pairs}
+    while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
+        made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
+        for (index, layer), kernel in zip(missing, made, strict=True):
+            if isinstance(kernel, Kernel):
+                kernels[layer.name] = kernel
+            elif not can_be_dense(decisions[index], target):
+                raise kernel
+            else:
+                decisions[index] = to_dense(decisions[index], target, str(kernel))
+    return kernels
+
+
+def scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:
+    """The kernel of each request, the same object for equal ones, or why it does not fit."""
+    made: dict[tuple[Any, ...], Kernel | TvmSparseError] = {}
+    found = []
+    with SafeReplay() as replay:
+        for each in requests:
+            key = (each.spec, each.pattern.value_digest, each.schedule, json.dumps(each.decisions, sort_keys=True))
+            if key not in made:
+                made[key] = _scheduled_kernel(each, target, replay)
+            found.append(made[key])
+    return found
+
+
+def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay) -> Kernel | TvmSparseError:
+    spec, pattern = request.spec, request.pattern
+    try:
+        space = find_space(request.schedule, spec, pattern, target)
+        return kernel_of(space, replay.scheduled(space, spec, pattern, target, request.decisions), request.weight)
+    except TvmSparseError as error:
+        return error

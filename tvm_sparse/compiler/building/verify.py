@@ -1,0 +1,130 @@
+"""Run kernels that were chosen by another weight's record against the float64 reference, with this weight."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
+from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, function_names
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.cudnn import library, packed_function
+from tvm_sparse.errors import BuildError
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.runtime.cpu.core_shares import CORE_SHARES
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of
+from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.target.compatibility import device_of, why_not_here
+from tvm_sparse.target.cpu import available_cores
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.resolve import thread_count
+
+# Arguments that transferred kernels are verified with are drawn from this seed.
+VERIFICATION_SEED = 2020
+# References computed side by side, at most: those of a large batch take hundreds of megabytes each.
+REFERENCES = 8
+
+
+def verify(
+    layers: Sequence[ConvLayer],
+    decisions: Sequence[Decision],
+    kernels: Mapping[str, Kernel],
+    executable: Any,
+    target: Target,
+    store: KernelStore | None = None,
+    prefix: str = PREFIX,
+) -> dict[str, str]:
+    """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
+
+    What is run is the very function that the model calls, of the module that `executable` is, in memory or loaded; not
+    again where `store` knows that it was right. Functions' names begin with `prefix`.
+    """
+    chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
+    proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}
+    known = {name for name, proof in proofs.items() if store is not None and store.is_proven(proof)}
+    open_ = [layer for layer in layers if layer.name in proofs and layer.name not in known]
+    if not open_:
+        return {}
+    obstacle = why_not_here(target)
+    if obstacle:
+        return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
+    packed_function.register()
+    schedules = {decision.layer: decision.schedule for decision in decisions}
+    names = function_names(layers, kernels, prefix)
+    module = executable.jit() if hasattr(executable, "jit") else executable
+    wrong: dict[str, str] = {}
+    side_by_side = min(REFERENCES, available_cores())
+    with ThreadPoolExecutor(side_by_side) as pool:
+        for first in range(0, len(open_), side_by_side):
+            some = open_[first : first + side_by_side]
+            for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
+                function = module.get_function(names[layer.name], query_imports=True)
+                kernel, schedule = kernels[layer.name], schedules[layer.name]
+                try:
+                    worst = case.worst_error(function, kernel, schedule, device_of(target), thread_count(target))
+                except BuildError as error:
+                    # Of a library, which may not compute this convolution.
+                    wrong[layer.name] = str(error)
+                    continue
+                if not worst <= 1:
+                    wrong[layer.name] = f"the transferred kernel is wrong by {worst:.3g} times the error bound"
+                elif store is not None:
+                    store.keep_proof(proofs[layer.name])
+    return wrong
+
+
+def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelStore | None) -> dict[str, Any]:
+    """What a kernel is verified with, and where, as JSON values."""
+    if store is None:
+        return {}
+    return {
+        "verified": store.key(KernelRequest.of(layer, decision)),
+        "on": fingerprint_of(target),
+        "library": library.version() if family_of(decision.schedule).is_library else None,
+        "seed": VERIFICATION_SEED,
+        "bias": digest(layer.bias) if layer.bias is not None else None,
+    }
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Arguments of a layer's kernel and the result; of a large batch only the distinct images (`images`)."""
+
+    layer: ConvLayer
+    arguments: dict[str, np.ndarray]
+    images: np.ndarray
+    expected: reference.Reference
+
+    @classmethod
+    def of(cls, layer: ConvLayer) -> "_Case":
+        images = reference.repetition(layer.spec.n, VERIFICATION_SEED)
+        distinct = replace(layer.spec, n=int(images.max()) + 1)
+        arguments = reference.random_arguments(distinct, VERIFICATION_SEED)
+        if layer.bias is not None:
+            arguments["bias"] = layer.bias
+        return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
+
+    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
+        """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
+        layouts = kernel.layouts
+        images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
+        x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
+        # An element that the kernel does not write stays NaN, which is infinitely wrong.
+        expected = self.expected.pooled() if family_of(schedule).computes_pool else self.expected
+        shape = (len(self.images), *expected.value.shape[1:])
+        y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
+        arrays = scratch_of(kernel.func) if device.type == "cuda" else []
+        scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
+        inputs = [tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)]
+        CORE_SHARES.run(threads, lambda: function(*inputs, y, *scratch))
+        device.sync()
+        return expected.within(arithmetic_of(schedule), self.layer.weight).worst(
+            layouts.as_nchw("y", y.numpy(), shape), self.images
+        )

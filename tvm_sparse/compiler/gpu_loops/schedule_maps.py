@@ -1,0 +1,135 @@
+"""Schedule a GPU model's maps, several values a thread: additions, casts, concatenations, what is computed one by one.
+
+TVM's own schedule takes a thread for each value, which spends more instructions on where the value lies than on moving
+it. In half precision a concatenation takes 4 times as long as its bytes (an H200).
+"""
+
+import math
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, Expr
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.sym import Analyzer
+from tvm.tirx import IndexMap, IntImm, Var
+
+from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE
+from tvm_sparse.codegen.tir.tir_builder import substituted
+from tvm_sparse.compiler.rewriting.unscheduled import (
+    UNKNOWN,
+    extents,
+    schedule_each,
+    shares_axes,
+    spread,
+    uses,
+    vector_length,
+)
+
+COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_maps")
+def schedule_maps(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """`module` with every unscheduled map scheduled for a GPU whose vectors lie side by side in all its tensors."""
+    return schedule_each(module, _schedule)
+
+
+def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """`func` scheduled; None where it is no such map."""
+    sch = s_tir.Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    if not blocks:
+        return None
+    *before, last = blocks
+    try:
+        for each in before:
+            sch.compute_inline(each)
+        axes, length = _vector(sch, last)
+        if length == 1:
+            return None
+        if axes == 1:
+            sch, loops, lane = _split_last(sch, last, length)
+        else:
+            loops = sch.get_loops(last)
+            outer, lane = sch.split(sch.fuse(*loops[len(loops) - axes :]), [None, length])
+            loops = [*loops[: len(loops) - axes], outer]
+        spread(sch, loops)
+        sch.vectorize(lane)
+    except ScheduleError:
+        return None
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _split_last(sch: s_tir.Schedule, block: SBlockRV, length: int) -> tuple[s_tir.Schedule, list[LoopRV], LoopRV]:
+    """A schedule of the same map with vectors of the last axis as an axis of their own; its loops, lanes last."""
+    count = len(sch.get_loops(block))
+    apart = IndexMap.from_func(lambda *at: (*at[:-1], at[-1] // length, at[-1] % length), count)
+    sch.transform_block_layout(block, apart)
+    sch = s_tir.Schedule(_same_for_all_lanes(sch.mod["main"], sch.get(block).iter_vars[-1]))
+    (block,) = sch.get_child_blocks(sch.get_sblock("root"))
+    *loops, lane = sch.get_loops(block)
+    return sch, loops, lane
+
+
+def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
+    """How many last axes a vector lies along, and how many values it has; 1 where there is none.
+
+    Along several, all tensors have them in common. Along one, they may begin anywhere, as in a concatenation.
+    """
+    computed, lengths = sch.get(block), extents(sch, sch.get_loops(block))
+    variables = [each.var for each in computed.iter_vars]
+    is_map = all(each.iter_type == tirx.IterVar.DataPar for each in computed.iter_vars)
+    if not is_map or not lengths or UNKNOWN in lengths:
+        return 1, 1
+    tensors = [*computed.reads, *computed.writes]
+    indices = [[each.min for each in tensor.region] for tensor in tensors]
+    axes = 0
+    while axes < len(variables) and all(shares_axes(each, variables, axes + 1) for each in indices):
+        axes += 1
+    sizes = [math.prod(lengths[len(lengths) - max(axes, 1) :])]
+    if axes <= 1:
+        axes, sizes = 1, [*sizes, *(_offset(each, variables) for each in indices)]
+    types = [tvm.DataType(each.source.dtype) for each in tensors]
+    return axes, vector_length(max(each.bits for each in types), *sizes, _most_lanes(computed.body, types))
+
+
+def _most_lanes(body: tirx.Stmt, types: list[tvm.DataType]) -> int:
+    """Values of a vector at most: TVM calls functions one by one, and has no CUDA for more than four truth values."""
+    found: list[Call | tirx.Select] = []
+    tvm_ffi.structural_walk(body, ((Call, tirx.Select), found.append))
+    if any(isinstance(each, Call) and not each.op.same_as(CHOICE) for each in found):
+        return 1
+    has_truths = any(isinstance(each, tirx.Select) for each in found) or any(str(each) == "bool" for each in types)
+    return 4 if has_truths else 16
+
+
+def _offset(index: list[Expr], variables: list[Var]) -> int:
+    """Where the map's last axis begins in a tensor; 1: nowhere, as it is another's axis or runs at another pace."""
+    own = variables[-1]
+    if not uses(index, [own]):
+        return 0
+    offset = Analyzer().simplify(index[-1] - own)
+    return int(offset) if isinstance(offset, IntImm) and not uses(index[:-1], [own]) else 1
+
+
+def _same_for_all_lanes(func: tirx.PrimFunc, lane: tirx.IterVar) -> tirx.PrimFunc:
+    """`func` with conditions that are the same for all of `lane` without it, else TVM reads a vector value by value."""
+    analyzer = Analyzer()
+    analyzer.bind(lane.var, lane.dom)
+
+    def without(condition: Expr) -> Expr:
+        first = analyzer.simplify(substituted(condition, lane.var, IntImm(lane.var.ty.dtype, 0)))
+        is_same = _follows(analyzer, first, condition) and _follows(analyzer, condition, first)
+        return first if is_same else condition
+
+    body = tvm_ffi.structural_map(func.body, [(COMPARISONS, without)], order="post")
+    return func.with_body(body)
+
+
+def _follows(analyzer: Analyzer, given: Expr, wanted: Expr) -> bool:
+    """Whether TVM can prove `wanted` from `given`: of its two ways, each proves what the other does not."""
+    with analyzer.constraint_scope(given):
+        if analyzer.can_prove(wanted):
+            return True
+    return bool(analyzer.can_prove(tirx.Or(tirx.Not(given), wanted)))

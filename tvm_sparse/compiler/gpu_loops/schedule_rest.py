@@ -1,0 +1,51 @@
+"""Schedule for a GPU what TVM's own schedules leave: an output a thread, as adaptive pooling with uneven windows.
+
+A function without threads would run on the CPU and read memory of the GPU, which ends the process.
+"""
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import ScheduleError
+
+from tvm_sparse.compiler.rewriting.unscheduled import extents, is_served, launches_threads, schedule_each, spread
+from tvm_sparse.errors import BuildError
+
+SPATIAL = tirx.IterVar.DataPar
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_rest")
+def schedule_rest(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """`module` with every unscheduled function scheduled for a GPU; those of shapes belong to the CPU.
+
+    TVM's scatters need none: they come with their threads.
+
+    Raises
+    ------
+    BuildError
+        A function is none that this can schedule.
+    """
+    result = schedule_each(module, _schedule)
+    for name, func in result.functions_items():
+        if isinstance(func, tirx.PrimFunc) and not is_served(func) and not launches_threads(func):
+            problem = f"there is no schedule of {name.name_hint} for a GPU"
+            raise BuildError("model", problem, hint="compile for llvm")
+    return result
+
+
+def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """`func` scheduled; None where it is no reduction or map with maps of the same extents behind it."""
+    sch = s_tir.Schedule(func)
+    try:
+        first, *steps = sch.get_child_blocks(sch.get_sblock("root"))
+        count = [each.iter_type == SPATIAL for each in sch.get(first).iter_vars].count(True)
+        loops = sch.get_loops(first)[:count]
+        # A thread has the values before it that are its own, and no other's.
+        if not loops or any(extents(sch, sch.get_loops(step)) != extents(sch, loops) for step in steps):
+            return None
+        thread = spread(sch, loops)
+        for block, step in zip([first, *steps], steps, strict=False):
+            sch.reverse_compute_at(step, thread, preserve_unit_loops=True)
+            sch.set_scope(block, 0, "local")
+    except ScheduleError:
+        return None
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)

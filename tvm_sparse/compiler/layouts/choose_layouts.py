@@ -1,0 +1,151 @@
+"""Choose which layers cuDNN computes in NHWC, for the fastest model instead of the fastest layers.
+
+On tensor cores cuDNN computes in NHWC. A layer alone pays for its tensors' way there and back, which is often as long
+as its arithmetic; next to others like it, it does not (`keep_nhwc`). Which layers are worth it together is a minimum
+cut: each layer pays its time on the side it is on, each tensor that is read on the other side a conversion, once. It is
+exact, as no layer gains by standing apart from its neighbours (Kolmogorov and Zabih, "What energy functions can be
+minimized via graph cuts?", 2004).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
+from tvm_sparse.compiler.plan.choice import Choice, Predicted, Recorded
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import channel_group
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.cudnn.plan import PRECOMP
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.ranking import fastest
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules import dense_cudnn
+from tvm_sparse.schedules.lookup import family_of, title_of
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_alone_us, layout_change_us, tensor_core_floor_us
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
+from tvm_sparse.scheduling.space import Decisions
+from tvm_sparse.target.fingerprint import fingerprint_of
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
+
+NHWC: dict[str, Any] = {"layout": "nhwc", "algorithm": PRECOMP, "epilogue": "fused"}
+STAGED = {**NHWC, "layout": "nhwc_staged"}
+NCHW = "nchw"
+# In NHWC a layer that is faster in NCHW takes so many times what is left of its time there without conversions: the
+# median of 17 such layers at batch 8 and 64 on an H200, between 1 and 1.9 times for 15 of them. Where both were timed
+# the faster one may be all that a log kept.
+_SLOWER = 1.4
+# With a residual that is read in NHWC, how many times what memory and tensor cores allow: 1.4 to 3.6 for seven layers.
+_RESIDUAL = 2
+
+
+def in_nhwc(plan: Plan, log: TuningLog | None, allow_tf32: bool) -> Plan:
+    """`plan` with layers in NHWC that are faster so together."""
+    target = plan.target
+    if target.kind.name != "cuda" or dense_cudnn.why_not_here():
+        return plan
+    options = [_option(*each, target, log, allow_tf32) for each in plan.pairs]
+    if not any(options):
+        return plan
+    costs_us = [None if each is None else (each.nchw_us, each.nhwc_us) for each in options]
+    staged = [index for index, each in enumerate(options) if each is not None and each.is_staged]
+    chosen = LayoutCut(plan.prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
+    return plan.with_decisions(
+        option.decision if option is not None and index in chosen else decision
+        for index, (option, decision) in enumerate(zip(options, plan.decisions, strict=True))
+    )
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A layer in NHWC, `nhwc_us` without conversions, instead of `nchw_us` as it was decided."""
+
+    decision: Decision
+    nhwc_us: float
+    nchw_us: float
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether its input is written anew, from either layout."""
+        decisions = self.decision.chosen
+        return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
+
+
+def _option(
+    layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None, allow_tf32: bool
+) -> _Option | None:
+    """None where cuDNN is not allowed to use tensor cores, cannot, or nothing says how long it takes."""
+    spec, gpu = layer.spec, gpu_info(target)
+    if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not _suits_tensor_cores(spec):
+        return None
+    schedule = f"{dense_cudnn.NAME}:{HALF_VARIANTS.get(spec.dtype, TF32_VARIANT)}"
+    records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
+    record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
+    in_nchw = _fastest_in(records, NCHW)
+    least_us = tensor_core_floor_us(spec, gpu)
+    if record is not None:
+        nhwc_us = max(_without_conversions_us(spec, record), least_us)
+    elif in_nchw is not None:
+        nhwc_us = _by_time_in_nchw(spec, in_nchw, gpu)
+    elif decision.record is None:
+        nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
+    else:
+        return None
+    nchw_us = decision.choice.expected_us
+    if nchw_us is None and family_of(decision.schedule).is_library:
+        nchw_us = cudnn_alone_us(spec, gpu)
+    if nchw_us is None:
+        return None
+    how = "measured" if record is not None else "estimated"
+    reason = f"{title_of(schedule)} in NHWC, like its neighbours: about {nhwc_us:.4g} us without conversions ({how}),"
+    reason += f" against {nchw_us:.4g} us of {title_of(decision.schedule)}"
+    choice: Choice
+    if record is None:
+        choice = Predicted(schedule, _default(spec), time_us=nhwc_us)
+    else:
+        choice = Recorded(record, nhwc_us, record.error is not None)
+    return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
+
+
+def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
+    """What is left of a record's time, by what conversions take on its card, which may be a near one of this."""
+    return record.time_us - _conversions_us(spec, gpu_info(Target(record.target)))
+
+
+def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> float:
+    """About what a layer timed in NCHW alone takes in NHWC; in NCHW cuDNN converts input and output by itself."""
+    left_us = _without_conversions_us(replace(spec, residual=False), record)
+    return max(_SLOWER * left_us, tensor_core_floor_us(spec, gpu) * (_RESIDUAL if spec.residual else 1))
+
+
+def _default(spec: ConvSpec) -> Decisions:
+    """In NHWC, an image written anew."""
+    return STAGED if spec.c % channel_group(spec) else NHWC
+
+
+def _suits_tensor_cores(spec: ConvSpec) -> bool:
+    return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
+
+
+def _conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    return sum(layout_change_us(change, gpu) for change in _conversions(spec))
+
+
+def _conversions(spec: ConvSpec) -> list[LayoutChange]:
+    """What a kernel that converts for itself converts; where it writes its input anew, that stays with it."""
+    read = [spec.input_shape] * (not spec.c % channel_group(spec)) + [spec.output_shape] * spec.residual
+    changes = [LayoutChange(shape, spec.dtype, "nhwc") for shape in read]
+    return [*changes, LayoutChange(spec.output_shape, spec.dtype, "nchw")]
+
+
+def _fastest_in(records: Sequence[TuningRecord], *layouts: str) -> TuningRecord | None:
+    """The fastest of a library's records in some layouts."""
+    found = [each for each in records if each.decisions.get("layout") in layouts]
+    return fastest(found) if found else None

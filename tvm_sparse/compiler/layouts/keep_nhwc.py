@@ -1,0 +1,137 @@
+"""Leave what cuDNN computes in NHWC in that layout until something else reads it."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import tvm
+from tvm import relax
+from tvm.ir import Expr, GlobalVar, Var
+
+from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
+from tvm_sparse.compiler.layouts.layout_free import tensors_of, turned
+from tvm_sparse.cudnn.convolution import Shape
+from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.cudnn.plan import Plan
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
+from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layout_change_call, plan_of
+from tvm_sparse.scheduling.kernel import Kernel
+
+
+def results_in_nhwc(module: tvm.IRModule, layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> set[Var]:
+    """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between.
+
+    `module` is as it is before `replace_convolutions` with `kernels`.
+    """
+    found = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
+    plans = {index: plan for index, plan in enumerate(found) if plan is not None and plan.layout == "nhwc"}
+    costs = [(math.inf, 0.0) if index in plans else None for index in range(len(layers))]
+    staged = [index for index, plan in plans.items() if plan.staged is not None]
+    # Bytes, and what a launch takes of an H200's time for these.
+    cut = LayoutCut(module, costs, lambda change: change.moved_bytes + 5e6, staged) if plans else None
+    return cut.results if cut is not None else set()
+
+
+def keep_nhwc(module: tvm.IRModule, in_nhwc: Collection[Var]) -> tvm.IRModule:
+    """`module` with the variables `in_nhwc`, of `results_in_nhwc`, in that layout, and each converted once at most.
+
+    Run it after `replace_convolutions`. A kernel that converts for itself, as the layer's name stands for, stays in the
+    module: it is what `verify` runs.
+    """
+    return _KeepNhwc(module, in_nhwc).run() if in_nhwc else module
+
+
+class _KeepNhwc:
+    def __init__(self, module: tvm.IRModule, in_nhwc: Collection[Var]):
+        self._in_nhwc = set(in_nhwc)
+        self._builder = relax.BlockBuilder(module)
+        self._graph = Graph.of(module)
+        plans = {name: plan_of(func) for name, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)}
+        self._plans = {name: plan for name, plan in plans.items() if plan is not None and plan.layout == "nhwc"}
+        # A tensor, NCHW, and the same in NHWC.
+        self._twins: dict[Expr, Var] = {}
+        self._functions: dict[str, GlobalVar] = {}
+        self._edits: dict[Var, list[tuple[Var, Expr]]] = {}
+
+    def run(self) -> tvm.IRModule:
+        for var, value in self._graph.definitions.items():
+            if var in self._in_nhwc:
+                self._edits[var] = self._bindings(var, value)
+        return rebuild(self._builder.get(), self._edits)
+
+    def _plan(self, value: Expr) -> Plan | None:
+        """Of a call of cuDNN in NHWC, which shall convert nothing."""
+        plan = self._plans.get(value.args[0]) if is_call(value, "relax.call_tir") else None
+        if plan is None:
+            return None
+        if plan.staged is None:
+            return replace(plan, converts=False)
+        # Written anew from what there is.
+        layout: Literal["nchw", "nhwc"] = "nhwc" if value.args[1][0] in self._in_nhwc else "nchw"
+        return replace(plan, converts=False, staged=replace(plan.staged, layout=layout))
+
+    def _reads(self, value: Expr) -> list[Expr]:
+        """What `value` reads in NHWC, if it is computed so."""
+        plan = self._plan(value)
+        if plan is None:
+            return tensors_of(value)
+        given = zip(plan.inputs, value.args[1], strict=True)
+        return [each for name, each in given if name in ("x", "residual") and plan.layout_of(name) == "nhwc"]
+
+    def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
+        """Of `var` in NHWC, after what the call reads that is not there yet, and before itself, if that is needed."""
+        plan, reads, bindings = self._plan(call), self._reads(call), list[tuple[Var, Expr]]()
+        for tensor in reads:
+            if tensor not in self._twins:
+                self._twins[tensor] = self._var(var, tensor)
+                bindings.append((self._twins[tensor], self._change(tensor, tensor, "nhwc")))
+        twin = self._var(var, var)
+        if plan is None:
+            bindings.append((twin, turned(call, self._twins)))
+        else:
+            changed = {tensor: self._twins[tensor] for tensor in reads}
+            arguments = relax.Tuple([changed.get(each, each) for each in call.args[1]])
+            name = f"{call.args[0].name_hint}_{'nhwc' if plan.layout_of('x') == 'nhwc' else 'to_nhwc'}"
+            kernel = self._function(name, plan)
+            bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
+        self._twins[var] = twin
+        if self._is_read_elsewhere(var):
+            bindings.append((var, self._change(twin, var, "nchw")))
+        return bindings
+
+    def _var(self, beside: Var, tensor: Expr) -> Var:
+        """A variable for `tensor` in NHWC."""
+        shape, name = _shape(tensor), getattr(tensor, "name", "constant")
+        return new_var(self._builder.get(), beside, f"{name}_nhwc", in_layout(shape, "nhwc"), str(tensor.ty.dtype))
+
+    def _change(self, source: Expr, tensor: Expr, to: Literal["nchw", "nhwc"]) -> Expr:
+        """`source`, which is `tensor` in its other layout, with the layout `to`."""
+        change = LayoutChange(_shape(tensor), str(tensor.ty.dtype), to)
+        name = "_".join(map(str, ("tvm_sparse_to", to, *change.shape, change.dtype)))
+        kind = relax.TensorType(in_layout(change.shape, to), change.dtype)
+        return relax.call_tir(self._function(name, change), relax.Tuple([source]), kind)
+
+    def _function(self, name: str, work: Plan | LayoutChange) -> GlobalVar:
+        if name not in self._functions:
+            func = convolution_call(work) if isinstance(work, Plan) else layout_change_call(work)
+            # Scheduled, and opaque for Relax's fusion, as `kernel_of` says it of all kernels.
+            func = func.with_attr({"tirx.is_scheduled": True, "op_pattern": 8, "global_symbol": name})
+            self._functions[name] = self._builder.add_func(func, name)
+        return self._functions[name]
+
+    def _is_read_elsewhere(self, var: Var) -> bool:
+        """Whether anything needs it in NCHW."""
+        if var in self._graph.returned:
+            return True
+        for user in self._graph.users[var]:
+            # A set, as equality of variables is an expression.
+            if user not in self._in_nhwc or var not in set(self._reads(self._graph.definitions[user])):
+                return True
+        return False
+
+
+def _shape(tensor: Expr) -> Shape:
+    n, c, h, w = static_shape(tensor) or ()
+    return n, c, h, w

@@ -1,0 +1,135 @@
+"""The minimum cut between layers that compute in NHWC and all others."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm.ir import Expr, Var
+
+from tvm_sparse.compiler.layouts.layout_free import tensors_of
+from tvm_sparse.compiler.layouts.minimum_cut import first_side
+from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.frontend.passes.find_convolutions import find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, static_shape
+
+# NHWC is the side of the source.
+_SOURCE, _SINK = 0, 1
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A layer, or an operator that computes in either layout; `node` is the sink's for what must be in NCHW.
+
+    `inner` are variables that a layer computes on the way to its `result`.
+    """
+
+    node: int
+    result: Var
+    reads: tuple[Expr, ...]
+    inner: tuple[Var, ...] = ()
+
+
+class LayoutCut:
+    """The cut at which layers, conversions and what else is computed together cost least.
+
+    Parameters
+    ----------
+    module
+        With ``main``, before `replace_convolutions`.
+    costs
+        What each layer costs in NCHW and in NHWC; None for one that must be in NCHW.
+    cost_of
+        What a conversion costs.
+    staged
+        Positions of layers that read their input in either layout, as a kernel of ours writes it anew.
+    """
+
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        costs: Sequence[tuple[float, float] | None],
+        cost_of: Callable[[LayoutChange], float],
+        staged: Collection[int] = (),
+    ):
+        self._graph, self._cost_of = Graph.of(module), cost_of
+        groups = find_groups(module)
+        self._layer_count = len(costs)
+        self._edges: dict[tuple[int, int], float] = defaultdict(float)
+        self._nodes = 2 + len(costs)
+        for index, each in enumerate(costs):
+            if each is not None:
+                self._edges[_SOURCE, 2 + index], self._edges[2 + index, _SINK] = each
+        self._of_layers = {var for group in groups for var in (*group.absorbed, group.result)}
+        self._units = []
+        for index, group in enumerate(groups):
+            node = _SINK if costs[index] is None else 2 + index
+            data = None if index in staged else group.data
+            reads = tuple(each for each in (data, group.residual) if each is not None)
+            self._units.append(_Unit(node, group.result, reads, group.absorbed))
+        self._units += self._free_units()
+        self._known = {var for unit in self._units for var in (unit.result, *unit.inner)}
+        self._chosen = self._cut()
+
+    @property
+    def layers(self) -> set[int]:
+        """Positions of the layers that are in NHWC."""
+        return {index for index in range(self._layer_count) if 2 + index in self._chosen}
+
+    @property
+    def results(self) -> set[Var]:
+        """What is made in NHWC, by layers and by operators that compute in either layout."""
+        return {unit.result for unit in self._units if unit.node in self._chosen}
+
+    def _cut(self) -> set[int]:
+        makers = {unit.result: unit.node for unit in self._units}
+        readers: dict[Expr, list[_Unit]] = {result: [] for result in makers}
+        for unit in self._units:
+            for tensor in unit.reads:
+                readers.setdefault(tensor, []).append(unit)
+        for tensor, units in readers.items():
+            self._add_tensor(tensor, makers.get(tensor, _SINK), units)
+        return first_side(self._edges, _SOURCE, _SINK)
+
+    def _free_units(self) -> list[_Unit]:
+        found = []
+        for var, value in self._graph.definitions.items():
+            tensors = tensors_of(value) if var not in self._of_layers and not self._widens(var) else []
+            if tensors:
+                found.append(_Unit(self._new_node(), var, tuple(tensors)))
+        return found
+
+    def _widens(self, var: Var) -> bool:
+        """Whether it is what half-precision layers read, in float32, of which their kernels know nothing."""
+        is_cast = is_call(self._graph.definitions[var], "relax.astype")
+        return is_cast and bool(self._graph.users[var]) and self._of_layers.issuperset(self._graph.users[var])
+
+    def _is_read_elsewhere(self, tensor: Expr) -> bool:
+        """Whether anything but units reads it."""
+        if tensor in self._graph.returned:
+            return True
+        users = self._graph.users.get(tensor, ())
+        return any(user not in self._known and not self._widens(user) for user in users)
+
+    def _add_tensor(self, tensor: Expr, maker: int, readers: Sequence[_Unit]) -> None:
+        """Charge its conversions: one for all that read it on the other side than that where it is made."""
+        shape, nodes = static_shape(tensor), {unit.node for unit in readers}
+        if self._is_read_elsewhere(tensor):
+            nodes.add(_SINK)
+        if shape is None or len(shape) != 4 or nodes | {maker} == {_SINK}:
+            return
+        n, c, h, w = shape
+        cost = self._cost_of(LayoutChange((n, c, h, w), str(tensor.ty.dtype), "nhwc"))
+        wants_nhwc, wants_nchw = self._new_node(), self._new_node()
+        self._edges[wants_nhwc, maker] = cost
+        for node in nodes - {_SINK}:
+            self._edges[node, wants_nhwc] = math.inf
+        if maker != _SINK:
+            self._edges[maker, wants_nchw] = cost
+            for node in nodes:
+                self._edges[wants_nchw, node] = math.inf
+
+    def _new_node(self) -> int:
+        self._nodes += 1
+        return self._nodes - 1

@@ -1,0 +1,97 @@
+"""Let one kernel compute an expansion and the depthwise convolution behind it on a CPU, where that is faster.
+
+What lies between them never leaves a core's cache then (`scheduling.cpu.expansion`). Nothing of it is timed on the
+user's machine: of dense layers all nine pairs gained with two threads, eight with one, and none lost within MobileNetV2
+(docs/measurements.md, "What does one kernel for two layers gain on a CPU?").
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.plan.choice import Default
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.schedules import dense_cpu
+from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.cpu.expansion import ExpandedSpace, expands
+from tvm_sparse.scheduling.family import schedule_of
+from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
+
+# A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, by one thread and by
+# several, which read what others wrote, a dense one that does not write it is faster.
+LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
+# Of more channels a dense expansion is faster by a kernel of its own whose tensors lie in blocks (`blocked_layers`): it
+# computes two vectors of filters of a pixel, where the kernel of both has one, so that it loads twice as often. So is
+# one that writes less, which a level-2 cache holds.
+MOST_CHANNELS_BESIDE_BLOCKS, LEAST_BYTES_BESIDE_BLOCKS = 24, 2 << 20
+
+
+def with_joined(plan: Plan) -> Plan:
+    """`plan`, where expansions say which layer's kernel computes them too, and why.
+
+    They know already what would lie in blocks of channels if nothing were joined.
+    """
+    target = plan.target
+    if target.kind.name != dense_cpu.FAMILY.target:
+        return plan
+    chosen = {each.layer: each for each in plan.decisions}
+    for expansion, layer in _pairs(plan.layers):
+        of_both = chosen[expansion.name], chosen[layer.name]
+        if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, target):
+            chosen[expansion.name] = _joined(of_both[0], layer.name)
+            reason = f"{of_both[1].reason}; its kernel computes {expansion.name} too"
+            chosen[layer.name] = replace(of_both[1], reason=reason)
+    return plan.with_decisions(chosen.values())
+
+
+def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> list[tuple[ConvLayer, ConvLayer]]:
+    """Expansions and the depthwise layers whose kernels compute them too.
+
+    None where an expansion has other readers, as in a model that shows what all layers compute.
+    """
+    chosen = {each.layer: each for each in decisions}
+    return [
+        (expansion, layer)
+        for expansion, layer in _pairs(layers)
+        if chosen[expansion.name].joins == layer.name and schedule_of(chosen[layer.name].schedule) == dense_cpu.NAME
+    ]
+
+
+def joined_kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> tuple[Space, Kernel]:
+    """The space and the kernel that compute both layers."""
+    space = ExpandedSpace(dense_cpu.NAME, expansion.spec, layer.spec, CpuInfo.of(target), thread_count(target))
+    kernel = kernel_of(space, space.scheduled(), layer.weight)
+    constants = (*space.expansion_constants(expansion.weight, expansion.bias), *kernel.constants)
+    return space, replace(kernel, constants=constants, expands=True)
+
+
+def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
+    """Layers with the one among `layers` that alone reads their result."""
+    by_name = {each.name: each for each in layers}
+    return [(each, by_name[each.feeds]) for each in layers if each.feeds in by_name]
+
+
+def _is_worth_it(
+    expansion: ConvLayer, layer: ConvLayer, expanding: Decision, decision: Decision, target: Target
+) -> bool:
+    # One of zeros alone writes its bias, as fast as that is read.
+    if family_of(expanding.schedule).of_zeros:
+        return False
+    if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
+        return False
+    if schedule_of(expanding.schedule) == dense_cpu.NAME:
+        is_large = expansion.spec.output_bytes >= LEAST_BYTES_BESIDE_BLOCKS
+        return (is_large and expansion.spec.c <= MOST_CHANNELS_BESIDE_BLOCKS) or not decision.layouts.x
+    least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
+    return expansion.spec.output_bytes >= least
+
+
+def _joined(decision: Decision, name: str) -> Decision:
+    reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
+    return replace(decision, choice=Default(dense_cpu.NAME), reason=reason, joins=name)

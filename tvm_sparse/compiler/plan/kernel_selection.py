@@ -1,0 +1,210 @@
+"""Choose what computes each convolution of a model: the tuning log's best kernel, a predicted one, or dense.
+
+Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
+by quartiles and with cold code where that was timed. A layer without a record of this machine gets the decisions of a
+near one, where they won there, or the default kernel that `predict` expects to win; both are marked as predicted, and
+verified before they are used. A layer of zeros alone is its bias. Everything else runs dense, and the reason is kept as
+a sentence.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.plan.choice import Choice, Default, Predicted, Recorded, recorded_or_default
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import default_of
+from tvm_sparse.compiler.plan.kernel_growth import Growths
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.predict import Prediction
+from tvm_sparse.compiler.plan.prediction_cache import remembered
+from tvm_sparse.compiler.plan.reasons import why_dense, why_sparse
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.best_match import Match
+from tvm_sparse.logs.known_logs import origin
+from tvm_sparse.logs.ranking import Comparison, against_baseline
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact, title_of
+from tvm_sparse.target.fingerprint import fingerprint_of
+
+# How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
+# one of far fewer non-zeros, in proportion to them.
+NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
+# On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
+# 134 ms by those of 90%, and 71 without (docs/measurements.md, "What do records of other densities say?").
+FAR = 1.5
+# What to do about a prediction.
+MEASURE = "not measured here: run tvm-sparse optimize"
+
+
+def select(plan: Plan, log: TuningLog | None, allow_tf32: bool, predict: bool) -> Plan:
+    """`plan` as `decide` decides about each layer alone."""
+    return plan.with_decisions(decide(plan.layers, plan.target, log, allow_tf32, predict))
+
+
+def decide(
+    layers: Sequence[ConvLayer], target: Target, log: TuningLog | None, allow_tf32: bool = False, predict: bool = False
+) -> list[Decision]:
+    """One decision for each layer, from the log, or with `predict`, where that has no record, predicted.
+
+    Kernels that round to TF32 are chosen, and must be beaten, only with `allow_tf32`; those that this machine cannot
+    run are neither.
+    """
+    fingerprint = fingerprint_of(target)
+
+    def is_allowed(schedule: str) -> bool:
+        return (allow_tf32 or is_exact(schedule)) and not family_of(schedule).why_not_here()
+
+    growth_of, bias = Growths(target), bias_schedule(target)
+    farthest = FAR if predict and target.kind.name == "llvm" else math.inf
+    guess = cache(lambda spec, pattern: remembered(spec, pattern, target, allow_tf32))
+
+    def decision(layer: ConvLayer) -> Decision:
+        dense = _dense(layer, target, fingerprint, log, is_allowed)
+        found = _by_log(layer, dense, fingerprint, log, is_allowed, growth_of, farthest)
+        if bias is not None and not layer.pattern.nnz:
+            known = dense if isinstance(found, str) else found
+            return replace(known, choice=Default(bias), reason="all weights are zero: the layer is its bias")
+        if not isinstance(found, str):
+            return found
+        dense = replace(dense, reason=found)
+        if not predict:
+            return dense
+        # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
+        # records and 5.6 without (docs/measurements.md).
+        near = log.near(layer.spec, layer.pattern, fingerprint, same_threads=True) if log is not None else None
+        # Where the zeros are changes no prediction.
+        counts = replace(layer.pattern, mask_digest="", value_digest="")
+        return _from_near(layer, dense, near, log, is_allowed, growth_of) or _as_predicted(
+            dense, guess(layer.spec, counts)
+        )
+
+    return [decision(layer) for layer in layers]
+
+
+def _dense(
+    layer: ConvLayer,
+    target: Target,
+    fingerprint: dict[str, str],
+    log: TuningLog | None,
+    is_allowed: Callable[[str], bool],
+) -> Decision:
+    """The layer by its best dense kernel, for no reason yet."""
+    record = log.dense(layer.spec, fingerprint, is_allowed) if log is not None else None
+    time_us = record.time_us if record is not None else None
+    return Decision(
+        layer=layer.name,
+        density=layer.pattern.density,
+        structure=layer.pattern.structure,
+        choice=recorded_or_default(default_of(layer.spec, target, is_allowed), record, time_us),
+        reason="",
+        dense_time_us=time_us,
+        dense_record=record,
+        dtype=layer.spec.dtype,
+    )
+
+
+def _by_log(
+    layer: ConvLayer,
+    dense: Decision,
+    fingerprint: dict[str, str],
+    log: TuningLog | None,
+    is_allowed: Callable[[str], bool],
+    growth_of: Growths,
+    farthest: float,
+) -> Decision | str:
+    """What the log's records of this machine decide, or why they decide nothing, as a sentence."""
+    if log is None:
+        return "no tuning log was given"
+    pattern = layer.pattern
+    match = log.lookup(layer.spec, pattern, fingerprint, growth=lambda record: growth_of(record, pattern))
+    if match is None:
+        unfit = log.lookup(layer.spec, pattern, fingerprint)
+        if unfit is not None:
+            return f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits: run tvm-sparse tune"
+        ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
+        return ignored or "no record for this shape: run tvm-sparse tune"
+    if pattern.nnz > farthest * max(match.record.pattern.nnz, 1):
+        known = f"only for density {match.record.pattern.density:.2g}"
+        return f"no record for so many non-zeros, {known}: run tvm-sparse tune"
+    found = against_baseline(match.record, dense.record, is_allowed)
+    if found is None:
+        return f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune"
+    note = match.note + from_log(log, match.record)
+
+    def best_dense(schedule: str) -> TuningRecord | None:
+        return log.dense(layer.spec, fingerprint, lambda name: name == schedule)
+
+    found = replace(found, own=found.own.times(growth_of(match.record, pattern)))
+    return _compare(replace(match, note=note), found, pattern, dense, best_dense)
+
+
+def from_log(log: TuningLog | None, record: TuningRecord) -> str:
+    """Where a record is from, unless it is the log that was named."""
+    return f", {origin(path)}" if log is not None and (path := log.path_of(record)) not in log.named else ""
+
+
+def _from_near(
+    layer: ConvLayer,
+    dense: Decision,
+    match: Match | None,
+    log: TuningLog | None,
+    is_allowed: Callable[[str], bool],
+    growth_of: Growths,
+) -> Decision | None:
+    """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are.
+
+    They must be expected to win with as many non-zeros as the layer has, too.
+    """
+    found = against_baseline(match.record, None, is_allowed) if match is not None else None
+    if match is None or found is None or found.verdict != "faster":
+        return None
+    record, times = match.record, found.baseline.median / found.own.median
+    growth = growth_of(record, layer.pattern)
+    if times < (NEAR_MARGIN if growth <= FAR else FAR_MARGIN) * growth:
+        return None
+    place = f"on {record.fingerprint['arch']}"
+    if record.spec != layer.spec:
+        place = "with another epilogue"
+    elif record.fingerprint["kind"] != "cuda":
+        place += f" with {record.fingerprint['threads']} thread(s)"
+    if (density := f"{record.pattern.density:.2g}") != f"{layer.pattern.density:.2g}":
+        place += f" at density {density}"
+    reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
+    reason += f"{from_log(log, record)}; {MEASURE}"
+    return replace(dense, choice=Recorded(record, None, is_verified=False), reason=reason)
+
+
+def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
+    if guess is None:
+        return dense
+    reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
+    return replace(dense, choice=Predicted(guess.schedule, guess.decisions, guess.time_us), reason=reason)
+
+
+def _compare(
+    match: Match,
+    found: Comparison,
+    pattern: SparsityPattern,
+    dense: Decision,
+    best_dense: Callable[[str], TuningRecord | None],
+) -> Decision:
+    """The matching record's kernel where it beats its baseline, else `dense`, or that baseline where it is another.
+
+    `best_dense` gives the log's record of a dense schedule.
+    """
+    record, baseline_us = match.record, found.baseline.median
+    more = max(1.0, pattern.nnz / max(record.pattern.nnz, 1))
+    choice: Choice
+    if found.verdict == "faster":
+        is_verified = match.how == "values" and record.error is not None
+        choice, reason = Recorded(record, found.own.median, is_verified), why_sparse(record.schedule, found, match.note)
+    else:
+        own = dense.record if dense.schedule == found.name else best_dense(found.name)
+        choice, reason = recorded_or_default(found.name, own, baseline_us), why_dense(found, more)
+    return replace(dense, choice=choice, reason=reason, dense_time_us=baseline_us)

@@ -1,0 +1,184 @@
+"""Which kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
+
+On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
+3, and for weights as data cycles (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which
+other processors hardly change. Code is charged for being read once a call, as in a model where other layers' code
+displaces it. On GPUs: the spaces' own estimates, code charged likewise, against that of cuDNN.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tvm.target import Target
+
+from tvm_sparse.conv.conv2d_product import is_linear
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.schedules import (
+    FAMILIES,
+    csr_cpu,
+    dense_cpu,
+    folded_cpu,
+    folded_cuda,
+    linear_cpu,
+    plane_cuda,
+    quad_cuda,
+    slice_cuda,
+    vector_cpu,
+    winograd_cpu,
+)
+from tvm_sparse.schedules.lookup import spaces_of
+from tvm_sparse.scheduling.cpu.data_tiles import least_cycles
+from tvm_sparse.scheduling.cpu.rows import layouts
+from tvm_sparse.scheduling.cuda.folded import cost_model
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
+from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
+from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.gpu import gpu_info
+from tvm_sparse.target.resolve import thread_count
+
+# Nanoseconds: a multiply-add of a vector in a folded kernel and of the best dense library, and a cycle.
+FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
+# To fetch the code of a non-zero, and its value and offset, once a call.
+CODE_NS, PAIR_NS = 10.0, 1.0
+# With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
+CACHED_CODE, MOST_AGAIN = 10_500, 3.0
+# A linear layer's non-zero and image against a dense weight and image, where both come from memory.
+LINEAR_RATIO = 4.0
+# cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
+# multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
+K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
+# Folded kernels whose code exceeds the instruction caches took 1 to 2.5 times as long as estimated (3x3 convolutions of
+# VGG16 at batch 64, an H100; the median), others as long as estimated.
+BEYOND_CACHES = 1.5
+DENSE = "dense"
+GPU_SCHEDULES, CPU_SCHEDULES = (
+    [each.name for each in FAMILIES if each.is_predicted and each.target == kind] for kind in ("cuda", "llvm")
+)
+# A prediction must promise this much, as it may be wrong.
+MARGIN = 1.25
+# So much for a layer without zeros: on an H200 all of 53 timed ones that were expected to gain this did, 2.9 times as
+# fast as cuDNN in the geometric mean; of 115 that were expected to gain 1.25 times 12 lost.
+DENSE_MARGIN = 2.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A space's name and decisions (None: defaults), and how many times as fast as the best dense it should be.
+
+    `time_us` is what it should take; None where only the ratio is known.
+    """
+
+    schedule: str
+    speedup: float
+    decisions: Decisions | None = None
+    time_us: float | None = None
+
+
+def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf32: bool = False) -> Prediction | None:
+    """The most promising kernel of ours for a layer; None where dense should be as fast, or nothing is known.
+
+    On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
+    does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
+    a CPU. In half precision
+    it computes on tensor cores, and so does the sparse one, where filters share their zeros; of others nothing was
+    measured.
+    """
+    is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
+    names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
+    if not pattern.nnz:
+        return None
+    if is_dense and not is_gpu:
+        names = [winograd_cpu.NAME]
+    elif is_dense:
+        if allow_tf32 or spec.dtype != FLOAT32 or is_linear(spec):
+            return None
+        names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME]
+    elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
+        if Positions.of(spec, pattern).alike < FILTERS:
+            return None
+        names = [slice_cuda.NAME, plane_cuda.NAME]
+    found, _ = spaces_of(spec, pattern, target, names)
+    if is_gpu:
+        margin = DENSE_MARGIN if is_dense else MARGIN
+        return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec), margin)
+    speedups = _on_cpu(spec, pattern, target)
+    served = speedups.keys() & {each.schedule for each in found}
+    best = max(served, key=lambda name: speedups[name], default=None)
+    return Prediction(best, speedups[best]) if best is not None and speedups[best] >= MARGIN else None
+
+
+def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[str, float]:
+    """Expected speed-up by schedule."""
+    if is_linear(spec):
+        return {linear_cpu.NAME: 1 / (LINEAR_RATIO * pattern.density)}
+    if spec.groups > 1:
+        return {}
+    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector)
+    return {name: times[DENSE] / time_us for name, time_us in times.items() if name != DENSE}
+
+
+def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
+    """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data, by Winograd and `DENSE`.
+
+    Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
+    non-zeros; where there are several, a kernel that makes use of it is among them.
+    """
+    size, threads = math.prod(spec.weight_shape), thread_count(target)
+    cpu = CpuInfo.of(target)
+    vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
+
+    def as_data_us(shared: Sequence[int]) -> float:
+        return (least_cycles(spec, nnz, cpu, shared) * CYCLE_NS + nnz * PAIR_NS) / 1e3
+
+    # Of several threads each reads the code, for few pixels at a time.
+    again = 1.0 if threads == 1 else min(MOST_AGAIN, 1 + nnz / CACHED_CODE)
+    uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
+    times_us = {
+        DENSE: size * vectors * DENSE_NS / 1e3 * uneven,
+        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
+        csr_cpu.NAME: as_data_us([1]),
+    }
+    with suppress(NotApplicable):
+        direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * DENSE_NS / 1e3
+        times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
+    if shared := vector_cpu.shared_filters(spec, vector):
+        times_us[vector_cpu.NAME] = as_data_us(shared)
+    return times_us
+
+
+def _on_gpu(
+    spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Sequence[Space], allow_tf32: bool, margin: float
+) -> Prediction | None:
+    """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN by `margin`."""
+    dense_us = gpu_dense_us(spec, target, allow_tf32)
+    exceeds = INSTRUCTION_BYTES * pattern.nnz > gpu_info(target).instruction_cache_bytes[1]
+    doubts = {folded_cuda.NAME: BEYOND_CACHES} if exceeds else {}
+    known = {
+        (space, rank): time_us * doubts.get(space.schedule, 1.0)
+        for space in found
+        for rank, time_us in enumerate(space.starts_us)
+        if time_us is not None
+    }
+    if not known or dense_us < margin * min(known.values()):
+        return None
+    space, rank = best = min(known, key=lambda each: known[each])
+    return Prediction(space.name, dense_us / known[best], space.starts()[rank], known[best])
+
+
+def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:
+    """Estimated microseconds of cuDNN, its weights read from memory.
+
+    It computes on tensor cores with `allow_tf32`, and convolutions in half precision anyway.
+    """
+    gpu, size = gpu_info(target), math.prod(spec.weight_shape)
+    dense_us = cost_model.cudnn_alone_us(spec, gpu)
+    if not allow_tf32 and (is_linear(spec) or not is_half(spec.dtype)):
+        dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * (size // spec.k))
+    return dense_us + 4 * size / gpu.dram_bytes_s * 1e6

@@ -1,0 +1,128 @@
+"""Replace each layer and its fused epilogue by a call of the kernel chosen for it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import tvm
+from tvm import relax
+from tvm.ir import Expr, GlobalVar, Var
+
+from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
+from tvm_sparse.conv.nchwc import Layouts
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, new_var, rebuild, static_shape, view
+from tvm_sparse.scheduling.argument_views import shape_of
+from tvm_sparse.scheduling.kernel import Kernel
+
+# How names of functions that compute layers begin.
+PREFIX = "tvm_sparse"
+
+
+def replace_convolutions(
+    module: tvm.IRModule, kernels: Mapping[str, Kernel], weight_of: WeightOf = constant_weight, prefix: str = PREFIX
+) -> tvm.IRModule:
+    """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
+
+    Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function. Its
+    name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the layer's max pool too, and one that
+    expands that of the layer before.
+    """
+    builder = relax.BlockBuilder(module)
+    groups = find_groups(module, weight_of)
+    before = {group.layer.feeds: group for group in groups}
+    names = function_names([group.layer for group in groups], kernels, prefix)
+    functions: dict[str, GlobalVar] = {}
+    kept = kept_in_blocks(module, groups)
+    twins = _twins(module, groups, kernels, kept)
+    edits = on_blocks(module, kept, twins)
+    for group in groups:
+        kernel = kernels.get(group.layer.name)
+        if kernel is None:
+            continue
+        name = names[group.layer.name]
+        if name not in functions:
+            functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
+        is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
+        whole = group if is_whole else _with_pool(group)
+        whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
+        edits.update({absorbed: [] for absorbed in whole.absorbed})
+        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+    return rebuild(builder.get(), edits)
+
+
+def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], prefix: str = PREFIX) -> dict[str, str]:
+    """Layer -> name of the function that computes it in the module `replace_convolutions` makes."""
+    first: dict[int, str] = {}
+    for position, layer in enumerate(layers):
+        if layer.name in kernels:
+            # The position tells layers apart whose names differ in punctuation only.
+            name = f"{prefix}_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
+            first.setdefault(id(kernels[layer.name]), name)
+    return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
+
+
+def _twins(
+    module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel], kept: Mapping[Var, Kept]
+) -> dict[Expr, Var]:
+    """Results that lie in blocks of channels, as whatever reads them reads blocks, by what they stand for.
+
+    What keeps the blocks of one has some too.
+    """
+    results = {group.result: kernels[group.layer.name] for group in groups if group.layer.name in kernels}
+    twins: dict[Expr, Var] = {}
+    for var in Graph.of(module).definitions:
+        if var in results and results[var].layouts.y:
+            shape = _written_shape(results[var])
+        elif var in kept and kept[var].writes and kept[var].reads[0] in twins:
+            channels = int(twins[kept[var].reads[0]].ty.shape[-1])
+            n, c, h, w = static_shape(var) or ()
+            shape = Layouts(channels, y=True).shape("y", (n, c, h, w))
+        else:
+            continue
+        twins[var] = new_var(module, var, f"{var.name}_blocks", shape)
+    return twins
+
+
+def _bindings(
+    module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
+) -> list[tuple[Var, Expr]]:
+    """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
+    spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
+
+    def as_shape(value: Expr, shape: tuple[int, ...]) -> Expr:
+        value = twins.get(value, value)
+        if static_shape(value) == shape:
+            return value
+        shaped = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
+        bindings.append((shaped, view(value, shape)))
+        return shaped
+
+    arguments = [
+        as_shape(group.data, shape_of(kernel.func.params[0])),
+        *(relax.const(constant) for constant in kernel.constants),
+    ]
+    if group.layer.bias is not None:
+        arguments.append(relax.const(kernel.layouts.laid_out("bias", group.layer.bias)))
+    if group.residual is not None:
+        arguments.append(as_shape(group.residual, shape_of(kernel.func.params[len(arguments)])))
+    written = _written_shape(kernel)
+    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
+    if result in twins or static_shape(result) == written:
+        return [*bindings, (twins.get(result, result), call)]
+    output = new_var(module, result, f"{result.name}_out", written, spec.dtype)
+    return [*bindings, (output, call), (result, view(output, result.ty.shape))]
+
+
+def _with_pool(group: Group) -> Group:
+    assert group.pool is not None, "a kernel that pools is chosen where there is a pool"
+    return replace(group, absorbed=(*group.absorbed, group.result), result=group.pool)
+
+
+def _with_expansion(group: Group, expansion: Group) -> Group:
+    return replace(group, data=expansion.data, absorbed=(*expansion.absorbed, expansion.result, *group.absorbed))
+
+
+def _written_shape(kernel: Kernel) -> tuple[int, ...]:
+    """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
+    return shape_of(kernel.func.params[-1])

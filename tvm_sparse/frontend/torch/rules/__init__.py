@@ -1,0 +1,4 @@
+"""Which torch operators are imported, and in which forms.
+
+In: a torch program. Out: nothing, or ModelError.
+"""

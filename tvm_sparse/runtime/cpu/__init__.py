@@ -1,0 +1,4 @@
+"""Calls on a CPU, from any thread.
+
+In: an executable, tensors. Out: tensors; cores that calls share.
+"""

@@ -1,0 +1,105 @@
+"""Depthwise convolutions on CPUs whose tensors lie in blocks of channels: a vector of channels a pixel.
+
+Outermost first::
+
+    parallel over images, blocks of channels and groups of output rows, in either order
+      for each row, each tile of its pixels: all taps; store with bias, residual and ReLU
+
+It is `channels` without its transpositions, and nothing is copied: a pixel is read for as few multiply-adds as it
+has taps, so a padded copy of it took up to 0.4 of the time (docs/measurements.md, "What do blocks of channels gain on a
+CPU?"). Rows of padding are left out, columns of it are asked for, which only the first and the last pixel of a tile can
+be.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_sparse.conv.conv2d_depthwise_nchwc import conv2d_depthwise_nchwc
+from tvm_sparse.conv.conv2d_nchwc import filled
+from tvm_sparse.conv.nchwc import Columns, Layouts
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.channels import has_filter_a_channel
+from tvm_sparse.scheduling.cpu.cuts import rounds_of_any, rows_packed_again
+from tvm_sparse.scheduling.cpu.nchwc import in_registers, skip_padding, storing_pixels, tasks_in_order
+from tvm_sparse.scheduling.cpu.nchwc_cut import fills_blocks
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
+from tvm_sparse.target.cpu_info import CpuInfo
+
+# Pixels of a tile: fewer take as long as the least, whose sums hide a multiply-add's latency; those of the most fit the
+# registers beside the pixels that neighbouring taps share. With 16 registers 14 take up to 2.3 times as long as eight.
+LEAST_PIXELS, MOST_PIXELS, MOST_OF_FEW = 4, 14, 8
+# Taps that are unrolled at most; of more a row of them is at a time. For several rows LLVM keeps more pixels than there
+# are registers: by one 5x5 take 0.27 to 0.96 of the time, 7x7 0.7 to 1.05, and 31x31 take LLVM 1 s, not 23.
+UNROLLED_TAPS = 9
+# How long reading a vector, and storing one, takes in the time of a multiply-add.
+READING, STORING = 2, 2
+
+
+class DepthwiseNCHWcSpace(HandMadeSpace):
+    """The space of a convolution that it `serves`, whose tensors all lie in blocks. Nothing is decided."""
+
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        channels = layouts.filled(spec.c)
+        spec = replace(spec, c=channels, k=channels, groups=channels)
+        self.spec, self._layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
+        self._columns = Columns(spec.out_w, depthwise_tile(spec.out_w, cpu))
+        super().__init__(name, "nchwc", partial(conv2d_depthwise_nchwc, spec, layouts, self._columns), fold=False)
+
+    @staticmethod
+    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether it can be computed so: channels fill vectors.
+
+        Only with AVX-512 and AVX2, where it was measured.
+        """
+        return cpu.has_block_kernels and has_filter_a_channel(spec) and fills_blocks(spec.c, cpu)
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The weight as (C / channels, R, S, channels)."""
+        blocks = filled(weight, self._lanes).reshape(-1, self._lanes, self.spec.r, self.spec.s)
+        return (np.ascontiguousarray(blocks.transpose(0, 2, 3, 1)),)
+
+    def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func`, whose last columns of a row are pixels before."""
+        return storing_pixels(func, self._layouts.shape("y", self.spec.output_shape), self._columns)
+
+    @property
+    def rows(self) -> int:
+        """Output rows of a task: threads end together."""
+        return min(divisors(self.spec.out_h), key=lambda rows: (self._time(rows), -rows))
+
+    def _time(self, rows: int) -> float:
+        """Of the busiest thread, in multiply-adds of a vector."""
+        spec = self.spec
+        tasks = spec.n * (spec.c // self._lanes) * (spec.out_h // rows)
+        computed = rows * self._columns.count * (spec.r * spec.s + STORING)
+        read = (rows + rows_packed_again(spec)) * spec.stride[0] * spec.w
+        return rounds_of_any(tasks, self._threads) * (computed + READING * read)
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        conv, out = map(sch.get_sblock, ("conv", "out"))
+        n, block, y, x, lane = sch.get_loops(out)
+        y, _ = sch.split(y, [None, self.rows])
+        x, pixel = sch.split(x, [None, self._columns.tile])
+        tasks = tasks_in_order(self.spec, block, y)
+        sch.reorder(n, *tasks)
+        outer = sch.fuse(n, *tasks)
+        sch.parallel(outer)
+        in_registers(sch, pixel, lane)
+        sch.compute_at(conv, x, preserve_unit_loops=True)
+        pixel, lane, r, s = sch.get_loops(conv)[-4:]
+        sch.reorder(r, s, pixel, lane)
+        rows_of_taps = [r] if self.spec.r * self.spec.s <= UNROLLED_TAPS else []
+        in_registers(sch, *rows_of_taps, s, pixel, lane)
+        init = sch.decompose_reduction(conv, r)
+        sch.unroll(sch.get_loops(init)[-2])
+        skip_padding(sch, conv, self.spec)
+
+
+def depthwise_tile(pixels: int, cpu: CpuInfo) -> int:
+    """How many of so many `pixels` of a row are computed at once, such that few are twice."""
+    most = MOST_PIXELS if cpu.has_many_registers else MOST_OF_FEW
+    return min(range(1, min(pixels, most) + 1), key=lambda each: -(-pixels // each) * (max(each, LEAST_PIXELS) + 1))

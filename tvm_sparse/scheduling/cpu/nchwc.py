@@ -1,0 +1,202 @@
+"""Dense convolutions on CPUs whose tensors lie in blocks of channels: a register tile of pixels by vectors of filters.
+
+Outermost first::
+
+    parallel over images, groups of blocks of filters and of output rows, in either order
+      copy what these rows read, with padding, if there is any
+      for each block of filters, each block of input channels, each tile of pixels of a row
+        load the tile's sums
+        for each tap, each channel of the block
+          load the vectors of weights, broadcast the pixels, multiply-add
+        store the sums
+
+The last step writes the output, with bias, residual and ReLU, where all channels are one block, so that sums never
+leave the registers. Otherwise a block's weights stay in the level-1 cache for all pixels, and the next block is fetched
+meanwhile, as in `filters`, whose kernels spend 0.05 to 0.3 of their time on copying their input and transposing
+their output.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import Columns, Layouts
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH, STEPS
+from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
+from tvm_sparse.scheduling.cpu.filters import UNROLLED, store_filters
+from tvm_sparse.scheduling.cpu.nchwc_cut import (
+    best_cut,
+    channels_of,
+    fills_blocks,
+    long_rows,
+    packs,
+    reads_all,
+    vectors_of,
+)
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
+from tvm_sparse.target.cpu_info import LINE, CpuInfo
+
+# The share of padding in the rows that taps read from which on it pays to ask: 7x1 on 17x17 takes 0.94 of the time,
+# 3x3 on 8x8 0.95, and one of dilation 12 on 14x14 0.51 (a Zen 5).
+LEAST_PADDING = 0.04
+
+
+class NCHWcSpace(HandMadeSpace):
+    """The space of a convolution that it `serves`, of tensors in `layouts`, by so many threads. Nothing is decided."""
+
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
+        self.spec, self.layouts, self._cpu = spec, layouts, cpu
+        self._long, self.cut = best_cut(spec, cpu, layouts, threads)
+        self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(self._long)
+        self._packs = packs(self._long, layouts, self.cut, threads)
+        super().__init__(name, "nchwc", self._unscheduled, fold=False)
+
+    @staticmethod
+    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether it can be computed so: filters, and channels of groups, fill vectors, and rows of pixels fill tiles.
+
+        Only with AVX-512 and AVX2, where it was measured.
+        """
+        is_dense = cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
+        are_whole = spec.groups == 1 or not (spec.k // spec.groups % cpu.lanes or spec.c // spec.groups % cpu.lanes)
+        return is_dense and are_whole and any(vectors_of(each, cpu) for each in long_rows(spec))
+
+    @staticmethod
+    def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether the input of a convolution that it serves can lie in blocks."""
+        return fills_blocks(spec.c, cpu)
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The weight in blocks, in the order of their use."""
+        return (blocked_weight(weight, self._channels, self._filters),)
+
+    @cached_property
+    def _channels(self) -> int:
+        """Input channels of a block."""
+        tiles = self.cut.rows * self._columns.count // self.cut.tile
+        _, channels, r, s = self.spec.weight_shape
+        floats = r * s * self._filters
+        if reads_all(channels * floats, self._cpu):
+            return channels
+        return channels_of(channels, self._cpu, floats, tiles, self.cut.vectors)
+
+    @property
+    def _is_one_step(self) -> bool:
+        """Whether a tile's sums go from registers to the output."""
+        return self._channels == self.spec.weight_shape[1] and self.layouts.y
+
+    def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func`, whose rows may be long and have columns, with arguments as the layer has them."""
+        last, long = len(func.params) - 1, self._long
+        if self.layouts.y:
+            func = storing_pixels(func, self.layouts.shape("y", long.output_shape), self._columns)
+        of = {"x": self.spec.input_shape, "residual": self.spec.output_shape}
+        shapes = [
+            self.layouts.shape(each.name, of[each.name]) if each.name in of else shape_of(each) for each in func.params
+        ]
+        shapes[last] = self.layouts.shape("y", self.spec.output_shape)
+        return with_shapes(func, shapes)
+
+    def _unscheduled(self) -> tirx.PrimFunc:
+        spec, channels, filters = self._long, self._channels, self._filters
+        shape = (spec.k // filters, spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
+        return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        conv = sch.get_sblock("conv")
+        outer, block, tile = self._schedule_out(sch)
+        sch.parallel(outer)
+        sch.compute_at(conv, tile if self._is_one_step else block, preserve_unit_loops=True)
+        y, x, lane, c, r, s = sch.get_loops(conv)[-6:]
+        x, pixel = sch.split(x, [None, self.cut.tile])
+        vector, lane = sch.split(lane, [None, self._cpu.lanes])
+        # Of channels in blocks those of one are read together.
+        together = math.gcd(self._cpu.lanes, self._channels) if self.layouts.x else self._channels
+        unrolled = divisors(together, UNROLLED)[-1]
+        parts = [None, self._channels // together, together // unrolled, unrolled]
+        c, part, channel, unrolled = sch.split(c, parts)
+        sch.reorder(c, y, x, r, s, part, channel, unrolled, pixel, vector, lane)
+        tile = sch.fuse(y, x)
+        in_registers(sch, unrolled, pixel, vector, lane)
+        if self._packs:
+            self._schedule_pack(sch, outer)
+        init = sch.decompose_reduction(conv, c)
+        if not self._is_one_step:
+            sch.annotate(tile, PREFETCH, self._channels * self.spec.r * self.spec.s * self._filters)
+            if self.layouts.y and self.cut.rows * self._columns.count > self.cut.tile:
+                sch.annotate(tile, STEPS, 1)
+        for loop in sch.get_loops(init)[-3:-1]:
+            sch.unroll(loop)
+        skip_padding(sch, conv, self.spec, LEAST_PADDING)
+
+    def _schedule_out(self, sch: Schedule) -> tuple[LoopRV, LoopRV, LoopRV]:
+        """Order the stores; returns the loops over tasks, blocks of filters, and tiles of pixels."""
+        group, rows = self.cut.group, self.cut.rows
+        n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
+        y, row = sch.split(y, [None, rows])
+        # Vectors of filters, or filters.
+        k, block, inner = sch.split(k, [None, group, self.cut.vectors if self.layouts.y else self._filters])
+        tasks = tasks_in_order(self.spec, k, y)
+        if not self.layouts.y:
+            sch.reorder(n, *tasks, block, row, x, inner)
+            outer = sch.fuse(n, *tasks)
+            # Whether the last task has a row is asked outside of the loop over its pixels.
+            pixels = x if self._long.out_h % rows else sch.fuse(row, x)
+            store_filters(sch, self.spec, pixels, inner, self._cpu.lanes)
+            return outer, block, block
+        tile, pixel = sch.split(x, [None, self.cut.tile])
+        sch.reorder(n, *tasks, block, row, tile, pixel, inner, *lane)
+        in_registers(sch, pixel, inner, *lane)
+        return sch.fuse(n, *tasks), block, sch.fuse(row, tile)
+
+    def _schedule_pack(self, sch: Schedule, outer: LoopRV) -> None:
+        pack = sch.get_sblock("pack")
+        sch.compute_at(pack, outer, preserve_unit_loops=True)
+        if self.layouts.x:
+            sch.vectorize(sch.get_loops(pack)[-1])
+        else:
+            # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
+            sch.storage_align(pack, 0, 1, 2 * LINE, LINE)
+
+
+def tasks_in_order(spec: ConvSpec, filters: LoopRV, rows: LoopRV) -> tuple[LoopRV, LoopRV]:
+    """The loops over tasks' `filters` and `rows`, outermost first.
+
+    A thread's tasks are one after the other: some rows of all filters, or some filters of all rows. Of the former it
+    reads all of the weight, of the latter all of the input, of which other threads have just written a part; here, of
+    one tap, what is smaller. So neighbouring layers are divided alike, and what a thread reads it has written itself.
+    In MobileNetV1 on two threads 128 filters of 128 channels on 56x56 take 0.74 of the time so, 64 of 32 on 112x112
+    0.75.
+    """
+    return (rows, filters) if spec.h * spec.w >= spec.k else (filters, rows)
+
+
+def in_registers(sch: Schedule, *loops: LoopRV) -> None:
+    """Unroll all loops but the last, which is one over the lanes of a vector."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])
+
+
+def storing_pixels(func: tirx.PrimFunc, shape: Sequence[int], columns: Columns) -> tirx.PrimFunc:
+    """`func`, whose last argument are `columns` in blocks, storing the pixels that these are, of such a `shape`."""
+    return storing_at(func, len(func.params) - 1, shape, lambda at: [*at[:3], columns.pixel(at[3]), at[4]])
+
+
+def skip_padding(sch: Schedule, conv: SBlockRV, spec: ConvSpec, least: float = 0.0) -> None:
+    """Multiply with no row of padding, if there are any, a share of `least` or more of all that the taps read."""
+    stride, dilation, top = spec.stride[0], spec.dilation[0], spec.padding[0]
+    rows = [y * stride + r * dilation - top for y in range(spec.out_h) for r in range(spec.r)]
+    share = sum(not 0 <= row < spec.h for row in rows) / len(rows)
+    if share and share >= least:
+        sch.annotate(conv, INPUT_ROWS, [stride, dilation, top, spec.h])
