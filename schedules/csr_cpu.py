@@ -9,13 +9,15 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu import line_space
 from tvm_sparse.scheduling.cpu.cuts import Threads
-from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, DataTile, Pack, PackedRows
-from tvm_sparse.scheduling.cpu.data_tiles import best_tiles, of_variant, variant_of
-from tvm_sparse.scheduling.cpu.rows import layouts
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace
+from tvm_sparse.scheduling.cpu.data_tiles import of_variant
+from tvm_sparse.scheduling.cpu.line_space import LineSpace, ranked, tiles
 from tvm_sparse.scheduling.family import KernelFamily
-from tvm_sparse.scheduling.space import Space, divisors
+from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
 
 NAME = "csr_cpu"
 # Tiles offered to the search, and layouts of rows with a filter's sums by themselves.
@@ -32,20 +34,17 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     NotApplicable
         The packed input or the output has 2**31 elements or more.
     """
-    cpu = CpuInfo.of(target)
-    threads = Threads.of(target, pattern.nnz)
-    tiles = best_tiles(spec, pattern.nnz, cpu, [1], threads.count, OFFERED)
-    found: list[Space] = [DataRowSpace(NAME, variant_of(*each), threads, *each) for each in tiles]
-    for layout in layouts(spec, cpu.lanes)[:LAYOUTS]:
-        packed = PackedRows(spec, layout, Pack.DIRECT if layout.reads_input(spec) else Pack.ROOT)
-        tile = DataTile(1, divisors(layout.vectors, TILE)[-1], spec.c // spec.groups)
-        found.append(DataRowSpace(NAME, str(packed), threads, packed, tile))
-    return found
+    cpu, threads = CpuInfo.of(target), thread_count(target)
+    found = dict.fromkeys(each.lines for each in ranked(spec, pattern.nnz, cpu, threads))
+    return [LineSpace(NAME, each, pattern.nnz, threads) for each in list(found)[:OFFERED]]
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of one filter, whether or not it is among those offered."""
     cpu = CpuInfo.of(target)
+    lines = next((each for each in tiles(spec, cpu) if variant == line_space.variant_of(each)), None)
+    if lines is not None:
+        return LineSpace(NAME, lines, pattern.nnz, thread_count(target))
     threads = Threads.of(target, pattern.nnz)
     found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     return DataRowSpace(NAME, variant, threads, *found) if found and found[1].filters == 1 else None

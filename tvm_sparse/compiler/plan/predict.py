@@ -32,7 +32,7 @@ from tvm_sparse.schedules import (
     winograd_cpu,
 )
 from tvm_sparse.schedules.lookup import spaces_of
-from tvm_sparse.scheduling.cpu.data_tiles import least_cycles
+from tvm_sparse.scheduling.cpu import data_tiles, line_space
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
@@ -134,8 +134,8 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     cpu = CpuInfo.of(target)
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
-    def as_data_us(shared: Sequence[int]) -> float:
-        return (least_cycles(spec, nnz, cpu, shared) * CYCLE_NS + nnz * PAIR_NS) / 1e3
+    def as_data_us(cycles: float) -> float:
+        return (cycles * CYCLE_NS + nnz * PAIR_NS) / 1e3
 
     # Of several threads each reads the code, for few pixels at a time.
     again = 1.0 if threads == 1 else min(MOST_AGAIN, 1 + nnz / CACHED_CODE)
@@ -143,13 +143,13 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     times_us = {
         DENSE: size * vectors * DENSE_NS / 1e3 * uneven,
         folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
-        csr_cpu.NAME: as_data_us([1]),
+        csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
     with suppress(NotApplicable):
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * DENSE_NS / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
     if shared := vector_cpu.shared_filters(spec, vector):
-        times_us[vector_cpu.NAME] = as_data_us(shared)
+        times_us[vector_cpu.NAME] = as_data_us(data_tiles.least_cycles(spec, nnz, cpu, shared))
     return times_us
 
 

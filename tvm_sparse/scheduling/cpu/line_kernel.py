@@ -1,0 +1,245 @@
+"""Escort's direct sparse convolution on whole cache lines (`lines`): weights as data, each load a whole vector.
+
+Of a tile, in steps over input channels that the level-1 cache holds, each filter's list of non-zeros is multiplied: a
+weight is broadcast, and a vector of pixels at its place is loaded for each vector of the tile, whose sums are in
+registers. Between steps sums are kept in memory; the last one stores what comes of them. In a step filters come in the
+order of their lists' lengths, so that the end of a list is predicted.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.conv2d import epilogue, widened
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.scheduling.cpu.lines import Copy, Lines
+from tvm_sparse.scheduling.space import divisors
+from tvm_sparse.scheduling.tir_writing import new_buffer, whole, written_function
+
+# Channels that a task packs, where all are packed first.
+PACKED_CHANNELS = 16
+_ZERO = tirx.const(0.0, FLOAT32)
+
+Arguments = dict[str, tirx.Var]
+# An image, and a tile of it.
+At = tuple[tirx.Expr, tirx.Expr]
+
+
+@dataclass(frozen=True)
+class LineKernel:
+    """A kernel of `nnz` non-zeros, with steps of `channels` of a group, and tasks of so many `filters`.
+
+    Where a task has fewer filters than there are, what several tasks read is packed before all of them.
+    """
+
+    lines: Lines
+    nnz: int
+    channels: int
+    filters: int
+
+    @property
+    def steps(self) -> int:
+        """Steps over the channels of a group."""
+        return self.lines.spec.weight_shape[1] // self.channels
+
+    @property
+    def blocks(self) -> int:
+        """Tasks that share a tile."""
+        return self.lines.spec.k // self.filters
+
+    @property
+    def packs_first(self) -> bool:
+        """Whether all of the input is packed before the first product."""
+        return self.blocks > 1 and not self.lines.is_direct
+
+    @property
+    def packs_steps(self) -> bool:
+        """Whether a step packs what it reads, which then is in the level-1 cache."""
+        return self.blocks == 1 and not self.lines.is_direct
+
+    def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, filters of a task."""
+        spec, steps = self.lines.spec, self.steps
+        k, c, r, s = np.nonzero(weight)
+        group, channels = k // (spec.k // spec.groups), spec.weight_shape[1]
+        slot = group * self.channels + c % self.channels if self.packs_steps else group * channels + c
+        places = slot * self.lines.channel + self.lines.places()[r, s]
+        task_step = k // self.filters * steps + c // self.channels
+        lengths = np.zeros((self.blocks * steps, self.filters), np.int64)
+        np.add.at(lengths, (task_step, k % self.filters), 1)
+        order = np.argsort(lengths, axis=1, kind="stable")
+        rank = np.argsort(order, axis=1, kind="stable")
+        by_list = np.lexsort((places, task_step * self.filters + rank[task_step, k % self.filters]))
+        ends = np.cumsum([0, *np.take_along_axis(lengths, order, 1).ravel()])
+        # TVM's buffers have an element at least.
+        values, places = (np.pad(each[by_list], (0, max(0, 1 - k.size))) for each in (weight[k, c, r, s], places))
+        return values.astype(np.float32), *(each.astype(np.int32).ravel() for each in (places, ends, order))
+
+    def written(self) -> tirx.PrimFunc:
+        """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
+        lists, values = self.blocks * self.steps * self.filters, max(1, self.nnz)
+        shapes = {
+            "values": ((values,), FLOAT32),
+            "places": ((values,), "int32"),
+            "ends": ((lists + 1,), "int32"),
+            "order": ((lists,), "int32"),
+        }
+        return written_function(self.lines.spec, shapes, self._write)
+
+    def _write(self, arguments: Arguments) -> None:
+        lines, spec, x = self.lines, self.lines.spec, arguments["x"]
+        packed = None
+        if self.packs_first:
+            packed = new_buffer("packed", (spec.n, lines.tiles, spec.c * lines.channel))
+            channels = divisors(spec.c, PACKED_CHANNELS)[-1]
+            with T.parallel(spec.n * lines.tiles * (spec.c // channels)) as task, T.sblock("pack"):
+                T.reads(whole(x))
+                T.writes(whole(packed))
+                tile, block = divided(task, spec.c // channels)
+                at = divided(tile, lines.tiles)
+                self._clear(packed, at, block * channels, channels)
+                with T.serial(channels) as c:
+                    self._pack(arguments, at, block * channels + c, packed, at, block * channels + c)
+        with T.parallel(spec.n * lines.tiles * self.blocks) as task, T.sblock("conv"):
+            T.reads(*map(whole, (each for name, each in arguments.items() if name != "y")))
+            T.writes(whole(arguments["y"]))
+            tile, block = divided(task, self.blocks)
+            self._write_task(arguments, packed, divided(tile, lines.tiles), block)
+
+    def _write_task(self, arguments: Arguments, packed: tirx.Var | None, at: At, block: tirx.Expr) -> None:
+        lines, spec = self.lines, self.lines.spec
+        acc = new_buffer("acc", (lines.vectors * lines.lanes,), "local")
+        sums = new_buffer("sums", (self.filters, lines.vectors * lines.lanes)) if self.steps > 1 else None
+        if sums is not None:
+            # TVM takes a buffer for smaller where all of its accesses depend on data.
+            with T.serial(self.filters) as f:
+                self._each(lambda p: T.buffer_store(sums, _ZERO, [f, p]))
+        if self.packs_steps:
+            packed = new_buffer("packed", (1, 1, spec.groups * self.channels * lines.channel))
+            self._clear(packed, (0, 0), 0, spec.groups * self.channels)
+        with T.serial(self.steps) as step:
+            if self.packs_steps:
+                with T.serial(spec.groups) as group, T.serial(self.channels) as c:
+                    channel = group * spec.weight_shape[1] + step * self.channels + c
+                    self._pack(arguments, at, channel, packed, (0, 0), group * self.channels + c)
+            with T.serial(self.filters) as position:
+                self._write_list(arguments, packed, sums, acc, at, block, step, position)
+
+    def _write_list(
+        self,
+        arguments: Arguments,
+        packed: tirx.Var | None,
+        sums: tirx.Var | None,
+        acc: tirx.Var,
+        at: At,
+        block: tirx.Expr,
+        step: tirx.Expr,
+        position: tirx.Expr,
+    ) -> None:
+        """Multiply one list: a filter's non-zeros in the channels of a step."""
+        values, places, ends, order = (arguments[name] for name in ("values", "places", "ends", "order"))
+        which = (block * self.steps + step) * self.filters + position
+        self._each(lambda p: T.buffer_store(acc, _ZERO if sums is None else sums[order[which], p], [p]))
+
+        def source(place: tirx.Expr) -> tirx.Expr:
+            if packed is None:
+                return arguments["x"][at[0], 0, 0, at[1] * (self.lines.rows * self.lines.width) + place]
+            return packed[0, 0, place] if self.packs_steps else packed[at[0], at[1], place]
+
+        with T.serial(ends[which], ends[which + 1]) as e:
+            self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * source(places[e] + p), [p]))
+
+        def end() -> None:
+            self._store(arguments, acc, at, block * self.filters + order[which])
+
+        if sums is None:
+            end()
+        else:
+            is_last = step == self.steps - 1
+            _either(is_last, end, lambda: self._each(lambda p: T.buffer_store(sums, acc[p], [order[which], p])))
+
+    def _each(self, write: Callable[[tirx.Expr], None]) -> None:
+        """`write` each vector of a tile."""
+        for vector in range(self.lines.vectors):
+            with T.vectorized(self.lines.lanes) as lane:
+                write(vector * self.lines.lanes + lane)
+
+    def _store(self, arguments: dict[str, tirx.Var], acc: tirx.Var, at: At, k: tirx.Expr) -> None:
+        """Store a filter's output pixels of a tile."""
+        lines, spec, y = self.lines, self.lines.spec, arguments["y"]
+        n, tile = at
+        for vector in range(lines.vectors):
+            begin = vector * lines.lanes
+            if lines.width == spec.out_w:
+                with T.vectorized(min(lines.lanes, lines.rows * spec.out_w - begin)) as lane:
+                    row, column = divided(begin + lane, spec.out_w)
+                    index = [n, k, tile * lines.rows + row, column]
+                    T.buffer_store(y, epilogue(spec, arguments, acc[begin + lane], index), index)
+                continue
+            for first, count, row, column in lines.segments(vector):
+                with T.vectorized(count) as lane:
+                    index = [n, k, tile * lines.rows + row, column + lane]
+                    T.buffer_store(y, epilogue(spec, arguments, acc[begin + first + lane], index), index)
+
+    def _clear(self, packed: tirx.Var, to: At, slot: tirx.Expr, slots: int) -> None:
+        """Set channels of a packed tile to zero, of which packing writes what lies in the image."""
+        lanes, channel = self.lines.lanes, self.lines.channel
+        with T.serial(slots * channel // lanes) as vector, T.vectorized(lanes) as lane:
+            T.buffer_store(packed, _ZERO, [*to, slot * channel + vector * lanes + lane])
+
+    def _pack(
+        self, arguments: Arguments, at: At, channel: tirx.Expr, packed: tirx.Var, to: At, slot: tirx.Expr
+    ) -> None:
+        """Write what a tile reads of a channel."""
+        lines, spec, x = self.lines, self.lines.spec, arguments["x"]
+        if not lines.is_flat:
+            for index, copy in enumerate(lines.copies):
+                first = slot * lines.channel + index * lines.copy_floats
+                self._pack_copy(x, at, channel, copy, packed, to, first)
+            return
+        for begin, count in self._runs(lines.rows * spec.w):
+            with T.vectorized(count) as lane:
+                row, column = divided(begin + lane, spec.w)
+                value = widened(x[at[0], channel, at[1] * lines.rows + row, column])
+                T.buffer_store(packed, value, [*to, slot * lines.channel + begin + lane])
+
+    def _pack_copy(
+        self, x: tirx.Var, at: At, channel: tirx.Expr, copy: Copy, packed: tirx.Var, to: At, first: tirx.Expr
+    ) -> None:
+        lines, spec = self.lines, self.lines.spec
+        (top, left), (stride_y, stride_x) = spec.padding[:2], spec.stride
+        columns = [j for j in range(lines.width) if 0 <= (j + copy.right) * stride_x + copy.phase_x - left < spec.w]
+        with T.serial(lines.copy_floats // lines.width) as i:
+            row = (at[1] * lines.rows + i + copy.down) * stride_y + copy.phase_y - top
+
+            def copied() -> None:
+                for begin, count in self._runs(len(columns)):
+                    with T.vectorized(count) as lane:
+                        j = columns[0] + begin + lane
+                        column = (j + copy.right) * stride_x + copy.phase_x - left
+                        value = widened(x[at[0], channel, row, column])
+                        T.buffer_store(packed, value, [*to, first + i * lines.width + j])
+
+            _either(tirx.all(row >= 0, row < spec.h), copied)
+
+    def _runs(self, floats: int) -> Iterator[tuple[int, int]]:
+        """So many floats as vectors, the longest that fit, of which the last overlaps the one before."""
+        count = min(self.lines.lanes, 1 << floats.bit_length() - 1)
+        return ((min(begin, floats - count), count) for begin in range(0, floats, count))
+
+
+def divided(number: tirx.Expr, by: int) -> tuple[tirx.Expr, tirx.Expr]:
+    """Quotient and remainder."""
+    return tirx.floordiv(number, by), tirx.floormod(number, by)
+
+
+def _either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    with T.If(condition):
+        with T.Then():
+            then()
+        if otherwise is not None:
+            with T.Else():
+                otherwise()

@@ -1,0 +1,160 @@
+"""Which tile, steps and tasks a kernel on whole cache lines (`line_kernel`) should have, and the space of them."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_sparse.conv.conv2d import conv2d
+from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
+from tvm_sparse.scheduling.cpu.cuts import SHARED_CYCLES, rounds
+from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
+from tvm_sparse.scheduling.cpu.lines import Lines
+from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
+from tvm_sparse.target.cpu_info import CpuInfo
+
+# Registers that hold no sums: of a weight, and of what is loaded ahead.
+SPARE_REGISTERS = 3
+# Filters of a task at least, unless there are fewer.
+LEAST_FILTERS = 4
+# Decisions that a search begins with.
+STARTS = 3
+# Cycles of an Emerald Rapids (docs/lab/cpu-sparse.md, "What do whole cache lines gain?"): a multiply-add of a vector in
+# the level-1 cache and one that reads level 2, a non-zero beside them, a list, a vector of sums read or written between
+# steps, a vector that is packed, a run of pixels that is packed or stored.
+PRODUCT, MISS, READ, NONZERO, LIST, SUM, PACKED, RUN = 0.5, 0.8, 0.4, 1.0, 12.0, 1.0, 1.0, 1.5
+# Of the level-1 cache, for what a step reads of a tile; a thread's cycles to read a non-zero that others read too.
+STEP_BYTES, VALUE_CYCLES = 32 << 10, 0.8
+
+
+class Tiling(NamedTuple):
+    """A tile, the input channels of a step, and the filters of a task."""
+
+    lines: Lines
+    channels: int
+    filters: int
+
+
+class _Times(NamedTuple):
+    """Tilings, and the cycles that each takes: `fixed`, and `each` a non-zero."""
+
+    tilings: list[Tiling]
+    fixed: np.ndarray
+    each: np.ndarray
+
+
+def ranked(spec: ConvSpec, nnz: int, cpu: CpuInfo, threads: int) -> list[Tiling]:
+    """All tilings for a weight of `nnz` non-zeros, most promising first."""
+    times = _times(spec, cpu, threads)
+    return [times.tilings[index] for index in np.argsort(times.fixed + nnz * times.each, kind="stable")]
+
+
+def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo) -> float:
+    """What the first of `ranked` takes one thread."""
+    times = _times(spec, cpu, 1)
+    return float(np.min(times.fixed + nnz * times.each))
+
+
+@lru_cache(maxsize=256)
+def _times(spec: ConvSpec, cpu: CpuInfo, threads: int) -> _Times:
+    """Of a convolution a few hundred tilings. Who prunes asks for many densities."""
+    found = [each for lines in tiles(spec, cpu) for each in _tilings(lines)]
+    fixed, of_one = (np.array([cycles(nnz, each, threads) for each in found]) for nnz in (0, 1))
+    return _Times(found, fixed, of_one - fixed)
+
+
+def _tilings(lines: Lines) -> Iterator[Tiling]:
+    spec = lines.spec
+    filters = [each for each in divisors(spec.k) if each >= min(spec.k, LEAST_FILTERS)]
+    return (Tiling(lines, channels, each) for channels in divisors(spec.weight_shape[1]) for each in filters)
+
+
+def tiles(spec: ConvSpec, cpu: CpuInfo) -> list[Lines]:
+    """Tiles whose sums fit the registers: rows that touch each other, or begin with a half or a whole vector."""
+    widths = {-(-spec.out_w // step) * step for step in (1, max(1, cpu.lanes // 2), cpu.lanes)}
+    found = [Lines(spec, cpu.lanes, rows, width) for rows in divisors(spec.out_h) for width in sorted(widths)]
+    most = cpu.registers - SPARE_REGISTERS
+    # A row that does not fit is cut nowhere: its sums would be in memory.
+    return [each for each in found if each.vectors <= most] or [min(found, key=lambda each: each.vectors)]
+
+
+def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
+    """Estimated cycles of a core, so many times what the busiest of `threads` takes; a straight line in `nnz`."""
+    lines, channels, filters = tiling
+    spec, vectors = lines.spec, lines.vectors
+    steps, blocks = spec.weight_shape[1] // channels, spec.k // filters
+    tasks = spec.n * lines.tiles * blocks
+    read_floats = lines.rows * lines.width if lines.is_direct else lines.channel
+    beyond = max(0.0, 1 - STEP_BYTES / (4 * channels * read_floats))
+    # A task reads what its tile reads of all channels once more.
+    read = READ * spec.c * read_floats / lines.lanes
+    product = nnz / blocks * (vectors * (PRODUCT + MISS * beyond) + NONZERO)
+    lists = filters * steps * (LIST + (2 * SUM * vectors if steps > 1 else 0))
+    packing = 0.0 if lines.is_direct else spec.c * _packing(lines)
+    own = product + read + lists + filters * _runs(lines) * RUN + (packing if blocks == 1 else 0)
+    most = rounds(tasks, threads)
+    total = most * own * threads + (packing * spec.n * lines.tiles if blocks > 1 else 0)
+    if threads == 1:
+        return total
+    read_tiles = -(-most // blocks)
+    shared = VALUE_CYCLES * nnz * min(most, blocks) / blocks + SHARED_CYCLES * 4 * spec.c * read_floats * read_tiles
+    return total + shared * threads
+
+
+def _packing(lines: Lines) -> float:
+    """Cycles to pack what a tile reads of a channel."""
+    floats = lines.channel / lines.lanes * PACKED
+    if lines.is_flat:
+        return floats
+    rows = len(lines.copies) * lines.copy_floats / lines.width
+    return floats + rows * -(-lines.spec.out_w // lines.lanes) * RUN
+
+
+def _runs(lines: Lines) -> int:
+    """Runs of output pixels of a tile."""
+    if lines.width == lines.spec.out_w:
+        return lines.vectors
+    return sum(len(list(lines.segments(vector))) for vector in range(lines.vectors))
+
+
+def variant_of(lines: Lines) -> str:
+    """What a space of a tile is called beside its schedule."""
+    return f"lines{lines.rows}x{lines.width}"
+
+
+class LineSpace(WrittenSpace):
+    """The space of one tile: steps over channels, and filters of a task."""
+
+    def __init__(self, name: str, lines: Lines, nnz: int, threads: int):
+        spec = lines.spec
+        longest = spec.n * max(lines.tiles * spec.c * lines.channel, spec.k * spec.out_h * spec.out_w)
+        if longest > MAX_ELEMENTS:
+            raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
+        super().__init__(name, variant_of(lines), partial(conv2d, spec), fold=False)
+        self.lines, self.nnz, self.threads = lines, nnz, threads
+
+    @cached_property
+    def ranked(self) -> list[Tiling]:
+        """Its tilings, most promising first."""
+        return sorted(_tilings(self.lines), key=lambda each: cycles(self.nnz, each, self.threads))
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        best = self.ranked[0] if choose.given is None else None
+        for name in ("channels", "filters"):
+            values = sorted({getattr(each, name) for each in self.ranked})
+            self.decide(sch, choose, name, values, values[0] if best is None else getattr(best, name))
+
+    def starts(self) -> list[Decisions]:
+        return [{"channels": each.channels, "filters": each.filters} for each in self.ranked[:STARTS]]
+
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        return self._kernel(decisions).written()
+
+    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        return self._kernel(decisions).packed(weight)
+
+    def _kernel(self, decisions: Mapping[str, Any]) -> LineKernel:
+        return LineKernel(self.lines, self.nnz, decisions["channels"], decisions["filters"])
