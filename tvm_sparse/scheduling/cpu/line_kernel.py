@@ -212,6 +212,8 @@ class LineKernel:
         lines, spec = self.lines, self.lines.spec
         (top, left), (stride_y, stride_x) = spec.padding[:2], spec.stride
         columns = [j for j in range(lines.width) if 0 <= (j + copy.right) * stride_x + copy.phase_x - left < spec.w]
+        if not columns:
+            return
         with T.serial(lines.copy_floats // lines.width) as i:
             row = (at[1] * lines.rows + i + copy.down) * stride_y + copy.phase_y - top
 
