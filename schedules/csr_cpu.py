@@ -1,8 +1,8 @@
 """Escort's direct sparse convolution for CPUs: weights as data, any number of non-zeros in little code.
 
-Each filter is a tile of its own: every non-zero is broadcast and multiplied by the vectors at its offset. The structure
-is that of `cpu.data_rows`: of a packed group of rows all filters are computed, and where there are more input channels
-than the level-1 cache holds what a tile reads of, in steps over these. Or a filter's sums are computed by themselves.
+Each filter is a list of non-zeros, each broadcast and multiplied by the vectors at its place. Inputs are packed so that
+each of these is a whole vector (`cpu.lines`). Logs may name kernels that read vectors wherever they begin
+(`cpu.data_rows`); no search begins with those.
 """
 
 from tvm.target import Target

@@ -106,7 +106,7 @@ def test_a_position_is_stored_once_for_its_filters() -> None:
     space = vector_cpu.spaces(WIDE, pattern, TARGET)[0]
     values, offsets, _ = space.constants(weight)
     assert values.size == pattern.nnz == offsets.size * space.tile.filters
-    csr_values, csr_offsets, _ = csr_cpu.spaces(WIDE, pattern, TARGET)[0].constants(weight)
+    csr_values, csr_offsets, *_ = make_kernel(csr_cpu.NAME, WIDE, weight, TARGET).constants
     assert csr_offsets.size == csr_values.size == values.size
     assert sorted(values) == sorted(csr_values)
 

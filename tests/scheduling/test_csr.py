@@ -93,19 +93,6 @@ def test_one_kernel_serves_every_weight_with_as_many_non_zeros(target: Target) -
     np.testing.assert_array_equal(y, reference.conv2d(spec, arguments["x"], weights[1]))
 
 
-def test_many_channels_are_taken_in_steps() -> None:
-    """Spaces for groups with more channels than the level-1 cache holds; others have none."""
-    target = resolve_target({"kind": "llvm", "num-cores": 1})
-    spec = ConvSpec(1, 128, 9, 9, 6, 3, 3, padding=(1, 1, 1, 1), groups=2, bias=True, relu=True)
-    for case in (Case(spec, random_weight(spec, 0.05, "unstructured", seed, seed > 0), 3, seed > 0) for seed in (0, 1)):
-        stepping = [each for each in csr_cpu.spaces(spec, SparsityPattern.of(case.weight), target) if each.steps > 1]
-        assert stepping and all(each.tile.channels * each.steps == 64 for each in stepping)
-        for space in stepping:
-            assert case.worst(make_kernel(space.name, spec, case.weight, target), target) <= 1
-    few = ConvSpec(1, 8, 9, 9, 6, 3, 3)
-    assert {each.steps for each in csr_cpu.spaces(few, SparsityPattern.of(np.ones(few.weight_shape)), target)} == {1}
-
-
 def test_threads_share_the_filters_where_there_are_fewer_groups_of_rows() -> None:
     """The kernels of one thread and of many compute the same sums in the same order."""
     spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)

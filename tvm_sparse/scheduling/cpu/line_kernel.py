@@ -8,6 +8,7 @@ order of their lists' lengths, so that the end of a list is predicted.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -146,6 +147,7 @@ class LineKernel:
 
         def source(place: tirx.Expr) -> tirx.Expr:
             if packed is None:
+                # An image lies in memory as a packed one would: the indices flatten to the same address.
                 return arguments["x"][at[0], 0, 0, at[1] * (self.lines.rows * self.lines.width) + place]
             return packed[0, 0, place] if self.packs_steps else packed[at[0], at[1], place]
 
@@ -170,19 +172,29 @@ class LineKernel:
     def _store(self, arguments: dict[str, tirx.Var], acc: tirx.Var, at: At, k: tirx.Expr) -> None:
         """Store a filter's output pixels of a tile."""
         lines, spec, y = self.lines, self.lines.spec, arguments["y"]
-        n, tile = at
-        for vector in range(lines.vectors):
-            begin = vector * lines.lanes
-            if lines.width == spec.out_w:
-                with T.vectorized(min(lines.lanes, lines.rows * spec.out_w - begin)) as lane:
-                    row, column = divided(begin + lane, spec.out_w)
-                    index = [n, k, tile * lines.rows + row, column]
-                    T.buffer_store(y, epilogue(spec, arguments, acc[begin + lane], index), index)
-                continue
-            for first, count, row, column in lines.segments(vector):
-                with T.vectorized(count) as lane:
-                    index = [n, k, tile * lines.rows + row, column + lane]
-                    T.buffer_store(y, epilogue(spec, arguments, acc[begin + first + lane], index), index)
+        block, part = divided(at[1], lines.parts)
+
+        def run(lane: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> None:
+            index = [at[0], k, block * lines.rows + row, part * lines.width + column]
+            T.buffer_store(y, epilogue(spec, arguments, acc[lane], index), index)
+
+        def store(columns: int) -> None:
+            for vector in range(lines.vectors):
+                begin = vector * lines.lanes
+                if lines.width == spec.out_w:
+                    # Rows touch each other, in memory too.
+                    with T.vectorized(min(lines.lanes, lines.rows * spec.out_w - begin)) as lane:
+                        run(begin + lane, *divided(begin + lane, spec.out_w))
+                    continue
+                for first, count, row, column in lines.segments(vector, columns):
+                    with T.vectorized(count) as lane:
+                        run(begin + first + lane, row, column + lane)
+
+        whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
+        if whole_row == last:
+            store(whole_row)
+        else:
+            _either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
 
     def _clear(self, packed: tirx.Var, to: At, slot: tirx.Expr, slots: int) -> None:
         """Set channels of a packed tile to zero, of which packing writes what lies in the image."""
@@ -200,32 +212,40 @@ class LineKernel:
                 first = slot * lines.channel + index * lines.copy_floats
                 self._pack_copy(x, at, channel, copy, packed, to, first)
             return
-        for begin, count in self._runs(lines.rows * spec.w):
+        for begin, count in self._runs(lines.rows * lines.width):
             with T.vectorized(count) as lane:
-                row, column = divided(begin + lane, spec.w)
-                value = widened(x[at[0], channel, at[1] * lines.rows + row, column])
+                row, column = divided(at[1] * (lines.rows * lines.width) + begin + lane, spec.w)
+                value = widened(x[at[0], channel, row, column])
                 T.buffer_store(packed, value, [*to, slot * lines.channel + begin + lane])
 
     def _pack_copy(
         self, x: tirx.Var, at: At, channel: tirx.Expr, copy: Copy, packed: tirx.Var, to: At, first: tirx.Expr
     ) -> None:
         lines, spec = self.lines, self.lines.spec
-        (top, left), (stride_y, stride_x) = spec.padding[:2], spec.stride
-        columns = [j for j in range(lines.width) if 0 <= (j + copy.right) * stride_x + copy.phase_x - left < spec.w]
-        if not columns:
-            return
+        block, part = divided(at[1], lines.parts)
         with T.serial(lines.copy_floats // lines.width) as i:
-            row = (at[1] * lines.rows + i + copy.down) * stride_y + copy.phase_y - top
+            row = (block * lines.rows + i + copy.down) * spec.stride[0] + copy.phase_y - spec.padding[0]
 
             def copied() -> None:
-                for begin, count in self._runs(len(columns)):
-                    with T.vectorized(count) as lane:
-                        j = columns[0] + begin + lane
-                        column = (j + copy.right) * stride_x + copy.phase_x - left
-                        value = widened(x[at[0], channel, row, column])
-                        T.buffer_store(packed, value, [*to, first + i * lines.width + j])
+                to_row = [*to, first + i * lines.width]
+                for index in range(lines.parts):
+                    copy_part = partial(self._copy_columns, x, (at[0], channel, row), copy, index, packed, to_row)
+                    copy_part() if lines.parts == 1 else _either(part == index, copy_part)
 
             _either(tirx.all(row >= 0, row < spec.h), copied)
+
+    def _copy_columns(self, x: tirx.Var, row: tuple, copy: Copy, part: int, packed: tirx.Var, to: list) -> None:
+        """Copy those columns of a row that lie in the image."""
+        width, spec, stride = self.lines.width, self.lines.spec, self.lines.spec.stride[1]
+        first = (part * width + copy.right) * stride + copy.phase_x - spec.padding[1]
+        columns = [j for j in range(width) if 0 <= first + j * stride < spec.w]
+        if not columns:
+            return
+        for begin, count in self._runs(len(columns)):
+            with T.vectorized(count) as lane:
+                j = columns[0] + begin + lane
+                place = (*row, first + j * stride)
+                T.buffer_store(packed, widened(x[place]), [*to[:-1], to[-1] + j])
 
     def _runs(self, floats: int) -> Iterator[tuple[int, int]]:
         """So many floats as vectors, the longest that fit, of which the last overlaps the one before."""

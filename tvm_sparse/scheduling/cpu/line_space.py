@@ -77,8 +77,7 @@ def tiles(spec: ConvSpec, cpu: CpuInfo) -> list[Lines]:
     widths = {-(-spec.out_w // step) * step for step in (1, max(1, cpu.lanes // 2), cpu.lanes)}
     found = [Lines(spec, cpu.lanes, rows, width) for rows in divisors(spec.out_h) for width in sorted(widths)]
     most = cpu.registers - SPARE_REGISTERS
-    # A row that does not fit is cut nowhere: its sums would be in memory.
-    return [each for each in found if each.vectors <= most] or [min(found, key=lambda each: each.vectors)]
+    return [each for each in found if each.vectors <= most] or [Lines.of_row(spec, cpu.lanes, most)]
 
 
 def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
@@ -110,19 +109,19 @@ def _packing(lines: Lines) -> float:
     if lines.is_flat:
         return floats
     rows = len(lines.copies) * lines.copy_floats / lines.width
-    return floats + rows * -(-lines.spec.out_w // lines.lanes) * RUN
+    return floats + rows * -(-lines.columns() // lines.lanes) * RUN
 
 
 def _runs(lines: Lines) -> int:
     """Runs of output pixels of a tile."""
     if lines.width == lines.spec.out_w:
         return lines.vectors
-    return sum(len(list(lines.segments(vector))) for vector in range(lines.vectors))
+    return sum(len(list(lines.segments(vector, lines.columns()))) for vector in range(lines.vectors))
 
 
 def variant_of(lines: Lines) -> str:
     """What a space of a tile is called beside its schedule."""
-    return f"lines{lines.rows}x{lines.width}"
+    return f"lines{lines.rows}x{lines.width}" + (f"-parts{lines.parts}" if lines.parts > 1 else "")
 
 
 class LineSpace(WrittenSpace):

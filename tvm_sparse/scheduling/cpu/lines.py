@@ -30,28 +30,44 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class Lines:
-    """How the output rows of a tile, a divisor of OH, and what they read lie in vectors of `lanes` floats."""
+    """How the output rows of a tile, a divisor of OH, and what they read lie in vectors of `lanes` floats.
+
+    A row that is too long for the registers is cut into `parts` of whole vectors, of which the last may be shorter.
+    """
 
     spec: ConvSpec
     lanes: int
     rows: int
     width: int
+    parts: int = 1
+
+    @classmethod
+    def of_row(cls, spec: ConvSpec, lanes: int, most_vectors: int) -> "Lines":
+        """As few parts of a row as have so many vectors at most."""
+        vectors = -(-spec.out_w // lanes)
+        width = -(-vectors // -(-vectors // most_vectors)) * lanes
+        return cls(spec, lanes, 1, width, -(-spec.out_w // width))
 
     @property
     def tiles(self) -> int:
         """Tiles of an image."""
-        return self.spec.out_h // self.rows
+        return self.spec.out_h // self.rows * self.parts
+
+    def columns(self, part: int = 0) -> int:
+        """Output pixels of a tile's row."""
+        return self.spec.out_w if self.parts == 1 else min(self.width, self.spec.out_w - part * self.width)
 
     @cached_property
     def vectors(self) -> int:
         """Vectors of a tile's output pixels."""
-        return -(-((self.rows - 1) * self.width + self.spec.out_w) // self.lanes)
+        return -(-((self.rows - 1) * self.width + self.columns()) // self.lanes)
 
     @cached_property
     def is_flat(self) -> bool:
         """Whether a tile reads the pixels that it writes, one row behind the other."""
         spec = self.spec
-        return (spec.r, spec.s) == spec.stride == (1, 1) and not any(spec.padding) and self.width == spec.w
+        is_pointwise = (spec.r, spec.s) == spec.stride == (1, 1) and not any(spec.padding)
+        return is_pointwise and self.width * self.parts == spec.w
 
     @cached_property
     def is_direct(self) -> bool:
@@ -82,12 +98,12 @@ class Lines:
             found[tap] = index * self.copy_floats + rows * self.width
         return found
 
-    def segments(self, vector: int) -> Iterator[tuple[int, int, int, int]]:
+    def segments(self, vector: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of output pixels in a vector of a tile: first lane, how many, row and column of the first."""
-        begin, spec = vector * self.lanes, self.spec
+        begin = vector * self.lanes
         for row in range(begin // self.width, min(self.rows, -(-(begin + self.lanes) // self.width))):
             first = max(begin, row * self.width)
-            end = min(begin + self.lanes, row * self.width + spec.out_w)
+            end = min(begin + self.lanes, row * self.width + columns)
             if first < end:
                 yield first - begin, end - first, row, first - row * self.width
 
