@@ -122,6 +122,13 @@ def test_the_index_of_the_lab_lists_every_question():
     assert not {(page.name, anchor) for page in pages for anchor in ["", *anchors_of(page)[1:]]} - listed
 
 
+@pytest.mark.parametrize("page", sorted(LAB.glob("*.md")), ids=lambda page: page.name)
+def test_modules_that_the_lab_names_exist(page):
+    """It names them without their folder, so that a question stays as it is when a module moves."""
+    modules = {path.name for path in (ROOT / "tvm_sparse").rglob("*.py")}
+    assert not set(re.findall(r"`(\w+\.py)`", page.read_text())) - modules
+
+
 def test_the_entrance_of_docs_lists_every_page():
     listed = {page.resolve() for page, _ in links_of(ROOT / "docs" / "README.md")}
     assert set((ROOT / "docs").glob("*.md")) - listed == {ROOT / "docs" / "README.md"}
