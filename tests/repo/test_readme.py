@@ -23,9 +23,9 @@ from tvm_sparse.target.resolve import resolve_target
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
-# A page of results that its data makes names the files of its time.
 LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tuning_logs/README.md")]
 LINKED += sorted((ROOT / "docs").rglob("*.md"))
+# A page of results that its data makes names the files of its time.
 PAGES = [page for page in LINKED if not page.with_suffix(".json.xz").exists()]
 LAB = ROOT / "docs" / "lab"
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
