@@ -2,7 +2,7 @@
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. On the layers of ResNet
 default decisions take 0.9 to 1.07 times as long as the faster of ONNX Runtime and oneDNN with AVX2, with AVX-512 in a
-network 0.9 to 1.2 times, on maps of 56x56 up to 1.7 times (docs/measurements.md).
+network 0.9 to 1.2 times, on maps of 56x56 up to 1.7 times (docs/lab/cpu-dense.md).
 """
 
 import math
@@ -47,7 +47,7 @@ FILTERS_OF_GROUP, PIXELS_OF_GROUP, PIXELS_OF_GROUP_OF_FEW = 8, 128, 256
 # taps smaller ones with 32 registers.
 FEW_PIXELS, FEW_TAPS, PIXELS_OF_MANY_TAPS = 784, 9, 196
 # How many times as long as their multiply-adds kernels of rows take: with 32 registers, where they pack the input of
-# one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16 (docs/measurements.md).
+# one tap (576x96x1x1 on 14x14: 198 us, by vectors of filters 148), and with 16 (docs/lab/cpu-dense.md).
 ROWS_COST, ROWS_COST_OF_PACKED_TAP, ROWS_COST_OF_FEW = 1.1, 1.27, 1.2
 # The same where they read more than so many channels as they lie in memory, each in pages of its own (24x144x1x1 on
 # 56x56: 595 us, by vectors of filters 432, a quarter of whose lanes are idle).

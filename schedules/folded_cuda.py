@@ -77,7 +77,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
         many = f"{pattern.nnz} non-zeros need a multistage pipeline of copies, and none fits a multiprocessor"
         few = "the input of one row of outputs and one channel exceeds shared memory"
         raise NotApplicable(many if pattern.nnz > MAX_WHOLE else few)
-    # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/measurements.md).
+    # Last: slower than the best others wherever timed but once, by 3 to 50% (docs/lab/cuda-folded.md).
     return [*sorted(found, key=_estimate_us), *_beside(spec, folding)]
 
 

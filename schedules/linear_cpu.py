@@ -1,7 +1,7 @@
 """Linear layers and other convolutions to one pixel on CPUs: a sparse matrix, weights as data, times the input's rows.
 
 `csr_cpu` makes vectors of a map's pixels, and here each map has one. So variant ``single`` computes an image at a time
-in scalars, with sums that do not wait for each other: gathers into vectors are no faster (docs/measurements.md). Where
+in scalars, with sums that do not wait for each other: gathers into vectors are no faster (docs/lab/linear.md). Where
 there are several images, variant ``images`` turns the input around and makes vectors of them; input channels come in
 tiles, of which the input lies in the level-1 cache while filters pass by, and in which 8 bits hold an offset.
 """

@@ -3,7 +3,7 @@
 A vector pattern has V filters that share each position; a tile takes as many of them as registers allow. Then a
 position loads its pixels once for all filters of the tile, and its weights once for all vectors of pixels: of 4 filters
 by 3 vectors 7 loads for 12 multiply-adds, where unstructured weights need 12 and more. Vectors run along pixels and not
-along filters, as outputs are then stored as they lie in memory, and any V from 2 on is served (docs/measurements.md).
+along filters, as outputs are then stored as they lie in memory, and any V from 2 on is served (docs/lab/cpu-sparse.md).
 """
 
 import math

@@ -1,8 +1,8 @@
 """Dense 3x3 convolutions for CPUs by Winograd's F(2x2, 3x3): 16 products for four outputs instead of 36.
 
 For layers without zeros, or with too few for a sparse kernel: zeros of a filter are none of its transform. They take
-0.5 to 0.85 times as long as direct dense kernels do (docs/measurements.md). Their errors are smaller in practice, as
-fewer products are added up, but what bounds them is the largest input (`conv.error_bounds.winograd`), and infinity
+0.5 to 0.85 times as long as direct dense kernels do (docs/lab/cpu-winograd.md). Their errors are smaller in practice,
+as fewer products are added up, but what bounds them is the largest input (`conv.error_bounds.winograd`), and infinity
 becomes NaN; so the dense baseline stays direct.
 """
 

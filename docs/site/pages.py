@@ -15,6 +15,8 @@ DOCS = ROOT / "docs"
 # Name in the site -> file in the repository.
 ELSEWHERE = {
     "index.md": ROOT / "README.md",
+    # The site has one page at its root, and that is the README of the repository.
+    "pages.md": DOCS / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "report.md": ROOT / "SECURITY.md",
     "tuning-logs.md": ROOT / "tuning_logs" / "README.md",

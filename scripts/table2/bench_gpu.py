@@ -18,7 +18,7 @@ The last command needs no GPU and makes the report. Here is how times come about
   and each of its calls has input and output of its own; verdicts come from these. A warm replay repeats one call; it is
   timed where input and output fit the cache. Code and weights are as warm as the calls before left them.
 - ``--cold-code``, the default, adds times of calls as cold replays make them whose code is in no instruction cache, for
-  all contenders that take part in all rounds. docs/clock.md says how.
+  all contenders that take part in all rounds. docs/lab/clock.md says how.
 - Each round replays every contender once, in an order shuffled by the seed. A short pilot decides which variants
   (layouts, say) of a method take part. Ratios are taken round by round; faster or slower is said where three quarters
   of the rounds agree.

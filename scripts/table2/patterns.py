@@ -37,7 +37,7 @@ from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.target.resolve import resolve_target
 
 Case = tuple[str, int, str]
-# Bytes a second of an H200's memory (docs/measurements.md).
+# Bytes a second of an H200's memory (docs/lab/cuda-patterns.md).
 MEMORY_BYTES_S = 4.3e12
 
 

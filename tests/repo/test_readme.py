@@ -23,9 +23,11 @@ from tvm_sparse.target.resolve import resolve_target
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
+LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tuning_logs/README.md")]
+LINKED += sorted((ROOT / "docs").rglob("*.md"))
 # A page of results that its data makes names the files of its time.
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tuning_logs" / "README.md"]
-PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.with_suffix(".json.xz").exists()]
+PAGES = [page for page in LINKED if not page.with_suffix(".json.xz").exists()]
+LAB = ROOT / "docs" / "lab"
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -70,21 +72,78 @@ def paths_of(text):
     return {word for word in words if "/" in word and word.split("/")[0] in tops and "<" not in word}
 
 
-def headings_of(page):
-    """The anchors of a page, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+def titles_of(page):
+    return re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+
+
+def anchors_of(page):
+    """The anchors of a page in its order, as GitHub makes them."""
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles_of(page)]
+
+
+def links_of(page):
+    """The files and anchors that a page links to, but for other sites'."""
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCED.sub("", page.read_text()))
+    return [(page.parent / target if target else page, anchor) for target, anchor in links if "://" not in target]
+
+
+def dead_links_of(page):
+    return [
+        f"{linked}#{anchor}"
+        for linked, anchor in links_of(page)
+        if not linked.exists() or (anchor and anchor not in anchors_of(linked))
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
-    text = page.read_text()
-    assert not [path for path in paths_of(text) if not (ROOT / path).exists()]
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCED.sub("", text)):
-        if not target.startswith("http"):
-            linked = page.parent / target if target else page
-            assert linked.exists(), target
-            assert not anchor or anchor in headings_of(linked), f"{target}#{anchor}"
+    assert not [path for path in paths_of(page.read_text()) if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    assert not dead_links_of(page)
+
+
+def test_dead_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Here it is\n[a](#here-it-is) [b](page.md#gone) [c](gone.md) [d](#nor-this) [e](https://x.y/z)")
+    assert [link.removeprefix(f"{tmp_path}/") for link in dead_links_of(page)] == [
+        "page.md#gone",
+        "gone.md#",
+        "page.md#nor-this",
+    ]
+
+
+def test_the_index_of_the_lab_lists_every_question():
+    listed = {(page.name, anchor) for page, anchor in links_of(LAB / "README.md")}
+    pages = set(LAB.glob("*.md")) - {LAB / "README.md"}
+    assert pages
+    assert not {(page.name, anchor) for page in pages for anchor in ["", *anchors_of(page)[1:]]} - listed
+
+
+@pytest.mark.parametrize("page", sorted(LAB.glob("*.md")), ids=lambda page: page.name)
+def test_modules_that_the_lab_names_exist(page):
+    """It names them without their folder, so that a question stays as it is when a module moves."""
+    modules = {path.name for path in (ROOT / "tvm_sparse").rglob("*.py")}
+    assert not set(re.findall(r"`(\w+\.py)`", page.read_text())) - modules
+
+
+def test_the_entrance_of_docs_lists_every_page():
+    listed = {page.resolve() for page, _ in links_of(ROOT / "docs" / "README.md")}
+    assert set((ROOT / "docs").glob("*.md")) - listed == {ROOT / "docs" / "README.md"}
+
+
+def test_pages_that_code_names_have_the_heading_that_it_quotes():
+    named = 0
+    for path in (each for top in ("schedules", "scripts", "tvm_sparse") for each in (ROOT / top).rglob("*.*")):
+        if path.suffix in {".cu", ".cuh", ".py"}:
+            text = re.sub(r"\s*\n\s*(?:#|//)?\s*", " ", path.read_text())
+            for name, quoted in re.findall(r"(docs/[\w/-]+\.md)(?:, \"([^\"]+)\")?", text):
+                named += 1
+                assert (ROOT / name).exists(), f"{path}: {name}"
+                assert not quoted or quoted in titles_of(ROOT / name), f"{path}: {name}, {quoted}"
+    assert named > 20
 
 
 def test_missing_paths_are_found():

@@ -8,7 +8,7 @@ from tvm_sparse.measure.outcome import MeasureOptions
 
 # Fewer trials than this are all spent on hand-made schedules, unless generated ones are named.
 MIN_TRIALS_GENERATED = 32
-# With 12, a search on a CPU ended with a kernel 67% slower, with 24 none lost more than 5% (docs/measurements.md).
+# With 12, a search on a CPU ended with a kernel 67% slower, with 24 none lost more than 5% (docs/lab/search.md).
 PATIENCE = 24
 Search = Literal["guided", "random"]
 

@@ -13,7 +13,8 @@ from tvm_sparse.logs.tuning_log import TuningLog
 COLUMNS = ("convolution", "density", "schedule", "decisions", "us", "baseline", "its us", "ratio")
 WARM = "medians, in us, with warm code."
 COLD = (
-    "medians, in us: with warm code, and last with cold code, as in a model (docs/clock.md), by which the ratio goes."
+    "medians, in us: with warm code, and last with cold code, as in a model (docs/lab/clock.md), by which the ratio "
+    "goes."
 )
 COLD_COLUMNS = ("cold us", "its cold us")
 

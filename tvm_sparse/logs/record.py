@@ -63,8 +63,8 @@ class TuningRecord:
     baseline, dense_times_us
         Name of the dense kernel it competes with, and its run times in the same run; empty where there was none.
     cold_times_us, dense_cold_times_us
-        Run times of both with cold code, as in a model (docs/clock.md); None: not measured. They count where they are
-        there, of the baseline too if there is one.
+        Run times of both with cold code, as in a model (docs/lab/clock.md); None: not measured. They count where they
+        are there, of the baseline too if there is one.
     library_times_us, library_cold_times_us
         Run times of further dense kernels in the same run, a library's, by schedule: what TF32 would take among them.
     error

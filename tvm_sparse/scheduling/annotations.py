@@ -82,7 +82,7 @@ class DependentLaunch(IntEnum):
         so tiles of output channels mix within a GPC, which fetches more code.
     LAST_K_TILE
         When all blocks have come to their last k-tile. Wins where half of the multiprocessors are idle: 0.95 times as
-        long warm, where it takes 1.13 to 1.23 times as long elsewhere (docs/measurements.md).
+        long warm, where it takes 1.13 to 1.23 times as long elsewhere (docs/lab/cuda-folded.md).
     AT_ONCE
         When all blocks have started. Each asks for so much shared memory that no multiprocessor gets more than its
         share of the blocks. Wins where code is cold and of one tile, or 32 KB at most: 0.72 to 1.02 times as long.

@@ -1,9 +1,9 @@
 // Kernels that displace all other code from a GPU's instruction caches: straight lines of multiply-adds on registers.
 //
 // A multiprocessor of compute capability 9.0 has up to 128 KB of such caches, and what lies behind them holds about
-// 150 KB a group of multiprocessors (docs/measurements.md). A kernel has four lines of 128 KB, 512 KB in all, and every
-// multiprocessor goes through all of it once: a block has a warp a line, side by side, so that several misses are under
-// way at a time, and one in each quarter of the multiprocessor, whose small caches are displaced too.
+// 150 KB a group of multiprocessors (docs/lab/cuda-folded.md). A kernel has four lines of 128 KB, 512 KB in all, and
+// every multiprocessor goes through all of it once: a block has a warp a line, side by side, so that several misses are
+// under way at a time, and one in each quarter of the multiprocessor, whose small caches are displaced too.
 //
 // There are two kernels, to be run in turns: a cache that does not strictly drop what is oldest keeps some of a
 // kernel's own code until the kernel runs again, unless twice as much went through.

@@ -3,7 +3,7 @@
 A channel of the output is far from the next in memory, so that a block of filters is stored as 16 or more streams side
 by side, of a page or less each, and as many of the residual are read: too many and too short for hardware prefetchers.
 So each tile of pixels asks for a share of these lines. 64 filters of one tap on 64 channels of 56x56 took 1.18 times as
-long without, 256 with a residual 1.16 (docs/measurements.md, "How fast are dense convolutions on a CPU?").
+long without, 256 with a residual 1.16 (docs/lab/cpu-dense.md, "How fast are dense convolutions on a CPU?").
 """
 
 import tvm

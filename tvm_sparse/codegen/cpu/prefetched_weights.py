@@ -3,7 +3,7 @@
 In a network weights come from a level-3 cache or from memory, as those of other layers displaced them. Tiles of pixels
 use a block of weights one after the other, and the first of them would wait for it: hardware prefetchers stop at the
 end of a page. So each tile asks for a share of the next block. Layers of ResNet-50 on 7x7 took 1.16 to 1.3 times as
-long without (docs/measurements.md, "How fast are dense convolutions on a CPU?").
+long without (docs/lab/cpu-dense.md, "How fast are dense convolutions on a CPU?").
 
 Tiles ask before they begin, all at once. Between multiply-adds LLVM would store the sums again and again, as it takes
 a prefetch for one that reads them.

@@ -2,7 +2,7 @@
 
 A vector of elements that lie apart is loaded and stored element by element. Four of them, neighbours of each other, are
 four rows here, transposed in registers: 4 loads and 8 shuffles for 16 floats instead of 16 loads into lanes. Eight rows
-at a time took as long (docs/measurements.md). Of longer vectors each four lanes are such a square, with no more
+at a time took as long (docs/lab/cpu-dense.md). Of longer vectors each four lanes are such a square, with no more
 shuffles for all of them.
 """
 

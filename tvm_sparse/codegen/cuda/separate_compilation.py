@@ -18,7 +18,7 @@ Launch bounds do not reach a function of another translation unit; the same limi
 
 The kernel has the code of its region fetched into the level-2 cache while it waits for the kernel before it. In a model
 other kernels have displaced it, and a multiprocessor that executes straight-line code from memory fetches one line
-after the other: docs/measurements.md, "When does it pay to prefetch code?".
+after the other: docs/lab/cuda-folded.md, "When does it pay to prefetch code?".
 """
 
 import re

@@ -2,7 +2,7 @@
 
 They are no business of ours but for one thing: beside fast convolutions, 5 ms of ResNet-50's last layer would show. The
 weight is read once, and long runs of a few of its rows at a time are what memory delivers fastest: of that layer's 8 MB
-columns of 40 took 0.75 ms, all 1000 of four rows 0.22 (docs/measurements.md).
+columns of 40 took 0.75 ms, all 1000 of four rows 0.22 (docs/lab/linear.md).
 """
 
 import math

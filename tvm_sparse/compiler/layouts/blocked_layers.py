@@ -2,7 +2,7 @@
 
 A tensor in blocks (`conv.nchwc`) is written by a layer or by what keeps blocks (`keep_blocks`), and read by these
 alone, all of which can. Nothing of it is timed on the user's machine: ResNet-50 takes 0.7 to 0.95 times as long
-(docs/measurements.md, "What do blocks of channels gain on a CPU?").
+(docs/lab/cpu-layouts.md, "What do blocks of channels gain on a CPU?").
 """
 
 from collections import defaultdict

@@ -2,7 +2,7 @@
 
 What lies between them never leaves a core's cache then (`scheduling.cpu.expansion`). Nothing of it is timed on the
 user's machine: of dense layers all nine pairs gained with two threads, eight with one, and none lost within MobileNetV2
-(docs/measurements.md, "What does one kernel for two layers gain on a CPU?").
+(docs/lab/cpu-layouts.md, "What does one kernel for two layers gain on a CPU?").
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 # one of far fewer non-zeros, in proportion to them.
 NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
 # On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
-# 134 ms by those of 90%, and 71 without (docs/measurements.md, "What do records of other densities say?").
+# 134 ms by those of 90%, and 71 without (docs/lab/search.md, "What do records of other densities say?").
 FAR = 1.5
 # What to do about a prediction.
 MEASURE = "not measured here: run tvm-sparse optimize"
@@ -76,7 +76,7 @@ def decide(
         if not predict:
             return dense
         # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
-        # records and 5.6 without (docs/measurements.md).
+        # records and 5.6 without (docs/lab/threads.md).
         near = log.near(layer.spec, layer.pattern, fingerprint, same_threads=True) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")

@@ -1,8 +1,8 @@
 """Which kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
 
 On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
-3, and for weights as data cycles (docs/measurements.md, "What was measured on a CPU?"). Only their ratios count, which
-other processors hardly change. Code is charged for being read once a call, as in a model where other layers' code
+3, and for weights as data cycles (docs/lab/cpu-sparse.md, "What was measured on a CPU?"). Only their ratios count,
+which other processors hardly change. Code is charged for being read once a call, as in a model where other layers' code
 displaces it. On GPUs: the spaces' own estimates, code charged likewise, against that of cuDNN.
 """
 

@@ -3,7 +3,7 @@
 Threads take tasks one after the other (`codegen.cpu.shared_tasks`), so a kernel takes as long as the thread that takes
 the last one (`rounds`). A thread that computes some rows of all filters reads all of the weight, one that computes some
 filters of all rows reads all of the input, which other threads have just written. Constants are of kernels timed with 4
-and 16 threads (docs/measurements.md, "How do CPU kernels use many threads?").
+and 16 threads (docs/lab/threads.md, "How do CPU kernels use many threads?").
 """
 
 from collections.abc import Sequence

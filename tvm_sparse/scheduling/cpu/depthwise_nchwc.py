@@ -6,9 +6,9 @@ Outermost first::
       for each row, each tile of its pixels: all taps; store with bias, residual and ReLU
 
 It is `channels` without its transpositions, and nothing is copied: a pixel is read for as few multiply-adds as it
-has taps, so a padded copy of it took up to 0.4 of the time (docs/measurements.md, "What do blocks of channels gain on a
-CPU?"). Rows of padding are left out, columns of it are asked for, which only the first and the last pixel of a tile can
-be.
+has taps, so a padded copy of it took up to 0.4 of the time (docs/lab/cpu-layouts.md, "What do blocks of channels gain
+on a CPU?"). Rows of padding are left out, columns of it are asked for, which only the first and the last pixel of a
+tile can be.
 """
 
 from dataclasses import replace

@@ -36,7 +36,7 @@ BLOCK_TAPS = 2048
 MAX_BLOCKS = 2048
 # Default register tiles, the better first: vectors, and how many floats wide each is, in machine vectors. The second
 # are those of AVX-512, whose multiply-adds read weights from memory: two vectors of the input, or three, then serve
-# eight filters, and one serves sixteen (docs/measurements.md, "How fast are dense convolutions on a CPU?").
+# eight filters, and one serves sixteen (docs/lab/cpu-dense.md, "How fast are dense convolutions on a CPU?").
 TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
 # Where each tile of filters packs the input channels that it reads, which no other does.
 TILE = "tile"
@@ -116,7 +116,7 @@ def store_rows(sch: Schedule, spec: ConvSpec, layout: RowGroups, row: LoopRV, x:
 
     LLVM makes single floats of a loop that is not longer than a vector: 576x96x1x1 on 14x14 with 90% zeros took 187 us
     instead of 107. Short rows that lie one behind the other among the sums too are one loop, where vectors are those of
-    AVX-512: shorter ones fill such rows well (docs/measurements.md).
+    AVX-512: shorter ones fill such rows well (docs/lab/cpu-dense.md).
     """
     stored, floats = x, spec.out_w
     if layout.row_stride == spec.out_w and layout.lanes >= LONG and spec.out_w < SHORT_ROW:

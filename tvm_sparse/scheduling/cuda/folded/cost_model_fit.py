@@ -1,7 +1,7 @@
 """Constants of the cost model, by the card that they were fitted on.
 
 ``scripts/table2/fit_cost_model.py`` fits those of `FITTED` to tuning logs and writes them here. The others come from
-experiments of their own (docs/measurements.md).
+experiments of their own (docs/lab/cuda-folded.md).
 """
 
 from dataclasses import dataclass

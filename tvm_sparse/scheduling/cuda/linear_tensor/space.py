@@ -29,7 +29,7 @@ from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles of a slab besides its products, of a block before its first slab and behind its last, and of blocks that share
-# a tile; microseconds to start: of fourteen kernels on an H200 (docs/measurements.md).
+# a tile; microseconds to start: of fourteen kernels on an H200 (docs/lab/linear.md).
 SLAB_CYCLES, BLOCK_CYCLES, JOIN_CYCLES, START_US = 480, 5000, 3000, 3.0
 # Accesses of shared memory that 32 threads take to write one number each of a list.
 LIST_ACCESSES = 1.7
