@@ -9,21 +9,18 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu import line_space
 from tvm_sparse.scheduling.cpu.cuts import Threads
 from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace
 from tvm_sparse.scheduling.cpu.data_tiles import of_variant
-from tvm_sparse.scheduling.cpu.line_space import LineSpace, ranked, tiles
+from tvm_sparse.scheduling.cpu.line_space import LineSpace, ranked, tiles, variant_of
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "csr_cpu"
-# Tiles offered to the search, and layouts of rows with a filter's sums by themselves.
-OFFERED, LAYOUTS = 3, 2
-# Vectors whose sums such a filter keeps in registers at most; enough to hide the latency of the multiply-add.
-TILE = 8
+# Tiles offered to the search.
+OFFERED = 3
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -42,7 +39,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a layout and a tile of one filter, whether or not it is among those offered."""
     cpu = CpuInfo.of(target)
-    lines = next((each for each in tiles(spec, cpu) if variant == line_space.variant_of(each)), None)
+    lines = next((each for each in tiles(spec, cpu) if variant == variant_of(each)), None)
     if lines is not None:
         return LineSpace(NAME, lines, pattern.nnz, thread_count(target))
     threads = Threads.of(target, pattern.nnz)
