@@ -9,5 +9,11 @@ def sampled(values, sample):
     return [each if each in sample else pytest.param(*_as_tuple(each), marks=pytest.mark.exhaustive) for each in values]
 
 
+def random_seeds(few, count):
+    """Parameter `seeds` of a test: the `few` that between them have all that it looks for, and `count` of them."""
+    every = pytest.param(range(count), marks=pytest.mark.exhaustive, id="all")
+    return pytest.mark.parametrize("seeds", [pytest.param(few, id="few"), every])
+
+
 def _as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
