@@ -25,7 +25,7 @@ def experiment(script, *words):
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
-@pytest.mark.parametrize("cases", [20, pytest.param(100, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cases", [10, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_damaged_logs_lose_nothing(cases):
     decisions = cases // 5
     found = experiment("fuzz_logs", "--cases", cases, "--decisions", decisions, "--writers", 2, "--records", 20)

@@ -33,7 +33,6 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
     ("changes", "columns", "across"),
     [
         ({"bias": False, "relu": False}, 16, ""),
-        ({"c": 2, "k": 4, "relu_max": 1.0}, 16, ""),
         ({"groups": 2}, 16, ""),
         ({"w": 96, "h": 6, "r": 5, "padding": (2, 1, 2, 1)}, 48, "-across"),
         pytest.param({}, 16, "", marks=pytest.mark.exhaustive),
