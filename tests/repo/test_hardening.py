@@ -25,7 +25,7 @@ def experiment(script, *words):
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
-# tests/logs/test_tuning_log.py damages logs and has several writers, tests/measure/test_safe_replay.py damages decisions.
+# In the default run test_tuning_log.py damages logs and has several writers, test_safe_replay.py damages decisions.
 @pytest.mark.exhaustive
 def test_damaged_logs_lose_nothing():
     cases, decisions = 100, 20
