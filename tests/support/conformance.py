@@ -24,7 +24,8 @@ import numpy as np
 from made_cases import base_cases, made_cases, merged
 from more_cases import more_cases
 from node_tests import Case, Outcome, as_networks_have_it, onnx_cases, operators_of, run_case, run_form
-from tvm_sparse.frontend.onnx.operator_table import OPERATORS
+
+from tvm_sparse.frontend.onnx.rules.operator_table import OPERATORS
 
 TIME_LIMIT_S = 120
 # Cases in one model.
