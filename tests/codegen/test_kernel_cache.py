@@ -27,7 +27,9 @@ KEYS = [content_key({"number": number}) for number in range(8)]
 WRITER = """
 import sys
 from pathlib import Path
-from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+from tvm_sparse.frontend.optional_imports import without_torch
+with without_torch():
+    from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 cache = KernelCache(Path(sys.argv[1]), 1 << 40)
 print("ready", flush=True)
 while True:
