@@ -89,7 +89,7 @@ def fake(monkeypatch):
 def small_populations():
     """Most of the time of a faked trial goes to proposing it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evolutionary_search, "POPULATION", 12)
+        patch.setattr(evolutionary_search, "POPULATION", 4)
         yield
 
 
