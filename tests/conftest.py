@@ -27,6 +27,9 @@ os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_":
 # Test processes share the cores: threads that wait busily for each other take longer than the work.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+# They start Python a hundred times, which then reads modules that were compiled before, however this one was started.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Hundreds of models are compiled, and compared where a test says so, or who runs them.
 os.environ.setdefault("TVM_SPARSE_COMPARE", "0")
 # Before the folders below take the place of the user's.

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from parameters import sampled
 from test_layer import Fake, keys
 
 from tvm_sparse.autotune import layer, session
@@ -30,7 +31,7 @@ TRIALS = 16
 def large(monkeypatch):
     """The layer counts as large; nothing is built."""
     monkeypatch.setattr(proxy_layer, "LARGE_NON_ZEROS", 1000)
-    monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
+    monkeypatch.setattr(evolutionary_search, "POPULATION", 4)
     # A measurer each for the layer and its sample.
     made = []
 
@@ -115,7 +116,7 @@ def test_the_best_of_the_sample_are_measured_whole(tmp_path, large):
     assert [(record.schedule, record.decisions) for record in own] == values[:WHOLE]
 
 
-@pytest.mark.parametrize("interrupted_after", [2, 6, TRIALS - 1])
+@pytest.mark.parametrize("interrupted_after", sampled([2, 6, TRIALS - 1], [6]))
 def test_an_interrupted_search_goes_on(tmp_path, large, interrupted_after):
     records, _ = tune(tmp_path / "whole.jsonl")
     del large[:]

@@ -302,6 +302,7 @@ def test_code_size_is_that_of_the_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
+@pytest.mark.exhaustive
 def test_evictors_are_larger_than_the_caches(tmp_path: Path) -> None:
     """Two kernels of 512 KB each, and little more; a Hopper multiprocessor's caches hold 128 KB, a GPC's 150."""
     library = code_evictor.build(tmp_path, "sm_90")
@@ -309,7 +310,7 @@ def test_evictors_are_larger_than_the_caches(tmp_path: Path) -> None:
     assert hasattr(ctypes.CDLL(str(library)), "evict_code_launch")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trial_run_on_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ import tvm
 import zoo
 from factories import make_record
 from fake_cudnn import compiled
+from parameters import sampled
 
 import tvm_sparse
 from tvm_sparse.autotune.search import trial_runner
@@ -565,7 +566,7 @@ def test_doctor_warns_of_two_packages_of_xgboost(monkeypatch, capsys, installed)
     assert not said or "pip uninstall -y xgboost-cpu xgboost && pip install xgboost-cpu" in said[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model, capsys):
     log = Path("it's mine.jsonl")
     words = ["tune", model, "--trials", "12", "-o", log, "--json"]
@@ -587,16 +588,23 @@ def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model,
     assert (task["trials"], task["new_trials"]) == (12, 12 - len(saved.records))
 
 
+DEMO = ["demo", "--trials", "2", "--repeat", "1"]
+
+
 @pytest.mark.slow
 def test_demo(capsys):
-    words = ["demo", "--trials", "2", "--repeat", "3"]
-    first = document(capsys, *words)
+    first = document(capsys, *DEMO)
     assert sum(task["new_trials"] for task in first["tasks"]) == 2 * len(first["layers"])
     assert first["images"] == len(demo_data.labels()) == 450
     assert all(right >= 0.99 * 450 for right in first["right"].values())
     assert set(first["differences"]) == {"dense kernels", "ONNX Runtime"}
     assert all(difference <= AGREEMENT for difference in first["differences"].values())
-    assert call(*words) == 0
+
+
+@pytest.mark.exhaustive
+def test_demo_goes_on(capsys):
+    for _ in range(2):
+        assert call(*DEMO) == 0
     text = capsys.readouterr().out
     assert "Tuning: 0 new trials" in text and "held-out images" in text
 

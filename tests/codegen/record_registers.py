@@ -31,8 +31,9 @@ def recorded() -> dict[str, str]:
 
 
 def source_hash(name: str) -> str:
-    """Of what nvcc is given for a library."""
-    return hashlib.sha256(f"{arch(name)}\n{kernel_library.source(name)}".encode()).hexdigest()[:16]
+    """Of what nvcc is given for a library, comments apart."""
+    code = re.sub(r"//.*", "", kernel_library.source(name))
+    return hashlib.sha256(f"{arch(name)}\n{code}".encode()).hexdigest()[:16]
 
 
 def nvcc_version() -> str:

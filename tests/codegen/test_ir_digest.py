@@ -20,9 +20,11 @@ COLLIDING = (
 )
 OTHER_PROCESS = """
 import sys
-from tvm_sparse.codegen.ir_digest import ir_digest
-from tvm_sparse.frontend.prepare import prepare
-print(ir_digest(prepare(sys.argv[1]).mod))
+from tvm_sparse.frontend.optional_imports import without_torch
+with without_torch():
+    from tvm_sparse.codegen.ir_digest import ir_digest
+    from tvm_sparse.frontend.prepare import prepare
+    print(ir_digest(prepare(sys.argv[1]).mod))
 """
 
 

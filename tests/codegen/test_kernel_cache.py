@@ -27,7 +27,9 @@ KEYS = [content_key({"number": number}) for number in range(8)]
 WRITER = """
 import sys
 from pathlib import Path
-from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+from tvm_sparse.frontend.optional_imports import without_torch
+with without_torch():
+    from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 cache = KernelCache(Path(sys.argv[1]), 1 << 40)
 print("ready", flush=True)
 while True:
@@ -236,7 +238,9 @@ def test_links_on_the_way_to_the_cache_are_followed(tmp_path: Path, monkeypatch:
 READ_ONLY = """
 import os, subprocess, sys, warnings
 from pathlib import Path
-from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+from tvm_sparse.frontend.optional_imports import without_torch
+with without_torch():
+    from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 disk, full = map(Path, sys.argv[1:])
 os.environ["TVM_SPARSE_HOME"] = str(disk)
 KernelCache.of_user().write("a" * 64, b"code")

@@ -109,19 +109,6 @@ def test_emulated_units_match_the_reference(small_units: None) -> None:
 
 
 @needs_nvcc
-def test_nvcc_compiles_and_links_the_units(small_units: None) -> None:
-    """The module has the kernel and its regions; nothing stays registered with TVM."""
-    source = folded()[2]
-    before = tvm_ffi.get_global_func(HOOK)
-    with cuda_compiler(CUDA):
-        code = bytes(tvm_ffi.get_global_func(HOOK)(source))
-    assert code.startswith(b"\x7fELF")
-    for name in ("main_kernel", "main_kernel_region_0", "main_kernel_region_1"):
-        assert name.encode() + b"\0" in code
-    assert tvm_ffi.get_global_func(HOOK).same_as(before)
-
-
-@needs_nvcc
 def test_units_of_half_precision_share_their_helpers(small_units: None) -> None:
     """TVM writes `make_half4` and others into every source, which a linker would find several times."""
     source = folded(replace(SPEC, dtype="float16", w=8, padding=(1, 1, 1, 1)))[2]
@@ -131,10 +118,10 @@ def test_units_of_half_precision_share_their_helpers(small_units: None) -> None:
 
 
 @needs_nvcc
-def test_a_kernel_prefetches_as_much_code_as_its_regions_have(
+def test_nvcc_links_the_units_and_a_kernel_prefetches_as_much_code_as_its_regions_have(
     small_units: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is compiled last, with the bytes of each region; they are what the linked module has."""
+    """It is compiled last, with the bytes of each region, which the linked module has; no hook stays with TVM."""
     given: list[TranslationUnit] = []
 
     def recorded(unit: TranslationUnit, target: Target) -> bytes:
@@ -143,8 +130,12 @@ def test_a_kernel_prefetches_as_much_code_as_its_regions_have(
 
     compile_unit = nvcc._compile_unit
     monkeypatch.setattr(nvcc, "_compile_unit", recorded)
+    source, before = folded()[2], tvm_ffi.get_global_func(HOOK)
     with cuda_compiler(CUDA):
-        code = bytes(tvm_ffi.get_global_func(HOOK)(folded()[2]))
+        code = bytes(tvm_ffi.get_global_func(HOOK)(source))
+    assert tvm_ffi.get_global_func(HOOK).same_as(before)
+    for name in ("main_kernel", "main_kernel_region_0", "main_kernel_region_1"):
+        assert name.encode() + b"\0" in code
     sizes = {name: size for name, size in function_bytes(code).items() if "_region_" in name}
     assert [unit.measures for unit in given] == [False] * len(sizes) + [True]
     defined = dict(option.removeprefix("-Dtvm_sparse_code_bytes_").split("=") for option in given[-1].options)

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 import zoo
+from parameters import by_turns
 from torch import nn
 from tvm.target import Target
 
@@ -93,8 +94,7 @@ def layouts_of(model: nn.Module, size: int = 16, **changes: Decision) -> dict[st
     return {name: "x" * each.x + "r" * each.residual + "y" * each.y for name, each in names.items()}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize(("threads", "images"), by_turns([1, 3], [1, 2], 2))
 def test_a_model_agrees_with_torch(threads, images):
     model, x = Net().eval(), torch.randn(images, 3, 32, 32)
     ours = compiled(model, x, on(threads))

@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 import zoo
+from parameters import sampled
 
 from tvm_sparse.cli import main
 from tvm_sparse.compiler.build_model import build
@@ -45,7 +46,7 @@ def call(capsys, *words):
     return code, json.loads(out), err
 
 
-@pytest.mark.parametrize("name", zoo.TORCH)
+@pytest.mark.parametrize("name", sampled(zoo.TORCH, [*zoo.TORCH][::3]))
 def test_exposing_changes_no_layer_and_no_result(name):
     module, shapes = zoo.TORCH[name]
     prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))

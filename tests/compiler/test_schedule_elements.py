@@ -7,6 +7,7 @@ import pytest
 import torch
 import tvm
 from built_function import computed
+from parameters import sampled
 from torch import nn
 from tvm import relax, te, tirx, topi
 
@@ -35,7 +36,7 @@ def agrees(module: nn.Module, *shape: int) -> None:
     module, x, target = (
         module.eval(),
         torch.randn(shape, generator=torch.Generator().manual_seed(0)),
-        resolve_target({"kind": "llvm"}),
+        resolve_target({"kind": "llvm", "opt-level": 0}),
     )
     found = relax.VirtualMachine(_compile(ModelSource(module).relax_module(x), target), tvm.cpu())["main"]
     result = found(tvm.runtime.tensor(x.numpy()))
@@ -152,7 +153,7 @@ def test_indices_of_joined_windows_are_right():
     agrees(Shuffled(), 2, 96, 7, 7)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", sampled(range(16), range(5)))
 def test_random_chains_are_right(seed):
     agrees(Random(seed), 1, 12, 14, 16)
 

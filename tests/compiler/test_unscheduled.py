@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 import zoo
 from onnx import TensorProto, helper, numpy_helper
+from parameters import sampled
 
 import tvm_sparse
 
@@ -53,6 +54,7 @@ def test_they_are_those_of_onnx_runtime_on_a_cpu(path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("path", sampled(NODES, ["largest", "sums", "scatter", "first smallest"]), indirect=True)
 def test_they_compile_for_a_gpu(path):
     compiled = tvm_sparse.compile(path, target={"kind": "cuda", "arch": "sm_90"})
     assert [each.dtype for each in compiled.signature.inputs] == ["float32"]

@@ -51,8 +51,9 @@ def kernel_of(spec, decisions, precision="fp32"):
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("fp32", "float32"), ("tf32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")]
 )
-def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype):
-    @settings(max_examples=20, derandomize=True, suppress_health_check=HealthCheck)
+@pytest.mark.parametrize("count", [6, pytest.param(25, marks=pytest.mark.exhaustive)])
+def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype, count):
+    @settings(max_examples=count, derandomize=True, suppress_health_check=HealthCheck)
     @given(st.data())
     def check(data):
         case = random_case(lambda options: data.draw(st.sampled_from(options))).stored_in(dtype)

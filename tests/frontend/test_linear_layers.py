@@ -62,6 +62,8 @@ def test_layers_are_found_under_their_names(name, folder):
         assert (layer.bias is not None) == layer.spec.bias
 
 
+# Where the default run tests less, layers with folded weights are replaced, below.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ALL)
 def test_folding_keeps_the_numbers(name, folder):
     prepared, x, expected, _ = case(name, folder)

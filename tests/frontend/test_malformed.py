@@ -7,18 +7,22 @@ import sys
 import malformed
 import pytest
 
+# Files that are damaged at random, in the default run.
+FEW = 10
 NAMED = [*(f"{name}.onnx" for name in malformed.ONNX), *(f"{name}.pt2" for name in malformed.PT2)]
+
+
+def outcomes_of(folder, fuzzed):
+    """What the command line makes of each file, so many damaged at random among them, by its name."""
+    command = [sys.executable, malformed.__file__, str(fuzzed)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What the command line makes of each file, by its name."""
-    folder = tmp_path_factory.mktemp("malformed")
-    done = subprocess.run(
-        [sys.executable, malformed.__file__], cwd=folder, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return outcomes_of(tmp_path_factory.mktemp("malformed"), FEW)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +44,18 @@ def test_each_is_one_sentence(name, outcomes, sentences):
 
 
 def test_random_damage_never_ends_the_process(outcomes):
+    assert_no_crash(outcomes, FEW)
+
+
+@pytest.mark.exhaustive
+def test_more_random_damage_never_ends_the_process(tmp_path):
+    assert_no_crash(outcomes_of(tmp_path, malformed.FUZZED), malformed.FUZZED)
+
+
+def assert_no_crash(outcomes, count):
+    """Of the `count` files that were damaged at random."""
     fuzzed = {name: found for name, found in outcomes.items() if name.startswith("fuzz")}
-    assert len(fuzzed) == malformed.FUZZED
+    assert len(fuzzed) == count
     wrong = {name: found for name, found in fuzzed.items() if found["code"] not in (0, 3)}
     assert not wrong
     for found in fuzzed.values():

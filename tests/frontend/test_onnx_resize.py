@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import zoo
 from onnx_nodes import assert_right, imported, numbers, one_node, runtime
+from parameters import sampled
 from test_passes import operators
 
 from tvm_sparse.errors import ModelError
@@ -58,7 +59,7 @@ RESIZES = {
 # fmt: on
 
 
-@pytest.mark.parametrize("name", RESIZES)
+@pytest.mark.parametrize("name", sampled(RESIZES, [*RESIZES][::2]))
 def test_resize(name):
     model, inputs = RESIZES[name]
     # The reference computes with cubic_coeff_a in float32.

@@ -97,6 +97,8 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("onnx")
 
 
+# Where the default run tests less, layers with folded weights are replaced, below.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*zoo.TORCH, *zoo.ONNX])
 def test_folding_keeps_the_numbers(name, folder):
     module, arrays, expected, weights = case(name, folder)

@@ -25,9 +25,10 @@ def experiment(script, *words):
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
-@pytest.mark.parametrize("cases", [20, pytest.param(100, marks=pytest.mark.exhaustive)])
-def test_damaged_logs_lose_nothing(cases):
-    decisions = cases // 5
+# In the default run test_tuning_log.py damages logs and has several writers, test_safe_replay.py damages decisions.
+@pytest.mark.exhaustive
+def test_damaged_logs_lose_nothing():
+    cases, decisions = 100, 20
     found = experiment("fuzz_logs", "--cases", cases, "--decisions", decisions, "--writers", 2, "--records", 20)
     assert found["files"]["cases"] == cases
     assert found["files"]["sound_lines"] > 5 * cases and found["files"]["bad_lines"] > cases

@@ -72,6 +72,6 @@ def test_hostile_inputs(side):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("tests", KERNELS)
 def test_kernels_stay_within_their_tensors(side, tests):
-    done = run(side, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
+    done = run(side, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not conformance", tests)
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"[1-9]\d* passed", done.stdout)

@@ -41,8 +41,15 @@ def test_several_threads(model):
     assert not wrong
 
 
-@pytest.mark.parametrize("kind", ["torch", pytest.param("numpy", marks=pytest.mark.exhaustive)])
-def test_100_000_calls_leave_no_memory_behind(model, kind):
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("torch", 20_000),
+        pytest.param("torch", 50_000, marks=pytest.mark.exhaustive),
+        pytest.param("numpy", 50_000, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_many_calls_leave_no_memory_behind(model, kind, calls):
     """A few bytes a call would show as megabytes, each time; what an allocator keeps to itself shows once."""
     x = torch.zeros(zoo.X) if kind == "torch" else np.zeros(zoo.X, np.float32)
     process = psutil.Process()
@@ -54,4 +61,4 @@ def test_100_000_calls_leave_no_memory_behind(model, kind):
         return process.memory_info().rss - before
 
     grown_by(5_000)
-    assert min(grown_by(50_000) for _ in range(2)) < 2**20
+    assert min(grown_by(calls) for _ in range(2)) < 20 * calls

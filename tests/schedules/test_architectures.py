@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_emulator import build_source, emulate
+from parameters import sampled
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
@@ -19,6 +20,8 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules.lookup import find_space, make_kernel
 from tvm_sparse.target.gpu import gpu_info
 
+# Without clusters and early launches, and with both; all others are exhaustive.
+FEW = ("sm_80", "sm_120")
 SPEC = ConvSpec(1, 8, 10, 12, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 # The others' tests are for sm_90.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_100", "sm_120")
@@ -43,7 +46,7 @@ def schedules_of(arch: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", sampled(ARCHITECTURES, FEW))
 def test_kernels_of_an_architecture_are_right(arch: str) -> None:
     """All elements, exactly; with asynchronous copies, clusters and early launches as the architecture has them."""
     target, arguments = target_of(arch), reference.random_arguments(SPEC, 5, integers=True)
@@ -61,7 +64,7 @@ def test_kernels_of_an_architecture_are_right(arch: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", sampled(ARCHITECTURES, FEW))
 def test_nvcc_compiles_for_an_architecture(arch: str, tmp_path: Path) -> None:
     """Without spilled registers."""
     target, names = target_of(arch), schedules_of(arch)

@@ -5,9 +5,11 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import cycle, product
 
 import pytest
 from cuda_emulator import build_source, run_emulated
+from parameters import sampled
 from random_convolutions import Case, random_case, random_kernel, random_linear_case, random_weight
 from tvm.target import Target
 
@@ -22,6 +24,11 @@ from tvm_sparse.target.resolve import resolve_target
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 CPU = resolve_target('{"kind":"llvm","opt-level":0,"num-cores":1}')
+
+
+def in_one_type(names):
+    """Every one with both types, by turns with one of them where tests are not exhaustive."""
+    return sampled([*product(names, HALVES)], [*zip(names, cycle(HALVES), strict=False)])
 
 
 def random_vector_case(choose):
@@ -42,8 +49,7 @@ CPU_CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("schedule", CPU_CASES)
+@pytest.mark.parametrize(("schedule", "dtype"), in_one_type(CPU_CASES))
 def test_matches_the_reference_on_a_cpu(schedule, dtype):
     draw, count = CPU_CASES[schedule]
     for seed in range(count):
@@ -86,8 +92,7 @@ def emulated_error(case, kernel):
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("schedule", CUDA_CASES)
+@pytest.mark.parametrize(("schedule", "dtype"), in_one_type(CUDA_CASES))
 def test_matches_the_reference_on_an_emulated_gpu(schedule, dtype):
     draw, count = CUDA_CASES[schedule]
     checked = 0
@@ -117,8 +122,7 @@ def test_folded_kernels_stage_what_is_stored_and_sum_in_float32(spec, copy):
 
 
 @needs_nvcc
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", ["folded_cuda", "dense_cuda:single-16x32-pixels4", "csr_cuda"])
+@pytest.mark.parametrize(("name", "dtype"), in_one_type(["csr_cuda", "folded_cuda", "dense_cuda:single-16x32-pixels4"]))
 def test_nvcc_compiles_them(name, dtype, tmp_path):
     case = sparse_case(EVEN, dtype)
     space = find_space(name, case.spec, SparsityPattern.of(case.weight), CUDA)

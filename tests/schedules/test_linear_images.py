@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from linear_emulator import KERNELS, run
+from parameters import random_seeds
 from random_convolutions import random_images_case, random_weight
 from tvm.target import Target
 
@@ -34,23 +36,27 @@ def layer(n: int, c: int, k: int, **others: object) -> ConvSpec:
     return ConvSpec(n, c, 1, 1, k, 1, 1, **others)
 
 
+def met_in(seed: int) -> set[object]:
+    """What a random layer has of what the test looks for; it is right."""
+    choose = random.Random(f"{seed} many images").choice
+    case = random_images_case(choose)
+    spaces = linear_cuda.spaces(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET)
+    space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
+    tiling = choose([each for _, each in space.ranked])
+    (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
+    assert tiling.kernel in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    error = case.error(arguments, run(tiling, weights, arguments))
+    assert error <= 1, f"{error}: {tiling}, {case!r}"
+    met = {(tiling.lane_images, tiling.shared), case.spec.dtype, f"{tiling.parts} parts"}
+    return met | ({"chunks"} if tiling.chunks > 1 else set())
+
+
 @needs_compiler
-def test_random_layers_match_the_reference() -> None:
+@random_seeds((7, 11, 35, 46, 47, 54, 56, 57), 60)
+def test_random_layers_match_the_reference(seeds: Iterable[int]) -> None:
     """Tilings at random: several chunks, clusters, filters and images that fill no block, all kernels and types."""
-    met: set[object] = set()
-    for seed in range(60):
-        choose = random.Random(f"{seed} many images").choice
-        case = random_images_case(choose)
-        spaces = linear_cuda.spaces(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET)
-        space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
-        tiling = choose([each for _, each in space.ranked])
-        (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
-        assert tiling.kernel in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
-        arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        error = case.error(arguments, run(tiling, weights, arguments))
-        assert error <= 1, f"{error}: {tiling}, {case!r}"
-        met |= {(tiling.lane_images, tiling.shared), case.spec.dtype, f"{tiling.parts} parts"}
-        met |= {"chunks"} if tiling.chunks > 1 else set()
+    met = set().union(*map(met_in, seeds))
     assert met >= {*KERNELS, FLOAT32, FLOAT16, BFLOAT16, "1 parts", "2 parts", "4 parts", "8 parts", "chunks"}
 
 

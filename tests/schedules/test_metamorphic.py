@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
+from parameters import by_turns
 from random_convolutions import call, random_weight
 
 from tvm_sparse.codegen import lowering
@@ -30,7 +31,8 @@ SPECS = {
 }
 EPILOGUE = {"bias": True, "residual": True, "relu": True}
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
-every_spec = pytest.mark.parametrize("name", SPECS)
+# Each convolution with one of the schedules, and with all where tests are exhaustive.
+every_spec_and_schedule = pytest.mark.parametrize(("name", "schedule"), by_turns(SPECS, SCHEDULES, 3))
 
 
 def weight_of(spec, density=0.3, seed=0):
@@ -53,8 +55,7 @@ def inputs_of(spec, seed=1):
     return reference.random_arguments(spec, seed, integers=True)
 
 
-@every_schedule
-@every_spec
+@every_spec_and_schedule
 def test_permuted_filters_permute_the_output(name, schedule):
     spec = dataclasses.replace(SPECS[name], **EPILOGUE)
     weight, arguments = weight_of(spec), inputs_of(spec)
@@ -73,8 +74,7 @@ def test_permuted_channels_change_nothing(schedule):
     assert np.array_equal(permuted, compute(schedule, PLAIN, weight, x=x))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[:2])
-@every_spec
+@pytest.mark.parametrize(("name", "schedule"), by_turns(SPECS, SCHEDULES[:2], 2))
 @pytest.mark.parametrize("density", [1.0, 0.4])
 def test_sparse_kernels_agree_with_dense_ones(density, name, schedule):
     spec = dataclasses.replace(SPECS[name], **EPILOGUE)
@@ -83,8 +83,7 @@ def test_sparse_kernels_agree_with_dense_ones(density, name, schedule):
     assert np.array_equal(compute(schedule, spec, weight, **arguments), expected)
 
 
-@every_schedule
-@every_spec
+@every_spec_and_schedule
 def test_linear_in_the_input(name, schedule):
     spec = SPECS[name]
     weight, first, second = weight_of(spec), inputs_of(spec, 4)["x"], inputs_of(spec, 5)["x"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from low_parts import check_low_parts
+from parameters import random_seeds
 from plane_emulator import run
 from random_convolutions import random_plane_case, random_weight
 from tvm.target import Target
@@ -60,30 +62,33 @@ def space_of(spec: ConvSpec, weight: np.ndarray) -> PlaneSpace:
     return space
 
 
+def met_in(seed: int) -> set[object]:
+    """What a random case has of what the test looks for; it is right."""
+    rng = random.Random(f"{seed} planes")
+    case = random_plane_case(rng.choice)
+    space = space_of(case.spec, case.weight)
+    tiling, multiprocessors = rng.choice(space.ranked)[1], rng.choice((1, 5))
+    weights, needed = space.packed_for(case.weight, tiling)
+    if needed > space.gpu.block_shared_bytes:
+        # Of one tile of filters much more than the pattern says of all.
+        return {"exceeds"}
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    y = run(tiling, weights, arguments, multiprocessors)
+    error = case.error(arguments, y, arithmetic_of(space.name))
+    assert error <= 1, f"{error}: {tiling}, {case!r}"
+    chunks = int(weights[0, 0, 1])
+    met = {(tiling.pixels, case.spec.dtype), f"plane {tiling.plane}", f"{tiling.vector} pixels", case.integers}
+    met |= {"ring goes round"} if chunks * tiling.tiles // tiling.workers(multiprocessors) > MAX_SLOTS else set()
+    met |= {"chunks"} if chunks > 1 else {"no chunk"} if chunks == 0 else set()
+    met |= {"one tile"} if tiling.tiles == 1 else {"many tiles"}
+    return met | {f"{min(case.spec.groups, 2)} groups", f"stride {case.spec.stride}", f"residual {case.spec.residual}"}
+
+
 @needs_compiler
-def test_random_convolutions_match_the_reference() -> None:
+@random_seeds((3, 6, 13, 17, 18, 21, 36, 46, 52, 58), 72)
+def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels and planes, in both types; rings that go round, blocks with many tiles and with one."""
-    met: set[object] = set()
-    for seed in range(72):
-        rng = random.Random(f"{seed} planes")
-        case = random_plane_case(rng.choice)
-        space = space_of(case.spec, case.weight)
-        tiling, multiprocessors = rng.choice(space.ranked)[1], rng.choice((1, 5))
-        weights, needed = space.packed_for(case.weight, tiling)
-        if needed > space.gpu.block_shared_bytes:
-            # Of one tile of filters much more than the pattern says of all.
-            met.add("exceeds")
-            continue
-        arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        y = run(tiling, weights, arguments, multiprocessors)
-        error = case.error(arguments, y, arithmetic_of(space.name))
-        assert error <= 1, f"{error}: {tiling}, {case!r}"
-        chunks = int(weights[0, 0, 1])
-        met |= {(tiling.pixels, case.spec.dtype), f"plane {tiling.plane}", f"{tiling.vector} pixels", case.integers}
-        met |= {"ring goes round"} if chunks * tiling.tiles // tiling.workers(multiprocessors) > MAX_SLOTS else set()
-        met |= {"chunks"} if chunks > 1 else {"no chunk"} if chunks == 0 else set()
-        met |= {"one tile"} if tiling.tiles == 1 else {"many tiles"}
-        met |= {f"{min(case.spec.groups, 2)} groups", f"stride {case.spec.stride}", f"residual {case.spec.residual}"}
+    met = set().union(*map(met_in, seeds))
     assert met >= {(pixels, dtype) for dtype in LIBRARIES for pixels in PIXELS[dtype]}
     assert met >= {*(f"plane {each}" for each in (CHANNEL, ROW, TAP)), "1 pixels", "2 pixels", True, False, "1 groups"}
     assert met >= {"2 groups", "ring goes round", "chunks", "no chunk", "one tile", "many tiles", "stride (2, 2)"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from low_parts import check_low_parts
+from parameters import random_seeds
 from quad_emulator import KERNELS, quotient, run
 from random_convolutions import random_quad_case, random_weight
 from tvm.target import Target
@@ -47,24 +49,28 @@ def slabs_of(weights: np.ndarray, tiling: QuadTiling) -> int:
     return len(weights) // tiling.k_tiles - 1
 
 
+def met_in(seed: int) -> set[object]:
+    """What a random case has of what the test looks for; it is right."""
+    rng = random.Random(f"{seed} quads")
+    case = random_quad_case(rng.choice)
+    space = space_of(case.spec, case.weight)
+    tiling = rng.choice(space.ranked)[1]
+    (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
+    arguments = reference.random_arguments(case.spec, case.seed, case.integers)
+    error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
+    assert error <= 1, f"{error}: {tiling}, {case!r}"
+    slabs = slabs_of(weights, tiling)
+    met = {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
+    met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
+    met |= {"filled tile"} if tiling.k_tiles * tiling.filters > case.spec.k else set()
+    return met | {f"{tiling.parts} parts", "a part without slabs" if slabs < tiling.parts else "slabs"}
+
+
 @needs_compiler
-def test_random_convolutions_match_the_reference() -> None:
+@random_seeds((3, 16, 24, 32, 36), 50)
+def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
-    met: set[object] = set()
-    for seed in range(50):
-        rng = random.Random(f"{seed} quads")
-        case = random_quad_case(rng.choice)
-        space = space_of(case.spec, case.weight)
-        tiling = rng.choice(space.ranked)[1]
-        (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
-        arguments = reference.random_arguments(case.spec, case.seed, case.integers)
-        error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
-        assert error <= 1, f"{error}: {tiling}, {case!r}"
-        slabs = slabs_of(weights, tiling)
-        met |= {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
-        met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
-        met |= {"filled tile"} if tiling.k_tiles * tiling.filters > case.spec.k else set()
-        met |= {f"{tiling.parts} parts", "a part without slabs" if slabs < tiling.parts else "slabs"}
+    met = set().union(*map(met_in, seeds))
     parts = {f"{each} parts" for each in PARTS}
     others = {"many tiles", "filled tile", "a part without slabs"}
     assert met >= {*KERNELS, True, False, "1 groups", "2 groups", *others, *parts}

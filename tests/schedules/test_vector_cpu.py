@@ -25,11 +25,12 @@ LENGTHS = (2, 4, 8, 16)
 WIDE = ConvSpec(1, 160, 10, 10, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
 
-def test_matches_the_reference() -> None:
+@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.exhaustive)])
+def test_matches_the_reference(count: int) -> None:
     """Any convolution, vectors of any length, any space and decisions: integers exactly, others within the bound."""
     checked = set()
 
-    @settings(max_examples=30, derandomize=True, suppress_health_check=HealthCheck)
+    @settings(max_examples=count, derandomize=True, suppress_health_check=HealthCheck)
     @given(st.integers(0, 2**20))
     def check(seed: int) -> None:
         choose = random.Random(seed).choice

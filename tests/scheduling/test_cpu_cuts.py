@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from parameters import by_turns
 from random_convolutions import run, vector_weight
 
 from tvm_sparse.conv import reference
@@ -32,8 +33,11 @@ SPECS = (
 )
 
 
-@pytest.mark.parametrize("schedule", [dense_cpu, folded_cpu, csr_cpu, vector_cpu], ids=lambda each: each.NAME)
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
+@pytest.mark.parametrize(
+    ("spec", "schedule"),
+    by_turns(SPECS, (dense_cpu, folded_cpu, csr_cpu, vector_cpu), 2),
+    ids=lambda each: each.key if isinstance(each, ConvSpec) else each.NAME,
+)
 def test_any_number_of_threads_computes_the_same(spec, schedule):
     """Exactly, by default and with the most of each decision, of which fewer may be taken."""
     weight = vector_weight(spec, 2, 1.0 if schedule is dense_cpu else 0.3, 1, integers=True)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parameters import by_turns
 from random_convolutions import run
 from vector_units import UNITS
 
@@ -38,12 +39,15 @@ def results(spec, unit, vectors, integers=False):
     return expected, run(apply_decisions(space, weight), spec, arguments, TARGET), weight
 
 
-@pytest.mark.parametrize(("unit", "vectors"), [("AVX-512", 2), ("AVX-512", 4), ("AVX2", 2), ("NEON", 4), ("SSE", 1)])
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
-def test_matches_the_reference(spec, unit, vectors):
+# Vector units, and how many of their vectors a tile has.
+VECTORS = (("AVX-512", 2), ("AVX-512", 4), ("AVX2", 2), ("NEON", 4), ("SSE", 1))
+
+
+@pytest.mark.parametrize(("spec", "vectors"), by_turns(SPECS, VECTORS, 2), ids=lambda each: getattr(each, "key", None))
+def test_matches_the_reference(spec, vectors):
     """With vectors of each length, which any processor computes with those that it has; within a direct kernel's bound
     too, as fewer sums are rounded."""
-    expected, y, weight = results(spec, unit, vectors)
+    expected, y, weight = results(spec, *vectors)
     assert expected.within(WINOGRAD, weight).worst(y) < 0.2
     assert expected.worst(y) <= 1
 

@@ -12,6 +12,7 @@ import pytest
 from check_kernels import summary
 
 
+@pytest.mark.exhaustive
 def test_a_short_run_reports_every_schedule(tmp_path):
     report = tmp_path / "report.json"
     command = [sys.executable, check_kernels.__file__, "--first", "6", "--cases", "2", "--seed", "3", "-o", report]

@@ -38,7 +38,8 @@ def transformer():
     return make(patch_size=[4, 4], embed_dim=48, depths=[2, 1], num_heads=[3, 6], window_size=[7, 7])
 
 
-@pytest.mark.parametrize("make", [pytest.param(Segments, marks=pytest.mark.exhaustive), transformer])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("make", [Segments, transformer])
 def test_models_agree(make):
     torch.manual_seed(0)
     agrees, line = check_torchvision.check(check_torchvision.set_up(make(), IMAGE), IMAGE, UNOPTIMISED)
