@@ -17,11 +17,8 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.lines import Copy, Lines
-from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.scheduling.tir_writing import new_buffer, whole, written_function
 
-# Channels that a task packs, where all are packed first.
-PACKED_CHANNELS = 16
 _ZERO = tirx.const(0.0, FLOAT32)
 
 Arguments = dict[str, tirx.Var]
@@ -33,7 +30,8 @@ At = tuple[tirx.Expr, tirx.Expr]
 class LineKernel:
     """A kernel of `nnz` non-zeros, with steps of `channels` of a group, and tasks of so many `filters`.
 
-    Where a task has fewer filters than there are, what several tasks read is packed before all of them.
+    Each step of a task packs what it reads, which then is in the level-1 cache. Where all is packed first, threads read
+    from each other's caches, and there are several copies of each pixel.
     """
 
     lines: Lines
@@ -51,22 +49,12 @@ class LineKernel:
         """Tasks that share a tile."""
         return self.lines.spec.k // self.filters
 
-    @property
-    def packs_first(self) -> bool:
-        """Whether all of the input is packed before the first product."""
-        return self.blocks > 1 and not self.lines.is_direct
-
-    @property
-    def packs_steps(self) -> bool:
-        """Whether a step packs what it reads, which then is in the level-1 cache."""
-        return self.blocks == 1 and not self.lines.is_direct
-
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, filters of a task."""
         spec, steps = self.lines.spec, self.steps
         k, c, r, s = np.nonzero(weight)
         group, channels = k // (spec.k // spec.groups), spec.weight_shape[1]
-        slot = group * self.channels + c % self.channels if self.packs_steps else group * channels + c
+        slot = group * channels + c if self.lines.is_direct else group * self.channels + c % self.channels
         places = slot * self.lines.channel + self.lines.places()[r, s]
         task_step = k // self.filters * steps + c // self.channels
         lengths = np.zeros((self.blocks * steps, self.filters), np.int64)
@@ -91,26 +79,14 @@ class LineKernel:
         return written_function(self.lines.spec, shapes, self._write)
 
     def _write(self, arguments: Arguments) -> None:
-        lines, spec, x = self.lines, self.lines.spec, arguments["x"]
-        packed = None
-        if self.packs_first:
-            packed = new_buffer("packed", (spec.n, lines.tiles, spec.c * lines.channel))
-            channels = divisors(spec.c, PACKED_CHANNELS)[-1]
-            with T.parallel(spec.n * lines.tiles * (spec.c // channels)) as task, T.sblock("pack"):
-                T.reads(whole(x))
-                T.writes(whole(packed))
-                tile, block = divided(task, spec.c // channels)
-                at = divided(tile, lines.tiles)
-                self._clear(packed, at, block * channels, channels)
-                with T.serial(channels) as c:
-                    self._pack(arguments, at, block * channels + c, packed, at, block * channels + c)
+        lines, spec = self.lines, self.lines.spec
         with T.parallel(spec.n * lines.tiles * self.blocks) as task, T.sblock("conv"):
             T.reads(*map(whole, (each for name, each in arguments.items() if name != "y")))
             T.writes(whole(arguments["y"]))
             tile, block = divided(task, self.blocks)
-            self._write_task(arguments, packed, divided(tile, lines.tiles), block)
+            self._write_task(arguments, divided(tile, lines.tiles), block)
 
-    def _write_task(self, arguments: Arguments, packed: tirx.Var | None, at: At, block: tirx.Expr) -> None:
+    def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
         lines, spec = self.lines, self.lines.spec
         acc = new_buffer("acc", (lines.vectors * lines.lanes,), "local")
         sums = new_buffer("sums", (self.filters, lines.vectors * lines.lanes)) if self.steps > 1 else None
@@ -118,14 +94,16 @@ class LineKernel:
             # TVM takes a buffer for smaller where all of its accesses depend on data.
             with T.serial(self.filters) as f:
                 self._each(lambda p: T.buffer_store(sums, _ZERO, [f, p]))
-        if self.packs_steps:
-            packed = new_buffer("packed", (1, 1, spec.groups * self.channels * lines.channel))
-            self._clear(packed, (0, 0), 0, spec.groups * self.channels)
+        packed = None
+        if not lines.is_direct:
+            packed = new_buffer("packed", (spec.groups * self.channels * lines.channel,))
+            self._clear(packed)
         with T.serial(self.steps) as step:
-            if self.packs_steps:
+            if packed is not None:
                 with T.serial(spec.groups) as group, T.serial(self.channels) as c:
                     channel = group * spec.weight_shape[1] + step * self.channels + c
-                    self._pack(arguments, at, channel, packed, (0, 0), group * self.channels + c)
+                    first = (group * self.channels + c) * lines.channel
+                    self._pack(arguments["x"], at, channel, packed, first)
             with T.serial(self.filters) as position:
                 self._write_list(arguments, packed, sums, acc, at, block, step, position)
 
@@ -149,7 +127,7 @@ class LineKernel:
             if packed is None:
                 # An image lies in memory as a packed one would: the indices flatten to the same address.
                 return arguments["x"][at[0], 0, 0, at[1] * (self.lines.rows * self.lines.width) + place]
-            return packed[0, 0, place] if self.packs_steps else packed[at[0], at[1], place]
+            return packed[place]
 
         with T.serial(ends[which], ends[which + 1]) as e:
             self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * source(places[e] + p), [p]))
@@ -196,30 +174,26 @@ class LineKernel:
         else:
             _either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
 
-    def _clear(self, packed: tirx.Var, to: At, slot: tirx.Expr, slots: int) -> None:
-        """Set channels of a packed tile to zero, of which packing writes what lies in the image."""
-        lanes, channel = self.lines.lanes, self.lines.channel
-        with T.serial(slots * channel // lanes) as vector, T.vectorized(lanes) as lane:
-            T.buffer_store(packed, _ZERO, [*to, slot * channel + vector * lanes + lane])
+    def _clear(self, packed: tirx.Var) -> None:
+        """Set a packed tile to zero, of which packing writes what lies in the image: the same in each step."""
+        lanes = self.lines.lanes
+        with T.serial(int(packed.shape[0]) // lanes) as vector, T.vectorized(lanes) as lane:
+            T.buffer_store(packed, _ZERO, [vector * lanes + lane])
 
-    def _pack(
-        self, arguments: Arguments, at: At, channel: tirx.Expr, packed: tirx.Var, to: At, slot: tirx.Expr
-    ) -> None:
+    def _pack(self, x: tirx.Var, at: At, channel: tirx.Expr, packed: tirx.Var, first: tirx.Expr) -> None:
         """Write what a tile reads of a channel."""
-        lines, spec, x = self.lines, self.lines.spec, arguments["x"]
+        lines, spec = self.lines, self.lines.spec
         if not lines.is_flat:
             for index, copy in enumerate(lines.copies):
-                first = slot * lines.channel + index * lines.copy_floats
-                self._pack_copy(x, at, channel, copy, packed, to, first)
+                self._pack_copy(x, at, channel, copy, packed, first + index * lines.copy_floats)
             return
         for begin, count in self._runs(lines.rows * lines.width):
             with T.vectorized(count) as lane:
                 row, column = divided(at[1] * (lines.rows * lines.width) + begin + lane, spec.w)
-                value = widened(x[at[0], channel, row, column])
-                T.buffer_store(packed, value, [*to, slot * lines.channel + begin + lane])
+                T.buffer_store(packed, widened(x[at[0], channel, row, column]), [first + begin + lane])
 
     def _pack_copy(
-        self, x: tirx.Var, at: At, channel: tirx.Expr, copy: Copy, packed: tirx.Var, to: At, first: tirx.Expr
+        self, x: tirx.Var, at: At, channel: tirx.Expr, copy: Copy, packed: tirx.Var, first: tirx.Expr
     ) -> None:
         lines, spec = self.lines, self.lines.spec
         block, part = divided(at[1], lines.parts)
@@ -227,14 +201,14 @@ class LineKernel:
             row = (block * lines.rows + i + copy.down) * spec.stride[0] + copy.phase_y - spec.padding[0]
 
             def copied() -> None:
-                to_row = [*to, first + i * lines.width]
                 for index in range(lines.parts):
-                    copy_part = partial(self._copy_columns, x, (at[0], channel, row), copy, index, packed, to_row)
+                    to = first + i * lines.width
+                    copy_part = partial(self._copy_columns, x, (at[0], channel, row), copy, index, packed, to)
                     copy_part() if lines.parts == 1 else _either(part == index, copy_part)
 
             _either(tirx.all(row >= 0, row < spec.h), copied)
 
-    def _copy_columns(self, x: tirx.Var, row: tuple, copy: Copy, part: int, packed: tirx.Var, to: list) -> None:
+    def _copy_columns(self, x: tirx.Var, row: tuple, copy: Copy, part: int, packed: tirx.Var, to: tirx.Expr) -> None:
         """Copy those columns of a row that lie in the image."""
         width, spec, stride = self.lines.width, self.lines.spec, self.lines.spec.stride[1]
         first = (part * width + copy.right) * stride + copy.phase_x - spec.padding[1]
@@ -245,7 +219,7 @@ class LineKernel:
             with T.vectorized(count) as lane:
                 j = columns[0] + begin + lane
                 place = (*row, first + j * stride)
-                T.buffer_store(packed, widened(x[place]), [*to[:-1], to[-1] + j])
+                T.buffer_store(packed, widened(x[place]), [to + j])
 
     def _runs(self, floats: int) -> Iterator[tuple[int, int]]:
         """So many floats as vectors, the longest that fit, of which the last overlaps the one before."""

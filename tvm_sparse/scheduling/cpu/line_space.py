@@ -93,14 +93,15 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     product = nnz / blocks * (vectors * (PRODUCT + MISS * beyond) + NONZERO)
     lists = filters * steps * (LIST + (2 * SUM * vectors if steps > 1 else 0))
     packing = 0.0 if lines.is_direct else spec.c * _packing(lines)
-    own = product + read + lists + filters * _runs(lines) * RUN + (packing if blocks == 1 else 0)
+    own = product + read + lists + filters * _runs(lines) * RUN + packing
     most = rounds(tasks, threads)
-    total = most * own * threads + (packing * spec.n * lines.tiles if blocks > 1 else 0)
     if threads == 1:
-        return total
-    read_tiles = -(-most // blocks)
-    shared = VALUE_CYCLES * nnz * min(most, blocks) / blocks + SHARED_CYCLES * 4 * spec.c * read_floats * read_tiles
-    return total + shared * threads
+        return most * own
+    # A thread reads the non-zeros of its filters, and what others wrote of its tiles.
+    rows = min(spec.h, (lines.rows - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1)
+    written = 4 * spec.c * rows * spec.w / lines.parts * -(-most // blocks)
+    shared = VALUE_CYCLES * nnz * min(most, blocks) / blocks + SHARED_CYCLES * written
+    return (most * own + shared) * threads
 
 
 def _packing(lines: Lines) -> float:
