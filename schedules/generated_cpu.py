@@ -77,7 +77,7 @@ class TextbookSpace(GeneratedSpace):
             sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
         )
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         """Which of multiply-adds, accumulators and vectors is out of its bounds."""
         loops = [sch.get(loop) for loop in _reduction(sch)]
         serial = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED]

@@ -96,10 +96,10 @@ class TextbookSpace(GeneratedSpace):
             sch_rules=rules, postprocs=posts, mutator_probs={ms.mutator.MutateTileSize(): 1.0}
         )
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         """What of its tiles is out of bounds."""
         tiles = [each for each in sampled(sch) if isinstance(each, list) and len(each) == len(LEVELS)]
-        return self.rules.refusal(dict(zip(AXES, tiles, strict=True)))
+        return self.rules.obstacle_of(dict(zip(AXES, tiles, strict=True)))
 
     def draws(self, seed: int) -> Iterator[Decisions]:
         """Traces of MetaSchedule's rules with random tiles that are not refused; the others' decisions are its own."""

@@ -70,10 +70,10 @@ def spaces_of(
     for family in _families(target):
         if family.name not in names:
             continue
-        try:
-            found += family.spaces(spec, pattern, target)
-        except NotApplicable as reason:
-            reasons[family.name] = str(reason)
+        spaces, reason = family.offered(spec, pattern, target)
+        found += spaces
+        if reason:
+            reasons[family.name] = reason
     return found, reasons
 
 
@@ -105,11 +105,11 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
         one = family.named(spec, pattern, target, variant) if family.named else None
         if one is not None:
             return one
-    found, reasons = spaces_of(spec, pattern, target, [schedule])
+    found, reason = family.offered(spec, pattern, target)
     for space in found:
         if variant in ("", space.variant):
             return space
-    reason = reasons.get(schedule, f"it has no variant {variant!r}")
+    reason = reason or f"it has no variant {variant!r}"
     hint = "see tvm-sparse inspect for those that do"
     raise UsageError(f"schedule {name}", f"does not serve convolution {spec.key}: {reason}", hint=hint)
 

@@ -324,6 +324,6 @@ def random_kernel(space: Space, weight: np.ndarray, choose: Choose) -> Kernel:
     for _ in range(ATTEMPTS):
         decided = Schedule(space.func, seed=choose(range(1, 2**16)), debug_mask="none")
         schedule.trace.apply_to_schedule(decided, remove_postproc=False, decision_provider=decide)
-        if not space.refusal(decided):
+        if not space.obstacle_of(decided):
             return apply_decisions(space, weight, space.decisions_of(decided))
     return apply_decisions(space, weight)

@@ -47,7 +47,7 @@ def test_draws_are_valid_distinct_and_repeatable(spec, target, schedules):
     assert {each.schedule for each, _ in drawn} == set(schedules)
     assert search.refused
     for each, decisions in drawn:
-        assert each.refusal(each.scheduled(decisions)) == ""
+        assert each.obstacle_of(each.scheduled(decisions)) == ""
     assert keys(RandomSearch(found, target, 3).propose(20)) == keys(drawn)
     assert keys(RandomSearch(found, target, 4).propose(20)) != keys(drawn)
 

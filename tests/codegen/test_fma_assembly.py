@@ -68,7 +68,7 @@ def wide_kernel(weight, target):
     default = space.decisions_of(space.scheduled(None))
     decisions = {**default, "filters": 32, "vectors": [1, math.prod(default["vectors"]), 1]}
     schedule = space.scheduled(decisions)
-    assert space.refusal(schedule)
+    assert space.obstacle_of(schedule)
     return make_kernel(space.name, WIDE, weight, target, decisions)
 
 

@@ -55,7 +55,7 @@ def wide_kernel(weight):
     """One whose accumulators are more than registers."""
     space = find_space("folded_cpu", WIDE, SparsityPattern.of(weight), NEON)
     decisions = {**space.decisions_of(space.scheduled(None)), "filters": 32}
-    assert space.refusal(space.scheduled(decisions))
+    assert space.obstacle_of(space.scheduled(decisions))
     return make_kernel(space.name, WIDE, weight, NEON, decisions)
 
 

@@ -135,7 +135,7 @@ def test_what_is_refused() -> None:
     """Each limit, by its sentence."""
     rules = TileRules(nnz=1000, filters_group=6)
     good = {"n": [1, 1, 1, 1, 1], "k": [1, 2, 1, 1, 2], "y": [1, 1, 8, 1, 1], "x": [1, 1, 8, 1, 1]}
-    assert rules.refusal(good) == ""
+    assert rules.obstacle_of(good) == ""
     for axis, tile, sentence in (
         ("n", [1, 2, 1, 2, 4], "more than 12000 multiply-adds"),
         ("k", [1, 12, 1, 6, 1], "more than 64 accumulators"),
@@ -144,9 +144,9 @@ def test_what_is_refused() -> None:
         ("y", [1, 1, 4, 1, 1], ""),
         ("k", [1, 1, 1, 4, 1], "belong to several of the groups of 6"),
     ):
-        found = rules.refusal({**good, axis: tile})
+        found = rules.obstacle_of({**good, axis: tile})
         assert found == "" if not sentence else sentence in found
-    assert "different code" in rules.refusal({**good, "k": [1, 1, 2, 1, 2], "y": [1, 1, 7, 1, 1]})
+    assert "different code" in rules.obstacle_of({**good, "k": [1, 1, 2, 1, 2], "y": [1, 1, 7, 1, 1]})
 
 
 def test_sentences_where_it_does_not_serve() -> None:
@@ -162,7 +162,7 @@ def test_searches_propose_what_fits(small_population: None) -> None:
     search, seen = SpaceSearch(space(), TARGET, SharedModel(0), 1, trials=24, batch=4), set()
     for _ in range(3):
         proposed = search.propose()
-        assert proposed and not any(space().refusal(space().scheduled(trace)) for trace in proposed)
+        assert proposed and not any(space().obstacle_of(space().scheduled(trace)) for trace in proposed)
         search.tell([100.0] * len(proposed))
         seen |= {json.dumps(trace) for trace in proposed}
     assert len(seen) >= 10

@@ -115,7 +115,7 @@ def test_every_schedule_serves_a_layer_or_says_why_not(spec: ConvSpec, target: T
     assert {f"linear_{target.kind.name.replace('llvm', 'cpu')}"} <= {each.schedule for each in found}
     for each in found:
         for start in each.starts():
-            assert each.refusal(each.scheduled(start)) == ""
+            assert each.obstacle_of(each.scheduled(start)) == ""
 
 
 def test_limits_are_sentences() -> None:

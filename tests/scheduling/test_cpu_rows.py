@@ -27,9 +27,9 @@ def test_code_in_too_many_blocks_is_refused() -> None:
     spec = ConvSpec(1, 512, 28, 28, 128, 1, 1)
     pattern = SparsityPattern.of(normal_weight(spec, 0.1, 0).astype(np.float32))
     (space,) = (each for each in folded_cpu.spaces(spec, pattern, AVX2) if each.variant == "rows4x28-direct")
-    assert space.refusal(space.scheduled()) == ""
+    assert space.obstacle_of(space.scheduled()) == ""
     many = space.scheduled({"channels": 4, "filters": 2, "row_groups": 7, "vectors": [7, 2, 1]})
-    assert space.refusal(many) == "8192 blocks of assembly, at most 2048"
+    assert space.obstacle_of(many) == "8192 blocks of assembly, at most 2048"
 
 
 @pytest.mark.parametrize(

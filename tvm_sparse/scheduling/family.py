@@ -54,7 +54,7 @@ class KernelFamily:
         The target kind that it is for.
     spaces
         The spaces of a convolution, most promising first; raises `NotApplicable`, with the rule that failed as a
-        sentence, where there are none.
+        sentence, where there are none. Others ask `offered` or `can_serve`, which return the sentence.
     named
         One space by its variant without the others, also such as are not offered to a search; None where there is none.
     code
@@ -120,6 +120,20 @@ class KernelFamily:
     def arithmetic_of(self, variant: str) -> str:
         """How kernels of a variant compute."""
         return self.arithmetic_of_variants.get(variant, self.arithmetic)
+
+    def can_serve(self, spec: "ConvSpec", pattern: "SparsityPattern", target: "Target") -> str:
+        """Why it has no space for a convolution, as a sentence; empty where it has one."""
+        return self.offered(spec, pattern, target)[1]
+
+    def offered(self, spec: "ConvSpec", pattern: "SparsityPattern", target: "Target") -> tuple[list["Space"], str]:
+        """`spaces`, and the sentence of `can_serve`."""
+        # A log is read without TVM.
+        from tvm_sparse.scheduling.space import NotApplicable
+
+        try:
+            return self.spaces(spec, pattern, target), ""
+        except NotApplicable as reason:
+            return [], str(reason)
 
 
 def schedule_of(name: str) -> str:

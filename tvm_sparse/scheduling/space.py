@@ -168,7 +168,7 @@ class Space(ABC):
         """Random decisions that are valid and worth a trial, where `has_draws`."""
         raise NotImplementedError(f"{self.name} is drawn from by MetaSchedule")
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         """Why a schedule is not worth a trial, judged before it is built, or ""."""
         return ""
 

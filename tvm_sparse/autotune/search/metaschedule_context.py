@@ -47,7 +47,7 @@ def tune_context(
 def _generator(
     space: Space, seed: int, refused: Counter[str], reasons: Sequence[Reason]
 ) -> ms.space_generator.SpaceGenerator:
-    postprocs = [Refuse(reason, refused) for reason in (space.refusal, *reasons)]
+    postprocs = [Refuse(reason, refused) for reason in (space.obstacle_of, *reasons)]
     if isinstance(space, GeneratedSpace):
         return space.generator(postprocs)
     assert isinstance(space, HandMadeSpace)

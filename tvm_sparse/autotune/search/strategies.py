@@ -90,7 +90,7 @@ class Phase(ABC):
                         schedule = replay.scheduled(each, runner.spec, runner.pattern, runner.target, record.chosen)
                     except BuildError:
                         continue
-                    if not each.refusal(schedule):
+                    if not each.obstacle_of(schedule):
                         yield each, record.chosen
 
 

@@ -56,4 +56,4 @@ def _estimate_us(record: TuningRecord, pattern: SparsityPattern, target: Target)
         schedule = space.scheduled(record.chosen)
     except (UsageError, BuildError):
         return None
-    return None if space.refusal(schedule) else space.estimate(schedule) or 0.0
+    return None if space.obstacle_of(schedule) else space.estimate(schedule) or 0.0

@@ -8,7 +8,6 @@ displaces it. On GPUs: the spaces' own estimates, code charged likewise, against
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tvm.target import Target
@@ -34,11 +33,12 @@ from tvm_sparse.schedules import (
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.cpu import data_tiles, line_space
 from tvm_sparse.scheduling.cpu.rows import layouts
+from tvm_sparse.scheduling.cpu.winograd import is_served
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.positions.time import Positions
-from tvm_sparse.scheduling.space import Decisions, NotApplicable, Space
+from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import thread_count
@@ -145,7 +145,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
         folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
         csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
-    with suppress(NotApplicable):
+    if is_served(spec):
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * DENSE_NS / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
     if shared := vector_cpu.shared_filters(spec, vector):

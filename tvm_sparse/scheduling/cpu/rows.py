@@ -264,7 +264,7 @@ class RowSpace(HandMadeSpace):
         tiles = divisors(channels, 2048)
         return tiles, nearest(tiles, BLOCK_TAPS / (self.spec.r * self.spec.s))
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         """Why the accumulators do not fit the vector registers, as spilled ones cost more than a larger tile saves.
 
         Or why their multiply-adds would not be assembly, without which a kernel takes 20 to 50 times as long to build,

@@ -37,7 +37,7 @@ class TileRules:
     nnz: int
     filters_group: int
 
-    def refusal(self, tiles: Tiles) -> str:
+    def obstacle_of(self, tiles: Tiles) -> str:
         """Which of multiply-adds, accumulators, threads, warps and groups is out of its bounds, or ""."""
         own = {axis: tile[VIRTUAL] * tile[OUTER] * tile[INNER] for axis, tile in tiles.items()}
         pixels = own["n"] * own["y"] * own["x"]
@@ -61,7 +61,7 @@ class TileRules:
         while fails < MAX_DRAWS:
             tiles = {axis: _tile(factors, choose) for axis, factors in primes.items()}
             fails += 1
-            if not self.refusal(tiles):
+            if not self.obstacle_of(tiles):
                 fails = 0
                 yield tiles
 

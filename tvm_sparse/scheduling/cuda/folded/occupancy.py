@@ -205,7 +205,7 @@ class FoldedCudaSpace(HandMadeSpace):
         """What an estimate of a schedule is made from."""
         return self.counts(sampled(sch))
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         return refused(self.counts_of(sch), self.gpu)
 
     def features(self, sch: Schedule) -> Sequence[float]:

@@ -103,7 +103,7 @@ class TilingSpace(WrittenSpace, Generic[T]):
             for _, tiling in self.ranked[:STARTS]
         ]
 
-    def refusal(self, sch: Schedule) -> str:
+    def obstacle_of(self, sch: Schedule) -> str:
         return self.obstacle(self._tiling_of(sch))
 
     def features(self, sch: Schedule) -> list[float]:
