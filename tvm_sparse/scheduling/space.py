@@ -5,11 +5,8 @@ in a search; otherwise they are given, or the space's defaults. A generated spac
 its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Decisions`).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.scheduling.decision_kinds import OneOf, Split
 from tvm_sparse.scheduling.trace import replayed, trace_to_json
 
 # Decisions by name as JSON values; of a generated space a JSON trace.
@@ -28,50 +26,6 @@ MakeFunc = Callable[[], tirx.PrimFunc]
 
 class NotApplicable(Exception):
     """Why a schedule does not serve a convolution, as a sentence."""
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A decision for one of some integers, ascending; members of an IntEnum have their names in logs."""
-
-    values: tuple[int, ...]
-
-    def to_json(self, value: int) -> int | str:
-        """A sampled value as logs keep it."""
-        member = self.values[self.values.index(value)]
-        return member.name.lower() if isinstance(member, IntEnum) else member
-
-    def from_json(self, found: Any) -> int | None:
-        """What `to_json` made that of; None where it is none of the values."""
-        return next((v for v in self.values if self.to_json(v) == found and not isinstance(found, (bool, float))), None)
-
-    def __str__(self) -> str:
-        return f"one of {', '.join(str(self.to_json(value)) for value in self.values)}"
-
-
-@dataclass(frozen=True)
-class Split:
-    """A decision for the extents of `parts` loops, outermost first, that one of `extent` is split into.
-
-    The innermost is `most_innermost` at the most.
-    """
-
-    extent: int
-    parts: int
-    most_innermost: int
-
-    def to_json(self, value: list[int]) -> list[int]:
-        """A sampled value as logs keep it."""
-        return value
-
-    def from_json(self, found: Any) -> list[int] | None:
-        """What `to_json` made that of; None where it is no such split."""
-        whole = isinstance(found, list) and len(found) == self.parts and all(type(each) is int for each in found)
-        fits = whole and min(found) > 0 and math.prod(found) == self.extent and found[-1] <= self.most_innermost
-        return found if fits else None
-
-    def __str__(self) -> str:
-        return f"{self.parts} integers whose product is {self.extent}, the last {self.most_innermost} or less"
 
 
 class Choose:

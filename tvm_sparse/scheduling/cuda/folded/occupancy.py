@@ -17,7 +17,8 @@ from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.folded.cost_model import features, first_code_us, least_us, time_us
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.folded.thread_layout import MAX_ADDRESSES
-from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, MakeFunc, OneOf, Split, sampled
+from tvm_sparse.scheduling.decision_kinds import OneOf, Split
+from tvm_sparse.scheduling.space import Choose, Decisions, HandMadeSpace, MakeFunc, sampled
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 # Threads of a block at most.

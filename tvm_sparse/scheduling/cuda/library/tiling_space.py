@@ -12,7 +12,8 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, OneOf, WrittenSpace, sampled
+from tvm_sparse.scheduling.decision_kinds import OneOf
+from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, sampled
 from tvm_sparse.target.gpu import GpuInfo
 
 # Decisions that a search begins with.
