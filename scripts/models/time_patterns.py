@@ -45,7 +45,9 @@ def arguments() -> argparse.Namespace:
 
 def sum_us(prepared: PreparedModel, target: Target, log: TuningLog, layers: str) -> float | None:
     """Microseconds of all layers as they are decided together; None where one has no time."""
-    alone = replace(prepared, layers=[replace(each, has_pool=False) for each in prepared.layers])
+    alone = replace(
+        prepared, groups=[replace(each, layer=replace(each.layer, has_pool=False)) for each in prepared.groups]
+    )
     pairs = zip(alone.layers, decide_together(alone, target, log, allow_tf32=True), strict=True)
     known = [_own_time_us(*pair) for pair in pairs if re.search(layers, pair[0].spec.key)]
     return None if None in known else sum(each for each in known if each is not None)

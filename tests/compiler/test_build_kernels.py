@@ -119,7 +119,8 @@ def test_layers_share_what_is_the_same(prepared):
     first, second = list(kernels.values())[2:]
     assert first is not second and first.module.same_as(second.module) and first.names == second.names
     assert len({kernel.names for kernel in kernels.values()}) == 3
-    twin = PreparedModel(prepared.mod, [prepared.layers[0], replace(prepared.layers[0], name="twin")])
+    first = prepared.groups[0]
+    twin = replace(prepared, groups=[first, replace(first, layer=replace(first.layer, name="twin"))])
     one, other = kernels_of(twin, ("folded_cuda", "folded_cuda")).values()
     assert one is other
     compiled = built(prepared)

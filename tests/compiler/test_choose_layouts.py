@@ -62,7 +62,7 @@ def changes_us(prepared, in_nhwc):
         for index, each in enumerate(decide(prepared.layers, CUDA, None))
     ]
     kernels = kernels_of(prepared.layers, decisions, CUDA)
-    in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
+    in_nhwc = results_in_nhwc(prepared, kernels)
     module = keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc)
     total_us = 0.0
     for value in Graph.of(module).definitions.values():

@@ -22,7 +22,6 @@ from tvm_sparse.compiler.plan.pooled_layers import pooled_space, with_pools
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.frontend.passes.find_convolutions import find_groups
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.record import TuningRecord
@@ -91,7 +90,7 @@ def pooled(of: PreparedModel, decisions: list[Decision], target: Target, log: Tu
 )
 def test_windows_side_by_side_are_found(last: nn.Module, is_found: bool) -> None:
     """And only where nothing else reads the outputs."""
-    groups = find_groups(prepared(Pooled(last)).mod)
+    groups = prepared(Pooled(last)).groups
     assert [group.pool is not None for group in groups] == [True, False, is_found]
 
 

@@ -223,8 +223,8 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
     left: set[str] = set()
     while True:
         kernels = kernels_of(prepared.layers, decisions, target, make)
-        in_nhwc = results_in_nhwc(prepared.mod, prepared.layers, kernels)
-        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels))
+        in_nhwc = results_in_nhwc(prepared, kernels)
+        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels, prepared.groups))
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
         module = dump_module("products", products.replace(module, of_products))

@@ -46,7 +46,7 @@ def passes(log: TuningLog | None, options: Options) -> Iterator[tuple[str, Pass]
 
 def passes_of_dense_layers(joins: bool) -> Iterator[tuple[str, Pass]]:
     """Those that make dense layers of a CPU faster together, as kernels of two only if it `joins`."""
-    # How tensors lie on a CPU.
+    # How tensors lie on a CPU. What two layers by one kernel save is compared with what blocks save.
     yield "blocks", with_blocks
     if joins:
         yield "expansions", with_joined

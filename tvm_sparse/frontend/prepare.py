@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -13,7 +14,7 @@ from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.passes.check_constants import check_constants
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
 from tvm_sparse.frontend.passes.folding.divide_integers import divide_integers
 from tvm_sparse.frontend.passes.folding.einsum_as_matmul import einsum_as_matmul
 from tvm_sparse.frontend.passes.folding.fold_batch_norm import fold_batch_norm
@@ -25,6 +26,7 @@ from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
 from tvm_sparse.frontend.passes.indices.guard_indices import guard_indices
 from tvm_sparse.frontend.passes.indices.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.frontend.passes.store_half import store_half
 from tvm_sparse.frontend.relax_import import tvm_frontend
 
@@ -33,14 +35,35 @@ from tvm_sparse.frontend.relax_import import tvm_frontend
 class PreparedModel:
     """A Relax module after all folding, and its convolutions and sparse linear layers in program order.
 
-    `inputs` are the element types of the inputs that the model has in its own precision. Where there are `checks`, the
-    last result of ``main`` is what they are of, and none of the model's; see `guard_indices`.
+    Attributes
+    ----------
+    mod, graph
+        The module, and what its ``main`` binds and uses.
+    groups
+        The layers, each with its place in ``main``.
+    inputs
+        The element types of the inputs that the model has in its own precision.
+    checks
+        Where there are some, the last result of ``main`` is what they are of, and none of the model's; see
+        `guard_indices`.
     """
 
     mod: tvm.IRModule
-    layers: list[ConvLayer]
+    graph: Graph
+    groups: Sequence[Group]
     inputs: tuple[str, ...] = ()
     checks: tuple[IndexCheck, ...] = ()
+
+    @classmethod
+    def of(cls, module: tvm.IRModule, *rest: Any) -> "PreparedModel":
+        """Of a module whose layers are looked for, and the `rest` of the attributes."""
+        graph = Graph.of(module)
+        return cls(module, graph, find_groups(graph), *rest)
+
+    @cached_property
+    def layers(self) -> list[ConvLayer]:
+        """Those of `groups`."""
+        return [group.layer for group in self.groups]
 
 
 @one_at_a_time
@@ -88,4 +111,4 @@ def prepare(
     if precision.dtype != FLOAT32:
         bounds = (INT64,) if checks else ()
         module = store_half(module, replace(precision, outputs=precision.outputs + bounds))
-    return PreparedModel(module, find_convolutions(module), opened.precision.inputs, tuple(checks))
+    return PreparedModel.of(module, opened.precision.inputs, tuple(checks))

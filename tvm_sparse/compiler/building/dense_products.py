@@ -25,8 +25,8 @@ from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convoluti
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, WeightOf, find_groups
-from tvm_sparse.frontend.passes.relax_graph import linear_weight, matrix_weight, static_shape
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, linear_weight, matrix_weight, static_shape
 from tvm_sparse.schedules import dense_cpu, dense_cudnn, linear_tensor_cuda
 from tvm_sparse.schedules.linear_tensor_cuda import LEAST_IMAGES_DENSE
 from tvm_sparse.schedules.lookup import family_of
@@ -61,12 +61,11 @@ Make = Callable[[Sequence[KernelRequest]], list[Kernel | TvmSparseError]]
 class DenseProducts:
     """The dense linear layers of a module that are worth it, in program order; those in `schedules` get kernels.
 
-    There each one's space is, by the layer's name. `weight_of` finds them.
+    There each one's space is, by the layer's name.
     """
 
-    layers: list[ConvLayer]
+    groups: list[Group]
     schedules: Mapping[str, str]
-    weight_of: WeightOf
 
     @classmethod
     def of(
@@ -75,11 +74,17 @@ class DenseProducts:
         """Those of `module`. The layers named in `wrong` get no kernel; `allow_tf32` as in `compile`."""
         is_cpu = target.kind.name == dense_cpu.FAMILY.target
         if not is_cpu and not gpu_info(target).has_clusters:
-            return cls([], {}, _weight)
+            return cls([], {})
         weight_of = _weight_of_cpu if is_cpu else _weight
-        layers = [group.layer for group in find_groups(module, weight_of)]
-        schedules = {each.name: _schedule(each, target, allow_tf32) for each in layers if each.name not in wrong}
-        return cls(layers, {name: schedule for name, schedule in schedules.items() if schedule}, weight_of)
+        groups = find_groups(Graph.of(module), weight_of)
+        layers = [group.layer for group in groups if group.layer.name not in wrong]
+        schedules = {each.name: _schedule(each, target, allow_tf32) for each in layers}
+        return cls(groups, {name: schedule for name, schedule in schedules.items() if schedule})
+
+    @property
+    def layers(self) -> list[ConvLayer]:
+        """Those of `groups`."""
+        return [group.layer for group in self.groups]
 
     @property
     def calls_cudnn(self) -> bool:
@@ -95,7 +100,7 @@ class DenseProducts:
 
     def replace(self, module: tvm.IRModule, kernels: Mapping[str, Kernel]) -> tvm.IRModule:
         """`module` with the layers named in `kernels` computed by them."""
-        return replace_convolutions(module, kernels, self.weight_of, PREFIX) if kernels else module
+        return replace_convolutions(module, kernels, self.groups, PREFIX) if kernels else module
 
     def wrong(
         self, kernels: Mapping[str, Kernel], executable: Any, target: Target, store: KernelStore | None

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir import Expr, Var
 
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def expose(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Places]]:
         return places[value]
 
     found = []
-    for group in find_groups(module):
+    for group in find_groups(Graph.of(module)):
         result = place(group.result)
         assert result is not None, "a result is bound to a variable"
         found.append(Places(place(group.data), place(group.residual), result))

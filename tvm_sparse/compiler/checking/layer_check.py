@@ -16,7 +16,7 @@ from tvm_sparse.compiler.checking.onnx_runtime import Trace
 from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
 from tvm_sparse.conv.storage import is_half
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_convolutions
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import arithmetic_of, is_exact
 
@@ -62,7 +62,7 @@ class Exposed:
     def of(cls, prepared: PreparedModel) -> "Exposed":
         """`prepared` with more outputs; its layers are the same, in the same order."""
         module, places = expose(prepared.mod)
-        return cls(PreparedModel(module, find_convolutions(module)), places)
+        return cls(PreparedModel.of(module), places)
 
     def check_layers(
         self, tensors: Sequence[np.ndarray], schedules: Sequence[str], trace: Trace | None

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import tvm
 from tvm.ir import Expr, Var
 from tvm.target import Target
 
@@ -18,8 +17,9 @@ from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.joined_layers import joined_pairs
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.nchwc import NCHW, Layouts
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, find_groups
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.passes.relax_graph import Graph
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules import bias_cpu, dense_cpu, winograd_cpu
 from tvm_sparse.scheduling.bias_space import BlockedBiasSpace
 from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace
@@ -44,13 +44,12 @@ _FREE = (NCHWcSpace, BlockedBiasSpace)
 
 def with_blocks(plan: Plan) -> Plan:
     """`plan` with the layouts of the tensors of each layer, where some of these lie in blocks."""
-    module, target = plan.prepared.mod, plan.target
+    prepared, target = plan.prepared, plan.target
     spaces = _spaces(plan.layers, plan.decisions, target)
     if len(spaces) < 2:
         return plan.with_decisions(replace(each, layouts=NCHW) for each in plan.decisions)
-    graph = Graph.of(module)
-    steps = _steps(module, graph, spaces, CpuInfo.of(target))
-    blocked = _blocked(steps, graph)
+    steps = _steps(prepared, spaces, CpuInfo.of(target))
+    blocked = _blocked(steps, prepared.graph)
     layouts = {each.layer: _layouts(each, blocked, target) for each in steps}
     return plan.with_decisions(replace(each, layouts=layouts.get(each.layer, NCHW)) for each in plan.decisions)
 
@@ -113,15 +112,15 @@ class _Step:
         return in_blocks & {self.result} if has_other else set()
 
 
-def _steps(module: tvm.IRModule, graph: Graph, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
-    found, groups = [], find_groups(module)
-    for group in groups:
+def _steps(prepared: PreparedModel, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo) -> list[_Step]:
+    found = []
+    for group in prepared.groups:
         space, spec = spaces.get(group.layer.name), group.layer.spec
         is_uniform = space is not None and space not in _FREE
         can_read = is_uniform or any(space is each and each.reads(spec, cpu) for each in _FREE)
         of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
         found.append(_Step(group.layer.name, *of, fills_last=spec.k % cpu.lanes > 0))
-    for var, kept in kept_in_blocks(module, groups).items():
+    for var, kept in kept_in_blocks(prepared.graph, prepared.groups).items():
         can_write = kept.writes and kept.fits(cpu.lanes)
         found.append(_Step("", tuple(dict.fromkeys(kept.reads)), None, var, True, can_write, kept.writes))
     return found

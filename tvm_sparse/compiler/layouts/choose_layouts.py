@@ -56,7 +56,7 @@ def in_nhwc(plan: Plan, log: TuningLog | None, allow_tf32: bool) -> Plan:
         return plan
     costs_us = [None if each is None else (each.nchw_us, each.nhwc_us) for each in options]
     staged = [index for index, each in enumerate(options) if each is not None and each.is_staged]
-    chosen = LayoutCut(plan.prepared.mod, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
+    chosen = LayoutCut(plan.prepared, costs_us, partial(layout_change_us, gpu=gpu_info(target)), staged).layers
     return plan.with_decisions(
         option.decision if option is not None and index in chosen else decision
         for index, (option, decision) in enumerate(zip(options, plan.decisions, strict=True))

@@ -37,10 +37,10 @@ class Kept:
         return not any((static_shape(each) or ())[1] % channels for each in first)
 
 
-def kept_in_blocks(module: tvm.IRModule, groups: Sequence[Group]) -> dict[Var, Kept]:
+def kept_in_blocks(graph: Graph, groups: Sequence[Group]) -> dict[Var, Kept]:
     """What of ``main`` computes on blocks of channels, by its result, but for the layers, which are `groups`."""
     of_layers = {var for group in groups for var in (*group.absorbed, group.result)}
-    found = {var: _kept(value) for var, value in Graph.of(module).definitions.items() if var not in of_layers}
+    found = {var: _kept(value) for var, value in graph.definitions.items() if var not in of_layers}
     return {var: kept for var, kept in found.items() if kept is not None}
 
 

@@ -1,7 +1,7 @@
 """Leave what cuDNN computes in NHWC in that layout until something else reads it."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -14,23 +14,21 @@ from tvm_sparse.compiler.layouts.layout_free import tensors_of, turned
 from tvm_sparse.cudnn.convolution import Shape
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import Plan
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layout_change_call, plan_of
 from tvm_sparse.scheduling.kernel import Kernel
 
 
-def results_in_nhwc(module: tvm.IRModule, layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel]) -> set[Var]:
-    """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between.
-
-    `module` is as it is before `replace_convolutions` with `kernels`.
-    """
+def results_in_nhwc(prepared: PreparedModel, kernels: Mapping[str, Kernel]) -> set[Var]:
+    """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between."""
+    layers = prepared.layers
     found = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
     plans = {index: plan for index, plan in enumerate(found) if plan is not None and plan.layout == "nhwc"}
     costs = [(math.inf, 0.0) if index in plans else None for index in range(len(layers))]
     staged = [index for index, plan in plans.items() if plan.staged is not None]
     # Bytes, and what a launch takes of an H200's time for these.
-    cut = LayoutCut(module, costs, lambda change: change.moved_bytes + 5e6, staged) if plans else None
+    cut = LayoutCut(prepared, costs, lambda change: change.moved_bytes + 5e6, staged) if plans else None
     return cut.results if cut is not None else set()
 
 

@@ -5,14 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-import tvm
 from tvm.ir import Expr, Var
 
 from tvm_sparse.compiler.layouts.layout_free import tensors_of
 from tvm_sparse.compiler.layouts.minimum_cut import first_side
 from tvm_sparse.cudnn.layout_change import LayoutChange
-from tvm_sparse.frontend.passes.find_convolutions import find_groups
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, static_shape
+from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
+from tvm_sparse.frontend.prepare import PreparedModel
 
 # NHWC is the side of the source.
 _SOURCE, _SINK = 0, 1
@@ -36,8 +35,8 @@ class LayoutCut:
 
     Parameters
     ----------
-    module
-        With ``main``, before `replace_convolutions`.
+    prepared
+        The model.
     costs
         What each layer costs in NCHW and in NHWC; None for one that must be in NCHW.
     cost_of
@@ -48,22 +47,21 @@ class LayoutCut:
 
     def __init__(
         self,
-        module: tvm.IRModule,
+        prepared: PreparedModel,
         costs: Sequence[tuple[float, float] | None],
         cost_of: Callable[[LayoutChange], float],
         staged: Collection[int] = (),
     ):
-        self._graph, self._cost_of = Graph.of(module), cost_of
-        groups = find_groups(module)
+        self._graph, self._cost_of = prepared.graph, cost_of
         self._layer_count = len(costs)
         self._edges: dict[tuple[int, int], float] = defaultdict(float)
         self._nodes = 2 + len(costs)
         for index, each in enumerate(costs):
             if each is not None:
                 self._edges[_SOURCE, 2 + index], self._edges[2 + index, _SINK] = each
-        self._of_layers = {var for group in groups for var in (*group.absorbed, group.result)}
+        self._of_layers = {var for group in prepared.groups for var in (*group.absorbed, group.result)}
         self._units = []
-        for index, group in enumerate(groups):
+        for index, group in enumerate(prepared.groups):
             node = _SINK if costs[index] is None else 2 + index
             data = None if index in staged else group.data
             reads = tuple(each for each in (data, group.residual) if each is not None)

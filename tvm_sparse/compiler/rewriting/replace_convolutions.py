@@ -10,8 +10,8 @@ from tvm.ir import Expr, GlobalVar, Var
 
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
-from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, WeightOf, find_groups
-from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, new_var, rebuild, static_shape, view
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
 
@@ -20,21 +20,24 @@ PREFIX = "tvm_sparse"
 
 
 def replace_convolutions(
-    module: tvm.IRModule, kernels: Mapping[str, Kernel], weight_of: WeightOf = constant_weight, prefix: str = PREFIX
+    module: tvm.IRModule,
+    kernels: Mapping[str, Kernel],
+    groups: Sequence[Group] | None = None,
+    prefix: str = PREFIX,
 ) -> tvm.IRModule:
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
-    Layers are what `weight_of` has a weight for. Those that are given the same `Kernel` object share one function. Its
-    name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the layer's max pool too, and one that
-    expands that of the layer before.
+    `groups` are the layers of `module`; None: its convolutions and sparse linear layers. Those that are given the same
+    `Kernel` object share one function. Its name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the
+    layer's max pool too, and one that expands that of the layer before.
     """
-    builder = relax.BlockBuilder(module)
-    groups = find_groups(module, weight_of)
+    builder, graph = relax.BlockBuilder(module), Graph.of(module)
+    groups = find_groups(graph) if groups is None else groups
     before = {group.layer.feeds: group for group in groups}
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
-    kept = kept_in_blocks(module, groups)
-    twins = _twins(module, groups, kernels, kept)
+    kept = kept_in_blocks(graph, groups)
+    twins = _twins(module, graph, groups, kernels, kept)
     edits = on_blocks(module, kept, twins)
     for group in groups:
         kernel = kernels.get(group.layer.name)
@@ -63,7 +66,11 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], p
 
 
 def _twins(
-    module: tvm.IRModule, groups: Sequence[Group], kernels: Mapping[str, Kernel], kept: Mapping[Var, Kept]
+    module: tvm.IRModule,
+    graph: Graph,
+    groups: Sequence[Group],
+    kernels: Mapping[str, Kernel],
+    kept: Mapping[Var, Kept],
 ) -> dict[Expr, Var]:
     """Results that lie in blocks of channels, as whatever reads them reads blocks, by what they stand for.
 
@@ -71,7 +78,7 @@ def _twins(
     """
     results = {group.result: kernels[group.layer.name] for group in groups if group.layer.name in kernels}
     twins: dict[Expr, Var] = {}
-    for var in Graph.of(module).definitions:
+    for var in graph.definitions:
         if var in results and results[var].layouts.y:
             shape = _written_shape(results[var])
         elif var in kept and kept[var].writes and kept[var].reads[0] in twins:

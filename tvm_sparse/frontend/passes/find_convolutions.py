@@ -86,12 +86,11 @@ def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
     ModelError
         A bias holds NaN or infinity.
     """
-    return [group.layer for group in find_groups(module)]
+    return [group.layer for group in find_groups(Graph.of(module))]
 
 
-def find_groups(module: tvm.IRModule, weight_of: WeightOf = constant_weight) -> list[Group]:
+def find_groups(graph: Graph, weight_of: WeightOf = constant_weight) -> list[Group]:
     """`find_convolutions`, with the place of each; of other layers where `weight_of` gives the weight of those."""
-    graph = Graph.of(module)
     groups: list[Group] = []
     taken: set[Var] = set()
     for var, value in graph.definitions.items():

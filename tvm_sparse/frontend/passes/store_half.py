@@ -39,7 +39,7 @@ def store_half(module: tvm.IRModule, precision: Precision) -> tvm.IRModule:
 def _with_rounded_layers(module: tvm.IRModule, dtype: str) -> tvm.IRModule:
     """`module` whose layers have weights, and ours biases, of `dtype`'s numbers, still in float32."""
     graph = Graph.of(module)
-    groups = find_groups(module)
+    groups = find_groups(graph)
     names = {var: group.layer.name for group in groups for var in (*group.absorbed, group.result)}
     edits = {}
     for var, value in graph.definitions.items():
@@ -76,7 +76,7 @@ class _Storing:
     def run(self) -> tvm.IRModule:
         """The module with another ``main``."""
         main = self.module["main"]
-        absorbed = {var for group in find_groups(self.module) for var in group.absorbed}
+        absorbed = {var for group in find_groups(Graph.of(self.module)) for var in group.absorbed}
         parameters = [self._parameter(*each) for each in zip(main.params, self.precision.inputs, strict=True)]
         for block in main.body.blocks:
             for binding in block.bindings:
