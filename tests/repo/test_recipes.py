@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import zoo
@@ -27,7 +29,7 @@ from tvm_sparse.compiler.pipeline import Options, decide_together, passes
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import BuildError, UsageError
+from tvm_sparse.errors import BuildError, ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.outcome import MeasureOptions
@@ -78,7 +80,7 @@ def tree(tmp_path_factory):
     return tree
 
 
-RECIPES = ("schedule_space", "relax_pass", "plan_pass", "target", "baseline")
+RECIPES = ("schedule_space", "onnx_operator", "relax_pass", "plan_pass", "target", "baseline")
 USE_ALL = """
 import json, traceback
 import tvm_sparse, test_recipes
@@ -151,6 +153,25 @@ def use_schedule_space():
     assert worst(make_kernel(again.schedule, SPEC, WEIGHT, target, again.chosen), target) <= 1
 
 
+def determinants(shape):
+    """Of random matrices, as an ONNX model that is prepared computes them, and as NumPy does."""
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, size) for name, size in (("x", shape), ("y", shape[:-2])))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Det", ["x"], ["y"])], "determinants", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    data = np.random.default_rng(0).random(shape, np.float32)
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        onnx.save(model, file.name)
+        return zoo.run_relax(prepare(file.name).mod, data)[0], np.linalg.det(data)
+
+
+def use_onnx_operator():
+    """What it says is computed, and what it does not is refused by name."""
+    for shape in ((2, 2), (3, 5, 2, 2)):
+        np.testing.assert_allclose(*determinants(shape), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ModelError, match="Det"):
+        determinants((4, 3, 3))
+
+
 class Scaled(torch.nn.Module):
     """A factor of 1 ahead of a convolution, and one of 2."""
 
@@ -209,6 +230,8 @@ def use_baseline():
 
 def test_without_the_recipes():
     assert factors() == 1
+    with pytest.raises(ModelError, match="Det"):
+        determinants((2, 2))
     with pytest.raises(UsageError, match="unknown target kind"):
         resolve_target("c")
     with pytest.raises(UsageError, match="schedule simple_cpu: unknown"):
