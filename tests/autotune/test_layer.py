@@ -39,8 +39,8 @@ class Fake:
     def __init__(self, failures):
         self.failures = failures
 
-    def __call__(self, spec, weight, target, options, crew=None):
-        self.spec, self.target, self.crew = spec, target, crew
+    def __call__(self, spec, weight, target, options, worker_pool=None):
+        self.spec, self.target, self.worker_pool = spec, target, worker_pool
         self.is_timed_cold = is_timed_cold(target.kind.name, np.count_nonzero(weight))
         self.measured, self.baselines, self.others = [], [], []
         return self

@@ -110,7 +110,7 @@ def test_a_batch_starts_from_what_was_fastest_at_the_others(tmp_path, monkeypatc
     """Tasks are in the order of batches, and each search is given the log's best of the batches before."""
     module, found = torch.nn.Conv2d(4, 8, 3, bias=False).eval(), []
 
-    def tune_layer(spec, weight, target, options, known, out_of_time, starts, crew, ended_early):
+    def tune_layer(spec, weight, target, options, known, out_of_time, starts, worker_pool, ended_early):
         found.append((spec.n, [(record.spec.n, record.times_us) for record in starts]))
         for time_us in (2.0 * spec.n, 1.0 * spec.n):
             yield make_record(

@@ -37,7 +37,7 @@ def fake(monkeypatch):
         def __init__(self):
             self.times, self.order, self.closed = {}, [], []
 
-        def tune_layer(self, spec, weight, target, options, known, out_of_time, starts, crew):
+        def tune_layer(self, spec, weight, target, options, known, out_of_time, starts, worker_pool):
             times = self.times[spec.c][len(known) :]
             try:
                 for number, time_us in enumerate(times):
@@ -191,7 +191,7 @@ def test_no_batch_begins_that_would_end_too_late(fake, tmp_path, monkeypatch):
 def test_layers_with_a_pool_are_tuned_alone_and_with_it(tmp_path, monkeypatch):
     """Times with the pool are no times of the layers alone."""
 
-    def tune_layer(spec, weight, target, options, known, out_of_time, starts, crew):
+    def tune_layer(spec, weight, target, options, known, out_of_time, starts, worker_pool):
         pools, log_has = options.schedules == ("pooled_cuda",), {each.schedule for each in known}
         for schedule, time_us in (("dense_cpu", 100.0), ("pooled_cuda" if pools else "folded_cpu", 40.0 + pools)):
             if schedule not in log_has:

@@ -18,8 +18,8 @@ from tvm_sparse.autotune.search.strategies import GuidedPhase, LibraryPhase, Ran
 from tvm_sparse.autotune.search.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.measurer import Measurer
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
 
 # One dense trial for this many trials, and how many at least: the most promising dense spaces come first.
@@ -34,7 +34,7 @@ def tune_layer(
     known: Iterable[TuningRecord] = (),
     out_of_time: Callable[[], None] = lambda: None,
     starts: Sequence[TuningRecord] = (),
-    crew: Crew | None = None,
+    worker_pool: WorkerPool | None = None,
     ended_early: Callable[[str], None] = lambda _sentence: None,
 ) -> Iterator[TuningRecord]:
     """Search for the fastest kernel of a convolution with constant `weight` (K, C / groups, R, S), float32.
@@ -43,8 +43,8 @@ def tune_layer(
     towards the budget and are not measured again. A search that ends before its trials are made says so at its end:
     `out_of_time` is called where `options.seconds` ended it, and `ended_early`, with a sentence, where
     `options.patience` did. A guided search first tries the decisions of `starts` where they fit, records that are no
-    trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of `crew`,
-    where one is given.
+    trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
+    `worker_pool`, where one is given.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def tune_layer(
         No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
     """
     options = options or TuneOptions()
-    with Measurer(spec, weight, target, options.measure, crew) as measurer:
+    with Measurer(spec, weight, target, options.measure, worker_pool) as measurer:
         runner = TrialRunner(measurer, weight, options, known, starts)
         yield from _search(runner)
         if runner.is_out_of_time:

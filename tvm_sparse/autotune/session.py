@@ -29,7 +29,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.crew import Crew
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -182,9 +182,9 @@ def tune_tasks(
             with task_lock.Claims(log.path, tasks, claim, _kin) as claims:
                 fleet.tune(claims, desk)
             return
-        with Crew(stop) as crew:
+        with WorkerPool(stop) as worker_pool:
             for task in task_lock.in_turn(log.path, tasks, claim, waits):
-                tune_task(task, target, log, options, progress, crew)
+                tune_task(task, target, log, options, progress, worker_pool)
     finally:
         progress.end()
 
@@ -195,14 +195,19 @@ def _kin(task: Task) -> str:
 
 
 def tune_task(
-    task: Task, target: Any, log: TuningLog, options: TuneOptions, progress: Progress, crew: Crew | None = None
+    task: Task,
+    target: Any,
+    log: TuningLog,
+    options: TuneOptions,
+    progress: Progress,
+    worker_pool: WorkerPool | None = None,
 ) -> None:
-    """Tune one task into `log` with workers of `crew`.
+    """Tune one task into `log` with workers of `worker_pool`.
 
     Bad lines of the log are moved away; what others have added to it is not measured again.
     """
     known, starts = begin(task, target, log, progress)
-    ends = progress.out_of_time, starts, crew, progress.ended_early
+    ends = progress.out_of_time, starts, worker_pool, progress.ended_early
     for record in tune_layer(task.spec, task.weight, target, options, known, *ends):
         log.append(record)
         progress.trial(record)

@@ -26,9 +26,9 @@ from typing import Any
 import tvm
 
 from tvm_sparse.errors import UsageError
-from tvm_sparse.files.ownership import exposed
+from tvm_sparse.files.ownership import exposed, make_private
 from tvm_sparse.files.staging import Staging, sweep
-from tvm_sparse.files.user_folders import cache_folder, make_private
+from tvm_sparse.files.user_folders import cache_folder
 from tvm_sparse.untrusted.whole_number import whole_number
 from tvm_sparse.version import __version__
 

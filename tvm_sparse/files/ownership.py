@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -20,6 +21,16 @@ def exposed(path: str | Path) -> str:
     real = path.resolve()
     places = dict.fromkeys((real, path, *real.parents, *path.parents))
     return next(filter(None, (_exposed(each, each not in (path, real)) for each in places)), "")
+
+
+def make_private(folder: Path) -> bool:
+    """Make `folder` where it does not exist yet; whether nobody else can put files, or links to files, there."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _exposed(path: Path, is_above: bool) -> str:

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from tvm_sparse.errors import BuildError
-from tvm_sparse.files.ownership import exposed
+from tvm_sparse.files.ownership import exposed, make_private
 from tvm_sparse.files.staging import Staging, sweep
-from tvm_sparse.files.user_folders import cache_folder, make_private
+from tvm_sparse.files.user_folders import cache_folder
 
 
 class TemporaryFolder(Staging):

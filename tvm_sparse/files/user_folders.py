@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import stat
 import tempfile
 from pathlib import Path
 
 from tvm_sparse.errors import UsageError
+from tvm_sparse.files.ownership import make_private
 
 # Environment variable: where tvm-sparse keeps what it can make again.
 HOME = "TVM_SPARSE_HOME"
@@ -38,13 +38,3 @@ def cache_folder() -> Path:
         hint = "remove it, or set TVM_SPARSE_HOME to a folder of your own"
         raise UsageError(str(own), "the folder of a user without a home is not this user's alone", hint=hint)
     return own
-
-
-def make_private(folder: Path) -> bool:
-    """Make `folder` where it does not exist yet; whether nobody else can put files, or links to files, there."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

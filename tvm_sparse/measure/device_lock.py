@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tvm_sparse.errors import UsageError
-from tvm_sparse.files.user_folders import make_private
+from tvm_sparse.files.ownership import make_private
 from tvm_sparse.target.gpu_driver import gpu_id
 
 

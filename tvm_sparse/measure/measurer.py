@@ -21,10 +21,10 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.call_row import is_timed_cold
-from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
 from tvm_sparse.measure.worker import Worker
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
 from tvm_sparse.target.cpu import COMPILERS
@@ -39,8 +39,8 @@ POLL_S = 0.1
 class Measurer:
     """Builds and runs candidates for one convolution and weight; a context manager.
 
-    Its workers are hired from `crew` for each batch of candidates, so that several measurers can share them; without
-    one they end with it.
+    Its workers are hired from `worker_pool` for each batch of candidates, so that several measurers can share them;
+    without one they end with it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Measurer:
         weight: np.ndarray,
         target: Target,
         options: MeasureOptions | None = None,
-        crew: Crew | None = None,
+        worker_pool: WorkerPool | None = None,
     ):
         self.spec, self.target, self.options = spec, target, options or MeasureOptions()
         self._baseline: str | None = None
@@ -57,7 +57,7 @@ class Measurer:
         self._folder = TemporaryFolder()
         self._arrays = str(Path(self._folder.name) / "arrays.npz")
         self._write_arrays(weight)
-        self.crew, self._owns_crew = crew or Crew(), crew is None
+        self.worker_pool, self._owns_pool = worker_pool or WorkerPool(), worker_pool is None
         self._variables = variables = {"TVM_NUM_THREADS": str(thread_count(target))}
         non_zeros = int(np.count_nonzero(weight))
         self._is_timed_cold = self.options.cold and is_timed_cold(target.kind.name, non_zeros)
@@ -76,8 +76,8 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         self._give_back()
-        if self._owns_crew:
-            self.crew.__exit__()
+        if self._owns_pool:
+            self.worker_pool.__exit__()
         self._folder.cleanup()
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:
@@ -115,17 +115,17 @@ class Measurer:
 
     def _hire(self) -> None:
         self._is_hired = True
-        self._workers = [self.crew.hire(self._variables, self._memory_bytes) for _ in range(self._builder_count)]
+        self._workers = [self.worker_pool.hire(self._variables, self._memory_bytes) for _ in range(self._builder_count)]
         self._builders: queue.Queue[Worker] = queue.Queue()
         for worker in self._workers:
             self._builders.put(worker)
-        self._runner = self.crew.hire(self._variables, self._memory_bytes)
+        self._runner = self.worker_pool.hire(self._variables, self._memory_bytes)
 
     def _give_back(self) -> None:
         """Doing it again changes nothing."""
         if self._is_hired:
             for worker in (*self._workers, self._runner):
-                self.crew.give_back(self._variables, worker)
+                self.worker_pool.give_back(self._variables, worker)
         self._is_hired = False
 
     def set_baseline(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> None:

@@ -20,7 +20,7 @@ from tvm_sparse.autotune.session import Progress, Task, begin
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.crew import Crew
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules import pooled_cuda
 from tvm_sparse.schedules.lookup import is_exact
 
@@ -106,7 +106,7 @@ class Contest:
     ):
         self.entries = [Entry(task) for task in tasks] + [Entry(task, pools=True) for task in pooled]
         self._target, self._log, self._options, self._progress = target, log, options, progress
-        self._crew = Crew(stop)
+        self._pool = WorkerPool(stop)
 
     def __enter__(self) -> Contest:
         return self
@@ -114,7 +114,7 @@ class Contest:
     def __exit__(self, *_: object) -> None:
         for entry in self.entries:
             self._close(entry)
-        self._crew.__exit__()
+        self._pool.__exit__()
 
     @property
     def measured(self) -> list[Entry]:
@@ -155,10 +155,10 @@ class Contest:
         before_us, is_first = entry.time_us, math.isinf(entry.time_us)
         trials, wanted, batch_start_s = 0, FIRST_SLICE if is_first else SLICE, 0.0
         # Never in the middle of a batch, whose workers the next search needs.
-        while trials < wanted or self._crew.lent:
+        while trials < wanted or self._pool.lent:
             trials += 1
             start_s = time.monotonic()
-            if not self._crew.lent:
+            if not self._pool.lent:
                 batch_start_s = start_s
             if start_s >= end_s or batch_start_s + entry.batch_s > end_s:
                 return
@@ -193,10 +193,10 @@ class Contest:
             options = replace(options, dense_trials=options.trials // 2)
         if entry.pools:
             options = replace(options, schedules=(pooled_cuda.NAME,))
-        return tune_layer(task.spec, task.weight, target, options, known, lambda: None, starts, self._crew)
+        return tune_layer(task.spec, task.weight, target, options, known, lambda: None, starts, self._pool)
 
     def _close(self, entry: Entry) -> None:
         if entry.search is not None:
-            # A generator; its workers go back to the crew.
+            # A generator; its workers go back to the pool.
             entry.search.close()  # type: ignore[attr-defined]
             entry.search = None

@@ -15,8 +15,8 @@ from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import UsageError
 from tvm_sparse.logs.record import TuningRecord
-from tvm_sparse.measure.crew import Crew
 from tvm_sparse.measure.serve import Action, answered
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
@@ -33,7 +33,7 @@ class DeviceTuner:
     """Tunes one layer after the other for the target of its first request, with workers that it keeps."""
 
     def __init__(self) -> None:
-        self._crew = Crew()
+        self._pool = WorkerPool()
         self._records: Iterator[TuningRecord] = iter(())
         self._is_out_of_time = False
         self._early_end: str | None = None
@@ -64,7 +64,7 @@ class DeviceTuner:
             weight = np.load(weight, allow_pickle=False)
         job = Job.from_json(request["job"], weight).shared(request["builders"], request["tuners"])
         self._is_out_of_time, self._early_end = False, None
-        ends = self._note_time, job.starts, self._crew, self._note_end
+        ends = self._note_time, job.starts, self._pool, self._note_end
         self._records = tune_layer(job.spec, job.weight, self._target, job.options, job.known, *ends)
         return {}
 
@@ -77,7 +77,7 @@ class DeviceTuner:
 
     def _end(self, _request: dict[str, Any]) -> dict[str, Any]:
         """End the workers."""
-        self._crew.__exit__()
+        self._pool.__exit__()
         return {}
 
     def _note_time(self) -> None:

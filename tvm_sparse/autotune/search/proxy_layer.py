@@ -81,7 +81,7 @@ class SamplePhase(GuidedPhase):
         seconds = runner.options.seconds / 2 if runner.options.seconds is not None else None
         options = replace(runner.options, trials=self.left - whole, seconds=seconds)
         with Measurer(
-            self.sample.spec, self.sample.weight, runner.target, options.measure, runner.measurer.crew
+            self.sample.spec, self.sample.weight, runner.target, options.measure, runner.measurer.worker_pool
         ) as measurer:
             inner = TrialRunner(measurer, self.sample.weight, options, runner.given)
             spaces = [twin for each in self.spaces if (twin := self.sample.twin(each, runner.target))]

@@ -7,7 +7,7 @@ from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure.worker import Worker
 
 
-class Crew:
+class WorkerPool:
     """Idle workers by their environment, and the folder for their temporary files; a context manager that ends both.
 
     Once `stop` is set, who waits for a worker gets KeyboardInterrupt.
@@ -20,7 +20,7 @@ class Crew:
         # Workers that are hired now.
         self.lent = 0
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_: object) -> None:
