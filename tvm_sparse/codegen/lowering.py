@@ -35,50 +35,11 @@ PIPELINE = "tvm_sparse"
 
 
 def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]:
-    """The passes up to `FoldWeights`; without `deferred` it writes the multiply-adds of CUDA kernels too.
-
-    In one function, however long: what counts about TVM's pipeline is the order of its passes.
-    """
+    """The passes up to `FoldWeights`; without `deferred` it writes the multiply-adds of CUDA kernels too."""
     t, s = tirx.transform, s_tir.transform
     return [
-        # Blocks to loops and buffers
-        skipped_rows_pass(),
-        s.CanonicalizeLoop(),
-        s.LowerCrossThreadReduction(),
-        s.LowerInitBlock(),
-        s.PlanAndUpdateBufferAllocationLocation(),
-        s.ConvertBlocksToOpaque(),
-        s.LiftThreadBinding(),
-        s.ManifestSharedMemoryLocalStage(),
-        s.CompactBufferAllocation(),
-        s.LowerAutoCopy(),
-        s.UnifyThreadBinding(),
-        s.LowerMatchBuffer(),
-        t.StmtSimplify(),
-        s.InjectPermutedLayout(),
-        s.AnnotateIrregularLoop(),
-        s.InjectSoftwarePipeline(),
-        s.TransformMmaBufferLayout(),
-        s.LowerOpaqueBlock(),
-        # Loops and buffers to flat code
-        t.FlattenBuffer(),
-        t.BF16ComputeLegalize(),
-        t.NarrowDataType(32),
-        # TVM's FlattenBuffer makes wrong indices of sums of remainders beneath some conditions.
-        hoisted_conditions_pass(),
-        s.LoopPartition(),
-        overlapping_vectors_pass(),
-        t.VectorizeLoop(True),
-        s.InjectVirtualThread(),
-        s.InjectDoubleBuffer(),
-        t.StorageRewrite(),
-        s.LowerAsyncDMA(),
-        s.HoistIfThenElse(),
-        t.UnrollLoop(),
-        s.RenormalizeSplitPattern(),
-        t.StmtSimplify(),
-        t.RemoveNoOp(),
-        s.RewriteUnsafeSelect(),
+        *_blocks_to_loops(),
+        *_loops_to_flat_code(),
         # Memory and synchronisation
         t.FP8ComputeLegalize(),
         s.VerifyVTCMLimit(),
@@ -103,6 +64,54 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         # The weights
         fold_weights_pass(deferred),
         shared_tasks_pass(),
+    ]
+
+
+def _blocks_to_loops() -> list[tvm.transform.Pass]:
+    t, s = tirx.transform, s_tir.transform
+    return [
+        skipped_rows_pass(),
+        s.CanonicalizeLoop(),
+        s.LowerCrossThreadReduction(),
+        s.LowerInitBlock(),
+        s.PlanAndUpdateBufferAllocationLocation(),
+        s.ConvertBlocksToOpaque(),
+        s.LiftThreadBinding(),
+        s.ManifestSharedMemoryLocalStage(),
+        s.CompactBufferAllocation(),
+        s.LowerAutoCopy(),
+        s.UnifyThreadBinding(),
+        s.LowerMatchBuffer(),
+        t.StmtSimplify(),
+        s.InjectPermutedLayout(),
+        s.AnnotateIrregularLoop(),
+        s.InjectSoftwarePipeline(),
+        s.TransformMmaBufferLayout(),
+        s.LowerOpaqueBlock(),
+    ]
+
+
+def _loops_to_flat_code() -> list[tvm.transform.Pass]:
+    t, s = tirx.transform, s_tir.transform
+    return [
+        t.FlattenBuffer(),
+        t.BF16ComputeLegalize(),
+        t.NarrowDataType(32),
+        # TVM's FlattenBuffer makes wrong indices of sums of remainders beneath some conditions.
+        hoisted_conditions_pass(),
+        s.LoopPartition(),
+        overlapping_vectors_pass(),
+        t.VectorizeLoop(True),
+        s.InjectVirtualThread(),
+        s.InjectDoubleBuffer(),
+        t.StorageRewrite(),
+        s.LowerAsyncDMA(),
+        s.HoistIfThenElse(),
+        t.UnrollLoop(),
+        s.RenormalizeSplitPattern(),
+        t.StmtSimplify(),
+        t.RemoveNoOp(),
+        s.RewriteUnsafeSelect(),
     ]
 
 

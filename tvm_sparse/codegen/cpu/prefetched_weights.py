@@ -11,8 +11,7 @@ a prefetch for one that reads them.
 
 import tvm
 import tvm_ffi
-from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 from tvm.tirx import BufferStore, For, Ramp, Stmt, Var
 
 from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, prefetch, sequence, substituted
@@ -41,7 +40,7 @@ def _prefetching(tiles: For, where: str) -> Stmt:
     return For(tiles.loop_var, tiles.min, tiles.extent, tiles.kind, body, annotations=tiles.annotations)
 
 
-def _first_weight(tiles: For, where: str) -> tuple[Var, tirx.Expr]:
+def _first_weight(tiles: For, where: str) -> tuple[Var, Expr]:
     """The tensor of weights, of which vectors are loaded and none is stored, and the index of the block's first."""
     loads, stored, loops = list[TensorLoad](), list[Var](), list[For]()
     stores = (BufferStore, lambda node: stored.append(node.buffer))

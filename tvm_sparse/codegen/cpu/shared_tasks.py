@@ -9,7 +9,7 @@ other runs (Blumofe and Leiserson 1999, "Scheduling Multithreaded Computations b
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import StringImm
+from tvm.ir import Expr, StringImm
 from tvm.tirx import (
     AllocBuffer,
     AttrStmt,
@@ -98,5 +98,5 @@ def _shared(loop: For, threads: int, name: str) -> Stmt:
     return sequence([AllocBuffer(runs), _serial(first, integer(threads), begin), sharing])
 
 
-def _serial(variable: Var, turns: tirx.Expr, body: Stmt) -> For:
+def _serial(variable: Var, turns: Expr, body: Stmt) -> For:
     return For(variable, integer(0), turns, ForKind.SERIAL, body)

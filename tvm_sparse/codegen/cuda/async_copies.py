@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 from tvm import tirx
-from tvm.ir import Call, Op, TensorLoad
+from tvm.ir import Call, Expr, Op, TensorLoad
 from tvm.tirx import AttrStmt, Bind, BufferStore, FloatImm, For, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.cuda.cp_async import SIZES, Copy, Zeros, element_bytes, first, shared_address
@@ -45,7 +45,7 @@ class KTileCopies:
             raise self._refusal("it fills several buffers")
         self.buffer = buffers[0]
 
-    def at(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+    def at(self, k_tile: Expr, shift: Expr) -> Stmt:
         """The copies of one k-tile, their destination moved by `shift` elements."""
         return sequence([copy.code(k_tile, shift) for copy in self._copies])
 
@@ -100,14 +100,14 @@ class KTileCopies:
             found.append((distances[0], distances[-1]))
         return found
 
-    def _thread(self) -> tirx.Expr:
+    def _thread(self) -> Expr:
         """The number of a thread among those of its block."""
         (number, _), *others = self.threads
         for axis, extent in others:
             number = number * integer(extent) + axis
         return number
 
-    def _copy(self, store: BufferStore, guard: tirx.Expr | None) -> Copy | Zeros:
+    def _copy(self, store: BufferStore, guard: Expr | None) -> Copy | Zeros:
         inside, value = _condition(store.value)
         if _is_zero(value):
             (index,) = store.indices
@@ -134,7 +134,7 @@ class KTileCopies:
             None if guard is None else self._bind("guard", guard),
         )
 
-    def _bind(self, name: str, value: tirx.Expr) -> Var:
+    def _bind(self, name: str, value: Expr) -> Var:
         var = Var(name, value.ty)
         self.prologue.append(Bind(var, value))
         return var
@@ -143,14 +143,14 @@ class KTileCopies:
         return BuildError(self.name, f"the copy of a k-tile cannot be made asynchronous: {what}", hint="tune again")
 
 
-def _condition(value: tirx.Expr) -> tuple[tirx.Expr | None, tirx.Expr]:
+def _condition(value: Expr) -> tuple[Expr | None, Expr]:
     """(where something is copied, or None for everywhere; what is copied)."""
     if isinstance(value, Call) and value.op.same_as(Op.get("prim.if_then_else")):
         return value.args[0], value.args[1]
     return None, value
 
 
-def _line(index: tirx.Expr, var: Var, extent: int) -> tuple[tirx.Expr, int] | None:
+def _line(index: Expr, var: Var, extent: int) -> tuple[Expr, int] | None:
     """(`index` where `var` is 0, how far it moves as `var` goes on by one); None where that differs or is not known."""
     form = split_index(index, [var], [extent])
     if form is None:
@@ -162,9 +162,9 @@ def _line(index: tirx.Expr, var: Var, extent: int) -> tuple[tirx.Expr, int] | No
     return form.at(int(offsets[0])), distance
 
 
-def _places(number: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
+def _places(number: Expr, extents: Sequence[int]) -> list[Expr]:
     """The indices of point `number` of a nest of `extents`, the last of which is the fastest."""
-    places: list[tirx.Expr] = []
+    places: list[Expr] = []
     below = 1
     for position in reversed(range(len(extents))):
         whole = number if below == 1 else tirx.floordiv(number, integer(below))
@@ -174,6 +174,6 @@ def _places(number: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
     return places[::-1]
 
 
-def _is_zero(value: tirx.Expr) -> bool:
+def _is_zero(value: Expr) -> bool:
     value = value.value if isinstance(value, tirx.Broadcast) else value
     return isinstance(value, FloatImm) and value.value == 0

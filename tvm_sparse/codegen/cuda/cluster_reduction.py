@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.ir import Range, TensorLoad
+from tvm.ir import Expr, Range, TensorLoad
 from tvm.tirx import AllocBuffer, AttrStmt, BufferStore, Evaluate, For, IntImm, IterVar, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.thread_axes import CLUSTER_AXIS, SPLIT_K_AXIS, Nest, is_thread_axis
@@ -104,7 +104,7 @@ class _SplitK:
             return loop
         others = [var for var in self.blocks if not var.same_as(self.first.var(SPLIT_K_AXIS))]
 
-        def load(node: TensorLoad) -> tirx.Expr:
+        def load(node: TensorLoad) -> Expr:
             if not node.source.same_as(self.global_sums):
                 return node
             first = substituted(node.indices[0], loop.loop_var, integer(0))
@@ -120,13 +120,13 @@ class _SplitK:
         steps = [substituted(body, loop.loop_var, integer(index)) for index in range(int(loop.extent))]
         return SeqStmt([*(each for step in steps for each in statements_of(step)), _half("arrive")])
 
-    def _without(self, index: tirx.Expr, variables: list[Var]) -> tirx.Expr:
+    def _without(self, index: Expr, variables: list[Var]) -> Expr:
         """A flat `index` of all partial sums without what depends on `variables`."""
         for var in variables:
             index = substituted(index, var, integer(0))
         return sym.Analyzer().simplify(index)
 
-    def _constant(self, index: tirx.Expr) -> int:
+    def _constant(self, index: Expr) -> int:
         """`index` where all threads' numbers are zero."""
         value = self._without(index, [axis.var for axis in self.first.axes.values()])
         if not isinstance(value, IntImm):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir import Expr
 from tvm.tirx import BufferStore, Evaluate, IfThenElse, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import shifted
@@ -56,14 +57,14 @@ class Copy:
     buffer: Var
     to: Var
     source: Var
-    start: tirx.Expr
+    start: Expr
     step: int
-    inside: tirx.Expr | None
+    inside: Expr | None
     size: int
     guard: Var | None
     further: tuple[int, int] = (0, 0)
 
-    def code(self, k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+    def code(self, k_tile: Expr, shift: Expr) -> Stmt:
         """The copy of one k-tile, its destination moved by `shift` elements."""
         to = self.to + tirx.Cast("uint32", shifted(shift, self.further[0]) * integer(element_bytes(self.buffer)))
         start = self.start + shifted(k_tile * integer(self.step), self.further[1])
@@ -82,12 +83,12 @@ class Zeros:
     """Zeros stored in every k-tile, where what is staged lies in the padding altogether."""
 
     buffer: Var
-    index: tirx.Expr
-    value: tirx.Expr
+    index: Expr
+    value: Expr
     guard: Var | None
     further: tuple[int, int] = (0, 0)
 
-    def code(self, _k_tile: tirx.Expr, shift: tirx.Expr) -> Stmt:
+    def code(self, _k_tile: Expr, shift: Expr) -> Stmt:
         """The store for one k-tile, moved by `shift` elements."""
         base, lanes = first([self.index])
         index = base + shifted(shift, self.further[0])
@@ -96,13 +97,13 @@ class Zeros:
         return zeros if self.guard is None else IfThenElse(self.guard, zeros, None)
 
 
-def shared_address(buffer: Var, index: tirx.Expr) -> tirx.Expr:
+def shared_address(buffer: Var, index: Expr) -> Expr:
     """The address in shared memory of an element."""
     element = tirx.address_of(tirx.BufferLoad(buffer, [index]))
     return cuda_func_call(_ADDRESS, element, source_code=_ADDRESS_SOURCE, return_type="uint32")
 
 
-def first(indices: list) -> tuple[tirx.Expr, int]:
+def first(indices: list) -> tuple[Expr, int]:
     """(first element, number of elements) of a flat index."""
     (index,) = indices
     return (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)

@@ -4,8 +4,8 @@ TIR has none; in CUDA source it is made of macros: "enter", then "case" before a
 then "end". A stretch is a scope of its own.
 """
 
-from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir import Expr
 from tvm.tirx import Evaluate, Stmt
 
 _DEFINITIONS = {
@@ -19,7 +19,7 @@ _DEFINITIONS = {
 }
 
 
-def jump_table(part: str, *arguments: tirx.Expr) -> Stmt:
+def jump_table(part: str, *arguments: Expr) -> Stmt:
     """One of the macros above as a statement."""
     name = f"tvm_sparse_jump_table_{part}"
     return Evaluate(cuda_func_call(name, *arguments, source_code=f"#define {name}{_DEFINITIONS[part]}\n"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 from tvm.tirx import For, Stmt, Var
 
 from tvm_sparse.codegen.cuda.async_copies import KTileCopies
@@ -27,23 +27,21 @@ class KTile:
     length: int
     is_alone: bool
 
-    def copied(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
+    def copied(self, index: Expr, start: Expr) -> Stmt:
         """The copy of k-tile `index` into the buffer that begins at element `start`, committed as one group."""
         return committed(self.copies.at(index, start))
 
-    def computed(self, index: tirx.Expr, start: tirx.Expr) -> Stmt:
+    def computed(self, index: Expr, start: Expr) -> Stmt:
         """The arithmetic on k-tile `index`, which lies in the buffer that begins at element `start`."""
 
-        def load(node: TensorLoad) -> tirx.Expr:
+        def load(node: TensorLoad) -> Expr:
             if not node.source.same_as(self.copies.buffer):
                 return node
             return tirx.BufferLoad(node.source, [each + start for each in node.indices])
 
         return substituted(tvm_ffi.structural_map(self.compute, (TensorLoad, load), order="post"), self.var, index)
 
-    def step(
-        self, index: tirx.Expr, start: tirx.Expr, copies: Sequence[Stmt], first: Sequence[Stmt] = ()
-    ) -> list[Stmt]:
+    def step(self, index: Expr, start: Expr, copies: Sequence[Stmt], first: Sequence[Stmt] = ()) -> list[Stmt]:
         """The k-tile `index`, which lies at `start`: a barrier, what comes `first`, and `copies` of a later k-tile.
 
         Right behind the barrier all warps would copy at once, and their loads from shared memory queue behind that.

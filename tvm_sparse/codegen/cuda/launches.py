@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir import Call, Op, PointerType, PrimType
+from tvm.ir import Call, Expr, Op, PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, DeclBuffer, Evaluate, IntImm, PrimFunc, Var
@@ -180,7 +180,7 @@ def _launch(stmt: tirx.Stmt, kernels: Mapping[str, PrimFunc], places: Mapping[Va
     )
 
 
-def _owner(data: tirx.Expr) -> Var | None:
+def _owner(data: Expr) -> Var | None:
     """The array whose data pointer `data` is."""
     is_pointer = isinstance(data, Call) and data.op.same_as(Op.get("tirx.buffer_data"))
     return data.args[0] if is_pointer else None

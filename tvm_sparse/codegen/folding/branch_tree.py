@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx import Bind, IfThenElse, IntImm, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import split_index, variables
@@ -23,7 +23,7 @@ MAX_POINTS = 10_000_000
 Point = tuple[int, ...]
 
 
-def branch_tree(points: Sequence[Point], keys: Sequence[tirx.Expr], emit: Callable[[Point], Stmt]) -> Stmt:
+def branch_tree(points: Sequence[Point], keys: Sequence[Expr], emit: Callable[[Point], Stmt]) -> Stmt:
     """``emit(point)`` for that of `points` whose coordinates `keys` are, behind branches that halve what is left."""
     dimension = next((d for d in range(len(keys)) if len({point[d] for point in points}) > 1), None)
     if dimension is None:
@@ -55,7 +55,7 @@ class Selection:
     where a base depends on something else.
     """
 
-    def __init__(self, name: str, bases: Sequence[tirx.Expr], extents: dict[Var, int]):
+    def __init__(self, name: str, bases: Sequence[Expr], extents: dict[Var, int]):
         outer = variables(list(bases))
         unknown = [v.name for v in outer if v not in extents]
         sizes = [extents.get(v, 1) for v in outer]
@@ -74,7 +74,7 @@ class Selection:
     def code(self, emit: Callable[[Point], Stmt]) -> Stmt:
         """``emit(origin)`` for every origin, behind a binary tree of branches."""
         prologue: list[Stmt] = []
-        keys: list[tirx.Expr] = []
+        keys: list[Expr] = []
         for dimension, base in enumerate(self._bases):
             if len({origin[dimension] for origin in self.origins}) > 1:
                 key = Var("origin", base.ty)

@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call, Expr, Op
 from tvm.tirx import Bind, BufferStore, Evaluate, FloatImm, Ramp, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.tir.index_offsets import shifted
@@ -30,10 +30,10 @@ class Access:
     """Elements of `buffer`: in each dimension offsets count from one of `bases`, for as many lanes as `ramps` say."""
 
     buffer: Var
-    bases: list[tirx.Expr]
+    bases: list[Expr]
     ramps: list[Ramp | None]
 
-    def indices(self, offsets: Offsets) -> list[tirx.Expr]:
+    def indices(self, offsets: Offsets) -> list[Expr]:
         """The index expressions at `offsets`."""
         found = []
         for base, ramp, offset in zip(self.bases, self.ramps, offsets, strict=True):
@@ -41,7 +41,7 @@ class Access:
             found.append(index if ramp is None else Ramp(index, ramp.stride, ramp.lanes))
         return found
 
-    def load(self, offsets: Offsets) -> tirx.Expr:
+    def load(self, offsets: Offsets) -> Expr:
         """The element, or vector, at `offsets`."""
         return tirx.BufferLoad(self.buffer, self.indices(offsets))
 

@@ -21,7 +21,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import sym, tirx
-from tvm.ir import Call, Op, TensorLoad
+from tvm.ir import Call, Expr, Op, TensorLoad
 from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Stmt, Var
 
 from tvm_sparse.codegen.folding.branch_tree import Selection
@@ -101,7 +101,7 @@ class _Folder:
         self.func, self.weight, self.name = func, weight, function_name(func)
         self.deferred, self.assembly = deferred, assembly
         self.extents: dict[Var, int] = {}
-        self.values: dict[Var, tirx.Expr] = {}
+        self.values: dict[Var, Expr] = {}
         self.multiply_adds = 0
         # The accumulators whose registers hold float16 sums.
         self.halves: Var | None = None
@@ -186,7 +186,7 @@ class _Folder:
                 "use a smaller tile, or a schedule that reads its weights as data",
             )
 
-    def _resolve(self, index: tirx.Expr) -> tirx.Expr:
+    def _resolve(self, index: Expr) -> Expr:
         """`index` with bound variables replaced by their values."""
         while any(v in self.values for v in variables([index])):
             index = tvm_ffi.structural_map(index, (Var, lambda v: self.values.get(v, v)), order="post")
@@ -224,7 +224,7 @@ class _Folder:
         lanes = weighted[0].lanes if isinstance(weighted[0], tirx.Broadcast) else 1
         return _MultiplyAdd(loops, store, inputs[0], _weight_calls(weighted[0])[0], int(lanes))
 
-    def _form(self, index: tirx.Expr, loops: list[For]) -> IndexForm:
+    def _form(self, index: Expr, loops: list[For]) -> IndexForm:
         form = split_index(index, [each.loop_var for each in loops], [int(each.extent) for each in loops])
         if form is None:
             raise BuildError(self.name, "an index is not a sum of loop variables and outer terms", index)

@@ -21,7 +21,7 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 from tvm.tirx import Bind, BufferStore, Ramp, Stmt, Var
 
 from tvm_sparse.codegen.folding.fma_chains import Access, Chain, Offsets
@@ -44,11 +44,7 @@ _FUNCTIONS = {
     "between": ("uint", "uint before, uint after", "return __byte_perm(before, after, 0x5432);"),
     "multiply_add": ("float", "uint x, uint w, float sum", _assembly("fma", "x", "w", "__float_as_uint(sum)")),
     "product": ("float", "uint x, uint w", _assembly("mul", "x", "w")),
-    "add_sum": (
-        "float",
-        "float total, float sum",
-        _assembly("add", "__float_as_uint(total)", "__float_as_uint(sum)"),
-    ),
+    "add_sum": ("float", "float total, float sum", _assembly("add", "__float_as_uint(total)", "__float_as_uint(sum)")),
     "outputs": (
         "float2",
         "float total, float sum",
@@ -60,7 +56,7 @@ _FUNCTIONS = {
 _TYPES = {"uint": _WORD, "float": "float32", "float2": "float32x2"}
 
 
-def _call(name: str, *arguments: tirx.Expr) -> tirx.Expr:
+def _call(name: str, *arguments: Expr) -> Expr:
     kind, parameters, body = _FUNCTIONS[name]
     source = _FUNCTION.format(type=kind, name=name, parameters=parameters, body=body)
     return cuda_func_call(f"tvm_sparse_{name}", *arguments, source_code=source, return_type=_TYPES[kind])
@@ -69,7 +65,7 @@ def _call(name: str, *arguments: tirx.Expr) -> tirx.Expr:
 def totals(stmt: Stmt, accumulators: Var) -> Stmt:
     """`stmt` with what is read two by two of the accumulators replaced by what their totals and sums are."""
 
-    def read(load: TensorLoad) -> tirx.Expr:
+    def read(load: TensorLoad) -> Expr:
         index = load.indices[-1]
         if not load.source.same_as(accumulators) or not isinstance(index, Ramp):
             return load
@@ -181,7 +177,7 @@ class _Writer:
             self.inputs[at] = self._bound("x", value)
         return self.inputs[at]
 
-    def _bound(self, name: str, value: tirx.Expr, dtype: str = _WORD) -> Var:
+    def _bound(self, name: str, value: Expr, dtype: str = _WORD) -> Var:
         made = Var(name, dtype)
         self.lines.append(Bind(made, value))
         return made

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx import IntImm, Var
 
 
@@ -16,15 +17,15 @@ from tvm.tirx import IntImm, Var
 class IndexForm:
     """``base + offsets[point]``: `base` is free of the nest's loops, `offsets` broadcasts to the nest's extents."""
 
-    base: tirx.Expr
+    base: Expr
     offsets: np.ndarray
 
-    def at(self, offset: int) -> tirx.Expr:
+    def at(self, offset: int) -> Expr:
         """The index expression for one offset."""
         return shifted(self.base, offset)
 
 
-def shifted(base: tirx.Expr, offset: int) -> tirx.Expr:
+def shifted(base: Expr, offset: int) -> Expr:
     """``base + offset``, simplified."""
     dtype = str(base.ty.dtype)
     if isinstance(base, IntImm):
@@ -45,7 +46,7 @@ def variables(expressions: list) -> list[Var]:
     return found
 
 
-def split_index(index: tirx.Expr, loops: list[Var], extents: list[int]) -> IndexForm | None:
+def split_index(index: Expr, loops: list[Var], extents: list[int]) -> IndexForm | None:
     """Split `index` into a base and offsets over `loops`; None where loops and outer variables mix irreducibly."""
     grids = {
         var: np.arange(extent).reshape([-1 if i == j else 1 for j in range(len(extents))])
@@ -71,7 +72,7 @@ _BINARY = {
 }
 
 
-def _split(e: tirx.Expr, grids: dict) -> tuple | None:
+def _split(e: Expr, grids: dict) -> tuple | None:
     """(outer expression or None, offsets) of `e`."""
     if isinstance(e, IntImm):
         return None, int(e)
@@ -98,7 +99,7 @@ def _split(e: tirx.Expr, grids: dict) -> tuple | None:
     return None
 
 
-def _split_other(e: tirx.Expr, grids: dict) -> tuple | None:
+def _split_other(e: Expr, grids: dict) -> tuple | None:
     """The same of an expression that is no binary one."""
     found = variables([e])
     if found and not any(v.same_as(u) for v in found for u in grids):
@@ -112,7 +113,7 @@ def _split_other(e: tirx.Expr, grids: dict) -> tuple | None:
     return (None if base is None else tirx.Cast(e.ty.dtype, base)), offsets
 
 
-def _outer_sum(e: tirx.Add | tirx.Sub, left: tirx.Expr | None, right: tirx.Expr | None) -> tirx.Expr:
+def _outer_sum(e: tirx.Add | tirx.Sub, left: Expr | None, right: Expr | None) -> Expr:
     """The outer expression of `e` from those of its sides, of which there is one at least."""
     if right is None:
         return left

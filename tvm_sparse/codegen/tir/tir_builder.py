@@ -6,7 +6,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call, Expr, Op
 from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, IntImm, SeqStmt, Stmt, Var
 
 # TVM's attribute for LLVM IR that is linked into the module around it, its functions inlined.
@@ -73,7 +73,7 @@ def nothing() -> Stmt:
     return Evaluate(integer(0))
 
 
-def prefetch(tensor: Var, index: tirx.Expr, hints: tuple[int, int, int]) -> Stmt:
+def prefetch(tensor: Var, index: Expr, hints: tuple[int, int, int]) -> Stmt:
     """Ask for the line of an element, with `hints` for llvm.prefetch; behind the last element that does nothing."""
     address = tirx.address_of(tirx.BufferLoad(tensor, [index]))
     return Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *map(integer, hints)))
@@ -111,7 +111,7 @@ class Counter:
         self.buffer = tirx.decl_buffer((1,), "int32", name, scope="local")
         self.value = tirx.BufferLoad(self.buffer, [integer(0)])
 
-    def set(self, value: tirx.Expr) -> Stmt:
+    def set(self, value: Expr) -> Stmt:
         """The statement that assigns `value`."""
         return BufferStore(self.buffer, value, [integer(0)])
 

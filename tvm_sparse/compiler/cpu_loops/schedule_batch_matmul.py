@@ -30,7 +30,7 @@ TASKS = 2
 
 def schedule_batch_matmul(cpu: CpuInfo, threads: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled product of tensors of known sizes with more than one row."""
-    return scheduling_pass("schedule_batch_matmul", partial(_schedule, cpu=cpu, threads=threads))
+    return scheduling_pass("schedule_batch_matmul")(partial(_schedule, cpu=cpu, threads=threads))
 
 
 def _schedule(func: tirx.PrimFunc, cpu: CpuInfo, threads: int) -> tirx.PrimFunc | None:

@@ -31,7 +31,7 @@ ENOUGH = 16
 
 def schedule_elements(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function of maps alone, with vectors of `lanes` elements."""
-    return scheduling_pass("schedule_elements", partial(_schedule, lanes=lanes))
+    return scheduling_pass("schedule_elements")(partial(_schedule, lanes=lanes))
 
 
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:

@@ -6,26 +6,20 @@ where the 3x3 convolution behind it takes 0.25. Loops inside are left to LLVM, w
 
 import math
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_sparse.compiler.cpu_loops.schedule_elements import LEAST_WORK, outermost
-from tvm_sparse.compiler.rewriting.unscheduled import extents, is_padding, schedule_each
+from tvm_sparse.compiler.rewriting.unscheduled import extents, is_padding, scheduling_pass
 
 # Axes of a tensor in blocks of so many channels (`conv.nchwc`), which pools and means may read.
 AXES, CHANNELS = 5, 16
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_loops")
-def schedule_loops(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with the outer loops of every unscheduled function parallel, where they are long enough."""
-    return schedule_each(module, _schedule)
-
-
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled, or None where it has loops of unknown length, dependent elements or little work."""
+@scheduling_pass("schedule_loops")
+def schedule_loops(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """`func` with parallel outer loops; None where lengths are unknown, elements depend on others or work is little."""
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if not all(_is_plain(sch, each) for each in blocks):

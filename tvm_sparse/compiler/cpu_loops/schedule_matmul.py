@@ -27,7 +27,7 @@ VECTORS = (16, 8, 4, 1)
 
 def schedule_matmul(threads: int) -> tvm.transform.Pass:
     """The pass that vectorises every unscheduled (N, K) x (K, M) product along M, which `threads` divide."""
-    return scheduling_pass("schedule_matmul", partial(_schedule, threads=threads))
+    return scheduling_pass("schedule_matmul")(partial(_schedule, threads=threads))
 
 
 def _schedule(func: tirx.PrimFunc, threads: int) -> tirx.PrimFunc | None:

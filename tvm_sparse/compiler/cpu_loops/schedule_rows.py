@@ -22,7 +22,7 @@ LEAST_LANES = 4
 
 def schedule_rows(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function of rows, with vectors of up to `lanes` elements."""
-    return scheduling_pass("schedule_rows", partial(_schedule, lanes=lanes))
+    return scheduling_pass("schedule_rows")(partial(_schedule, lanes=lanes))
 
 
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:

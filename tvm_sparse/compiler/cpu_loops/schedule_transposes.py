@@ -24,7 +24,7 @@ _Axes = range
 
 def schedule_transposes(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function that is one map with one tensor transposed."""
-    return scheduling_pass("schedule_transposes", partial(_schedule, lanes=lanes))
+    return scheduling_pass("schedule_transposes")(partial(_schedule, lanes=lanes))
 
 
 def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:

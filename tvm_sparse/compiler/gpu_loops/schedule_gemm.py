@@ -7,11 +7,10 @@ computes 64 outputs of all of them: 130 us. Here more threads share a sum, with 
 
 from dataclasses import dataclass
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, largest_divisor, schedule_each
+from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, largest_divisor, scheduling_pass
 
 # Rows of the product at most: beyond, a GPU is busy with blocks of whole sums.
 MOST_ROWS = 128
@@ -36,14 +35,11 @@ class Tile:
 VECTOR, MATRIX, MATRIX_ROWS = Tile(1, 1, 16, 64, 8), Tile(16, 4, 8, 32, 2), 4
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_gemm")
-def schedule_gemm(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with every unscheduled (N, C) x (C, K) product of few rows scheduled for a GPU."""
-    return schedule_each(module, _schedule)
-
-
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no such product, or computes more than an epilogue beside it."""
+@scheduling_pass("schedule_gemm")
+def schedule_gemm(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """A (N, C) x (C, K) product of few rows scheduled for a GPU; None where `func` is none, or computes more than
+    an epilogue beside it.
+    """
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if not blocks or sch.get(blocks[0]).name_hint != "matmul":

@@ -19,7 +19,7 @@ from tvm_sparse.codegen.tir.tir_builder import substituted
 from tvm_sparse.compiler.rewriting.unscheduled import (
     UNKNOWN,
     extents,
-    schedule_each,
+    scheduling_pass,
     shares_axes,
     spread,
     uses,
@@ -29,14 +29,9 @@ from tvm_sparse.compiler.rewriting.unscheduled import (
 COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_maps")
-def schedule_maps(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with every unscheduled map scheduled for a GPU whose vectors lie side by side in all its tensors."""
-    return schedule_each(module, _schedule)
-
-
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no such map."""
+@scheduling_pass("schedule_maps")
+def schedule_maps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """A map whose vectors lie side by side in all its tensors, scheduled for a GPU; None where `func` is none."""
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if not blocks:

@@ -6,10 +6,9 @@ H200, which take 6 to read.
 
 import math
 
-import tvm
 from tvm import s_tir, tirx
 
-from tvm_sparse.compiler.rewriting.unscheduled import schedule_each
+from tvm_sparse.compiler.rewriting.unscheduled import scheduling_pass
 
 # Pixels of a mean: fewer would leave half a warp idle, many more would keep a block busy.
 LEAST_PIXELS, MOST_PIXELS = 16, 256
@@ -18,14 +17,11 @@ LANES, ROWS = 32, 8
 REDUCED = tirx.IterVar.CommReduce
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_mean")
-def schedule_mean(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with every unscheduled mean over the last axes, of few elements, scheduled for a GPU."""
-    return schedule_each(module, _schedule)
-
-
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no such mean, or computes more than an epilogue beside it."""
+@scheduling_pass("schedule_mean")
+def schedule_mean(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """A mean over the last axes, of few elements, scheduled for a GPU; None where `func` is none, or computes more
+    than an epilogue beside it.
+    """
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if len(blocks) < 2 or not all(isinstance(sch.get(loop).extent, tirx.IntImm) for loop in sch.get_loops(blocks[0])):

@@ -16,7 +16,7 @@ from tvm_sparse.compiler.rewriting.unscheduled import (
     extents,
     is_padding,
     largest_divisor,
-    schedule_each,
+    scheduling_pass,
     spread,
     vector_length,
 )
@@ -28,14 +28,11 @@ LARGEST_WINDOW = 25
 SPATIAL = tirx.IterVar.DataPar
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.schedule_pool")
-def schedule_pool(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """`module` with every unscheduled pool in NCHW or NHWC scheduled for a GPU, where its windows are small."""
-    return schedule_each(module, _schedule)
-
-
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no pool, or computes more than an epilogue beside it."""
+@scheduling_pass("schedule_pool")
+def schedule_pool(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """A pool in NCHW or NHWC, of small windows, scheduled for a GPU; None where `func` is none, or computes more
+    than an epilogue beside it.
+    """
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     try:

@@ -20,9 +20,11 @@ THREADS = 256
 UNKNOWN = -1
 # Bytes that a thread of a GPU reads or writes at a time: the most that there is.
 VECTOR_BYTES = 16
+# A function scheduled; None where it stays as it is.
+Schedule = Callable[[tirx.PrimFunc], tirx.PrimFunc | None]
 
 
-def schedule_each(module: tvm.IRModule, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc | None]) -> tvm.IRModule:
+def schedule_each(module: tvm.IRModule, schedule: Schedule) -> tvm.IRModule:
     """`module` with each function that was not scheduled as `schedule` makes it, or as it was for None.
 
     Functions of shapes stay as they are: they run on the CPU whatever the target. So do those that are no blocks of
@@ -37,14 +39,15 @@ def schedule_each(module: tvm.IRModule, schedule: Callable[[tirx.PrimFunc], tirx
     return result
 
 
-def scheduling_pass(name: str, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc | None]) -> tvm.transform.Pass:
-    """The pass ``tvm_sparse.<name>``, which is `schedule_each` with `schedule`."""
+def scheduling_pass(name: str) -> Callable[[Schedule], tvm.transform.Pass]:
+    """What makes the pass ``tvm_sparse.<name>``, which is `schedule_each`, of a schedule."""
 
-    @tvm.transform.module_pass(opt_level=0, name=f"tvm_sparse.{name}")
-    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return schedule_each(module, schedule)
+    def pass_of(schedule: Schedule) -> tvm.transform.Pass:
+        return tvm.transform.module_pass(
+            lambda module, _context: schedule_each(module, schedule), opt_level=0, name=f"tvm_sparse.{name}"
+        )
 
-    return apply
+    return pass_of
 
 
 def is_served(func: tirx.PrimFunc) -> bool:
