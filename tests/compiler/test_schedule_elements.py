@@ -11,7 +11,7 @@ from parameters import sampled
 from torch import nn
 from tvm import relax, te, tirx, topi
 
-from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
+from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions
 from tvm_sparse.compiler.build_model import _compile
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
 from tvm_sparse.frontend.model_source import ModelSource
@@ -95,8 +95,8 @@ def test_conditions_stand_outside_the_loops_that_they_do_not_ask_for():
     for var in (x, y, k):
         loops = tirx.For(var, tirx.const(0), tirx.const(30), tirx.ForKind.SERIAL, loops)
     func = tirx.PrimFunc([], loops)
-    assert hoisted_conditions_pass()(tvm.IRModule({"main": func}))["main"].script() == func.script()
-    text = hoisted_conditions_pass()(tvm.IRModule({"main": func.with_attr(HOIST, True)}))["main"].script()
+    assert hoisted_conditions(tvm.IRModule({"main": func}))["main"].script() == func.script()
+    text = hoisted_conditions(tvm.IRModule({"main": func.with_attr(HOIST, True)}))["main"].script()
     # One loop over k; below it those over y and x for each of three ways.
     assert text.count("for k in range") == 1 or text.count("for k, y, x in") == 0
     assert text.count("for y, x in T.grid(30, 30)") == 3

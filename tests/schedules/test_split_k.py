@@ -18,7 +18,7 @@ from random_convolutions import MAX_WEIGHTS, Case, random_case, random_kernel, r
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
+from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.conv2d_npq import NpqTiles
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -199,6 +199,6 @@ def test_a_function_that_is_not_two_kernels_is_not_joined() -> None:
         module = tvm.IRModule({"main": func})
         if marks:
             with pytest.raises(BuildError, match="convolution: split-K kernels cannot become a cluster"):
-                cluster_reduction_pass()(module)
+                cluster_reduction(module)
         else:
-            assert cluster_reduction_pass()(module)["main"].same_as(func)
+            assert cluster_reduction(module)["main"].same_as(func)

@@ -11,19 +11,19 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
-from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions_pass
-from tvm_sparse.codegen.cpu.merged_steps import merged_steps_pass
-from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors_pass
-from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs_pass
-from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights_pass
-from tvm_sparse.codegen.cpu.shared_tasks import shared_tasks_pass
-from tvm_sparse.codegen.cpu.skipped_rows import skipped_rows_pass
-from tvm_sparse.codegen.cpu.strided_loads import strided_loads_pass
-from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns_pass
-from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction_pass
-from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch_pass
+from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions
+from tvm_sparse.codegen.cpu.merged_steps import merged_steps
+from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors
+from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs
+from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights
+from tvm_sparse.codegen.cpu.shared_tasks import shared_tasks
+from tvm_sparse.codegen.cpu.skipped_rows import skipped_rows
+from tvm_sparse.codegen.cpu.strided_loads import strided_loads
+from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns
+from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction
+from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch
 from tvm_sparse.codegen.cuda.kernel_library import library, library_names
-from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline_pass
+from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline
 from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
 from tvm_sparse.codegen.folding.fma_chains import Deferred
 from tvm_sparse.codegen.folding.fold_weights import fold_weights_pass
@@ -49,28 +49,28 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.ThreadSync("shared"),
         s.ThreadSync("shared.dyn"),
         s.ThreadSync("warp"),
-        cluster_reduction_pass(),
-        multistage_pipeline_pass(),
+        cluster_reduction,
+        multistage_pipeline,
         t.ConvertSSA(),
         s.InferFragment(),
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
-        prefetched_outputs_pass(),
-        transposed_columns_pass(),
-        strided_loads_pass(),
-        merged_steps_pass(),
-        prefetched_weights_pass(),
+        prefetched_outputs,
+        transposed_columns,
+        strided_loads,
+        merged_steps,
+        prefetched_weights,
         # The weights
         fold_weights_pass(deferred),
-        shared_tasks_pass(),
+        shared_tasks,
     ]
 
 
 def _blocks_to_loops() -> list[tvm.transform.Pass]:
     t, s = tirx.transform, s_tir.transform
     return [
-        skipped_rows_pass(),
+        skipped_rows,
         s.CanonicalizeLoop(),
         s.LowerCrossThreadReduction(),
         s.LowerInitBlock(),
@@ -98,9 +98,9 @@ def _loops_to_flat_code() -> list[tvm.transform.Pass]:
         t.BF16ComputeLegalize(),
         t.NarrowDataType(32),
         # TVM's FlattenBuffer makes wrong indices of sums of remainders beneath some conditions.
-        hoisted_conditions_pass(),
+        hoisted_conditions,
         s.LoopPartition(),
-        overlapping_vectors_pass(),
+        overlapping_vectors,
         t.VectorizeLoop(True),
         s.InjectVirtualThread(),
         s.InjectDoubleBuffer(),
@@ -117,7 +117,7 @@ def _loops_to_flat_code() -> list[tvm.transform.Pass]:
 
 def _device_passes(deferred: Deferred) -> list[tvm.transform.Pass]:
     t = tirx.transform
-    return [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch_pass(), deferred.write_pass()]
+    return [t.LowerWarpMemory(), t.LowerIntrin(), dependent_launch, deferred.write_pass()]
 
 
 def register() -> None:

@@ -50,7 +50,7 @@ class TuningRecord:
     spec, pattern
         The convolution, and the zeros of the weight it ran with.
     schedule
-        Name of the schedule space; names that start with ``dense`` ignore the zeros.
+        Name of the schedule space.
     decisions
         The space's decisions by name, as JSON values; none: its defaults.
     trace

@@ -4,7 +4,6 @@ Which part of a concatenation a row is from is asked once a row so, and the row 
 HoistExpression does the same in time that doubles with each part; DenseNet-121 has up to 60.
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Expr, Op
@@ -18,15 +17,12 @@ from tvm_sparse.scheduling.annotations import HOIST
 CHOICE = Op.get("prim.if_then_else")
 
 
-def hoisted_conditions_pass() -> tvm.transform.Pass:
-    """The pass HoistedConditions, for functions with the attribute `HOIST`, which are of loops, not of blocks."""
-
-    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        if HOIST not in (func.attrs or {}):
-            return func
-        return func.with_body(tvm_ffi.structural_map(func.body, (For, _branched), order="pre"))
-
-    return function_pass("HoistedConditions", rewritten)
+@function_pass("HoistedConditions")
+def hoisted_conditions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, of loops, not of blocks, with a branch for each way, if it has the attribute `HOIST`."""
+    if HOIST not in (func.attrs or {}):
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, (For, _branched), order="pre"))
 
 
 def conditions(stmt: Stmt) -> list[Expr]:

@@ -5,7 +5,6 @@ that reads and writes all sums twice more than there are steps, from a level-2 c
 step sets a tile's sums to zero before it adds to them, and the last one stores what comes of them.
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.tirx import For, IfThenElse, SeqStmt, Stmt
@@ -15,12 +14,9 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import STEPS
 
 
-def merged_steps_pass() -> tvm.transform.Pass:
-    """The pass MergedSteps; functions without an annotated loop are left alone."""
-    return loop_pass("MergedSteps", STEPS, _rewritten)
-
-
-def _rewritten(func: tirx.PrimFunc, loops: list[For]) -> Stmt:
+@loop_pass("MergedSteps", STEPS)
+def merged_steps(func: tirx.PrimFunc, loops: list[For]) -> Stmt:
+    """The body in which each annotated loop is one with the sums that it begins and ends."""
     merged = 0
 
     def rewrite(node: SeqStmt) -> Stmt:

@@ -4,7 +4,6 @@ A loop over 28 elements is two vectors of sixteen so, without a remainder of sin
 loop that are transposed together.
 """
 
-import tvm
 from tvm.tirx import For, ForKind, Stmt, Var
 from tvm.tirx import min as least
 
@@ -12,16 +11,12 @@ from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, integer, substitu
 from tvm_sparse.scheduling.annotations import TRANSPOSE, VECTORS
 
 
-def overlapping_vectors_pass() -> tvm.transform.Pass:
-    """The pass OverlappingVectors; functions without an annotated loop are left alone.
+@each_loop_pass("OverlappingVectors", VECTORS)
+def overlapping_vectors(loop: For, _where: str) -> Stmt:
+    """The annotated loop as one over vectors of as many elements as it says.
 
-    What the loop stores must not be what it loads.
+    What it stores must not be what it loads.
     """
-    return each_loop_pass("OverlappingVectors", VECTORS, _in_vectors)
-
-
-def _in_vectors(loop: For, _where: str) -> Stmt:
-    """The annotated loop as one over vectors of as many elements as it says."""
     lanes, extent = int(loop.annotations[VECTORS]), int(loop.extent)
     part, lane = (Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty) for name in ("part", "lane"))
     start = part * lanes if extent % lanes == 0 else least(part * lanes, integer(extent - lanes))

@@ -6,7 +6,6 @@ So each tile of pixels asks for a share of these lines. 64 filters of one tap on
 long without, 256 with a residual 1.16 (docs/lab/cpu-dense.md, "How fast are dense convolutions on a CPU?").
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad, Var
@@ -23,12 +22,9 @@ TO_WRITE, TO_READ = (1, 3, 1), (0, 2, 1)
 MOST_LINES = 32
 
 
-def prefetched_outputs_pass() -> tvm.transform.Pass:
-    """The pass PrefetchedOutputs; functions without an annotated loop are left alone."""
-    return loop_pass("PrefetchedOutputs", STORED, _rewritten)
-
-
-def _rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
+@loop_pass("PrefetchedOutputs", STORED)
+def prefetched_outputs(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
+    """The body in which each annotated loop asks for what is stored behind it."""
     loops, stores = list[For](), list[BufferStore]()
     tvm_ffi.structural_walk(func.body, [(For, loops.append), (BufferStore, stores.append)])
     # Flattened, a parameter is another variable of its name.

@@ -9,7 +9,6 @@ Tiles ask before they begin, all at once. Between multiply-adds LLVM would store
 a prefetch for one that reads them.
 """
 
-import tvm
 import tvm_ffi
 from tvm.ir import Expr, TensorLoad
 from tvm.tirx import BufferStore, For, Ramp, Stmt, Var
@@ -25,12 +24,8 @@ MOST_LINES = 64
 HINTS = (0, 3, 1)
 
 
-def prefetched_weights_pass() -> tvm.transform.Pass:
-    """The pass PrefetchedWeights; functions without an annotated loop are left alone."""
-    return each_loop_pass("PrefetchedWeights", PREFETCH, _prefetching)
-
-
-def _prefetching(tiles: For, where: str) -> Stmt:
+@each_loop_pass("PrefetchedWeights", PREFETCH)
+def prefetched_weights(tiles: For, where: str) -> Stmt:
     """The annotated loop over tiles, each of which asks for its share of the next block."""
     weights, start = _first_weight(tiles, where)
     floats, turn = int(tiles.annotations[PREFETCH]), tiles.loop_var - tiles.min

@@ -6,7 +6,6 @@ thread begins with a run of its own, which others take from only when theirs are
 other runs (Blumofe and Leiserson 1999, "Scheduling Multithreaded Computations by Work Stealing").
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, StringImm
@@ -44,27 +43,24 @@ define i32 @{name}_take(ptr %run) alwaysinline {{
 """
 
 
-def shared_tasks_pass() -> tvm.transform.Pass:
-    """The pass SharedTasks, for functions of several threads of a CPU: loops of more turns than there are threads."""
+@function_pass("SharedTasks")
+def shared_tasks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, if it is for several threads of a CPU, with tasks of its loops of more turns than there are threads."""
+    target = func.attrs["target"]
+    threads = thread_count(target) if target.kind.name == "llvm" else 1
+    found = list[For]()
 
-    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        target = func.attrs["target"]
-        threads = thread_count(target) if target.kind.name == "llvm" else 1
-        found = list[For]()
+    def loop(node: For) -> Stmt:
+        if node.kind != ForKind.PARALLEL or not _is_shared(node, threads):
+            return node
+        found.append(node)
+        return _shared(node, threads, function_name(func))
 
-        def loop(node: For) -> Stmt:
-            if node.kind != ForKind.PARALLEL or not _is_shared(node, threads):
-                return node
-            found.append(node)
-            return _shared(node, threads, function_name(func))
-
-        body = tvm_ffi.structural_map(func.body, (For, loop), order="post") if threads > 1 else func.body
-        if not found:
-            return func
-        functions = StringImm(_FUNCTIONS.format(name=function_name(func)))
-        return func.with_body(AttrStmt(integer(0), IMPORT, functions, body))
-
-    return function_pass("SharedTasks", rewritten)
+    body = tvm_ffi.structural_map(func.body, (For, loop), order="post") if threads > 1 else func.body
+    if not found:
+        return func
+    functions = StringImm(_FUNCTIONS.format(name=function_name(func)))
+    return func.with_body(AttrStmt(integer(0), IMPORT, functions, body))
 
 
 def _is_shared(loop: For, threads: int) -> bool:

@@ -3,7 +3,6 @@
 A 3x3 kernel of dilation 12 on a map of 14x14 reads 18 rows of its input for 14 of its output, and 24 of padding.
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
@@ -15,13 +14,10 @@ from tvm_sparse.scheduling.annotations import INPUT_ROWS
 _Y, _R = 2, -2
 
 
-def skipped_rows_pass() -> tvm.transform.Pass:
-    """The pass SkippedRows, for functions of blocks: those with `INPUT_ROWS` run where they read the input."""
-
-    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        return func.with_body(tvm_ffi.structural_map(func.body, (SBlockRealize, _skipping), order="post"))
-
-    return function_pass("SkippedRows", rewritten)
+@function_pass("SkippedRows")
+def skipped_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, of blocks, in which those with `INPUT_ROWS` run where they read the input."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (SBlockRealize, _skipping), order="post"))
 
 
 def _skipping(node: SBlockRealize) -> SBlockRealize:

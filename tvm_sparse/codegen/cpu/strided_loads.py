@@ -4,7 +4,6 @@ LLVM loads a vector of every other float one by one. Here it is two loads of nei
 share, and a shuffle. One float more is read than wanted, which has to be there.
 """
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -15,12 +14,8 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import EVERY_OTHER
 
 
-def strided_loads_pass() -> tvm.transform.Pass:
-    """The pass StridedLoads; functions without an annotated loop are left alone."""
-    return each_loop_pass("StridedLoads", EVERY_OTHER, _shuffled)
-
-
-def _shuffled(loop: For, where: str) -> Stmt:
+@each_loop_pass("StridedLoads", EVERY_OTHER)
+def strided_loads(loop: For, where: str) -> Stmt:
     """The annotated loop, in which vectors of every other float are shuffled."""
     found = list[TensorLoad]()
 

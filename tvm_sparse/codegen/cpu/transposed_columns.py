@@ -8,7 +8,6 @@ shuffles for all of them.
 
 from collections.abc import Callable, Sequence
 
-import tvm
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.ir import TensorLoad
@@ -25,12 +24,8 @@ _HALVES = (((0, 0), (0, 1), (1, 0), (1, 1)), ((0, 2), (0, 3), (1, 2), (1, 3)))
 _Bound = Callable[[Expr], Var]
 
 
-def transposed_columns_pass() -> tvm.transform.Pass:
-    """The pass TransposedColumns; functions without an annotated loop are left alone."""
-    return each_loop_pass("TransposedColumns", TRANSPOSE, _transposed)
-
-
-def _transposed(loop: For, where: str) -> Stmt:
+@each_loop_pass("TransposedColumns", TRANSPOSE)
+def transposed_columns(loop: For, where: str) -> Stmt:
     """The annotated loop over columns, unrolled, between loads of the rows and stores of them."""
     loads, statements = list[TensorLoad](), list[Stmt]()
     tvm_ffi.structural_walk(loop.body, (TensorLoad, loads.append))

@@ -10,7 +10,6 @@ allocate or to reset: CUDA graphs may record the kernel like any other.
 Clusters need compute capability 9.0 (CUDA programming guide, "Thread Block Clusters").
 """
 
-import tvm
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -45,9 +44,10 @@ __forceinline__ __device__ float tvm_sparse_cluster_load(const float* base, int 
 """
 
 
-def cluster_reduction_pass() -> tvm.transform.Pass:
-    """The pass ClusterReduction; functions without an annotated loop are left alone."""
-    return loop_pass("ClusterReduction", SPLIT_K, lambda func, loops: _SplitK(func, loops[0]).as_cluster())
+@loop_pass("ClusterReduction", SPLIT_K)
+def cluster_reduction(func: tirx.PrimFunc, loops: list[For]) -> Stmt:
+    """The body of two kernels with one buffer between them as one of clusters."""
+    return _SplitK(func, loops[0]).as_cluster()
 
 
 class _SplitK:

@@ -10,7 +10,6 @@ schedule's `annotations.DependentLaunch` says. Blocks of the next kernel that st
 multiprocessors have room.
 """
 
-import tvm
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx import Evaluate, SeqStmt, Stmt
@@ -36,17 +35,14 @@ def launch_dependents() -> Stmt:
     return _call(_LAUNCH_DEPENDENTS, "launch_dependents")
 
 
-def dependent_launch_pass() -> tvm.transform.Pass:
-    """The pass DependentLaunch, on device functions; those of targets that cannot are left alone."""
-
-    def wait_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        if _LAUNCH not in func.attrs or not gpu_info(func.attrs["target"]).has_dependent_launch:
-            return func
-        tags = [str(tag) for tag in func.attrs[_LAUNCH]]
-        tags.insert(len(tags) - (tags[-1] == LAUNCHED_WITH_SHARED), LAUNCHED_EARLY)
-        return func.with_body(SeqStmt([_call(WAIT, "wait"), func.body])).with_attr(_LAUNCH, tags)
-
-    return function_pass("DependentLaunch", wait_first)
+@function_pass("DependentLaunch")
+def dependent_launch(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, of a device, which waits for the kernel before it; that of a target that cannot is left alone."""
+    if _LAUNCH not in func.attrs or not gpu_info(func.attrs["target"]).has_dependent_launch:
+        return func
+    tags = [str(tag) for tag in func.attrs[_LAUNCH]]
+    tags.insert(len(tags) - (tags[-1] == LAUNCHED_WITH_SHARED), LAUNCHED_EARLY)
+    return func.with_body(SeqStmt([_call(WAIT, "wait"), func.body])).with_attr(_LAUNCH, tags)
 
 
 def _call(name: str, instruction: str) -> Stmt:

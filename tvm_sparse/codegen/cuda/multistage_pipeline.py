@@ -18,7 +18,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.tirx import AllocBuffer, AttrStmt, Bind, For, IfThenElse, IntImm, SeqStmt, Stmt, Var
@@ -63,12 +62,10 @@ SELECTING = ("blockIdx.y", SPLIT_K_AXIS)
 THREADS = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
 
 
-def multistage_pipeline_pass() -> tvm.transform.Pass:
-    """The pass MultistagePipeline, behind ``ThreadSync``, whose barriers it replaces.
-
-    Functions without an annotated loop are left alone.
-    """
-    return loop_pass("MultistagePipeline", PIPELINE_STAGES, lambda func, loops: _pipelined(_Kernel.of(func, loops)))
+@loop_pass("MultistagePipeline", PIPELINE_STAGES)
+def multistage_pipeline(func: tirx.PrimFunc, loops: list[For]) -> Stmt:
+    """The body, pipelined; behind ``ThreadSync``, whose barriers are replaced."""
+    return _pipelined(_Kernel.of(func, loops))
 
 
 @dataclass(frozen=True)

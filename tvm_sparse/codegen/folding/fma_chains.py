@@ -136,4 +136,4 @@ class Deferred:
             body = tvm_ffi.structural_map(func.body, (Evaluate, write), order="post")
             return func if body.same_as(func.body) else func.with_body(body)
 
-        return function_pass("WriteChains", write_all)
+        return function_pass("WriteChains")(write_all)

@@ -59,7 +59,7 @@ def fold_weights_pass(deferred: Deferred | None = None) -> tvm.transform.Pass:
         body = _Folder(func, weight, deferred if is_cuda else None, assembly).run()
         return func.with_body(body).without_attr(WEIGHT_ATTRIBUTE)
 
-    return function_pass("FoldWeights", fold)
+    return function_pass("FoldWeights")(fold)
 
 
 def _is_weight(node: object) -> bool:

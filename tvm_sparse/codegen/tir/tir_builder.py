@@ -13,37 +13,46 @@ from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, IntImm, SeqStmt, Stmt
 IMPORT = "pragma_import_llvm"
 
 
-def function_pass(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.transform.Pass:
-    """The pass ``tvm_sparse.<name>``, which applies `rewrite` to every function."""
+def function_pass(name: str) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], tvm.transform.Pass]:
+    """Decorates what rewrites a function: the pass ``tvm_sparse.<name>``, which applies it to every function."""
 
-    @tirx.transform.prim_func_pass(opt_level=0, name=f"tvm_sparse.{name}")
-    def apply(func: tirx.PrimFunc, _module: tvm.IRModule, _context: object) -> tirx.PrimFunc:
-        return rewrite(func)
+    def pass_of(rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.transform.Pass:
+        return tirx.transform.prim_func_pass(
+            lambda func, _module, _context: rewrite(func), opt_level=0, name=f"tvm_sparse.{name}"
+        )
 
-    return apply
-
-
-def loop_pass(name: str, key: str, rewrite: Callable[[tirx.PrimFunc, list[For]], Stmt]) -> tvm.transform.Pass:
-    """The pass ``tvm_sparse.<name>``, which gives functions with loops annotated `key` the body `rewrite` returns."""
-
-    def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        loops: list[For] = []
-        tvm_ffi.structural_walk(func.body, (For, lambda loop: loops.append(loop) if key in loop.annotations else None))
-        return func.with_body(rewrite(func, loops)) if loops else func
-
-    return function_pass(name, rewritten)
+    return pass_of
 
 
-def each_loop_pass(name: str, key: str, rewrite: Callable[[For, str], Stmt]) -> tvm.transform.Pass:
-    """The pass ``tvm_sparse.<name>``, which replaces loops annotated `key`; `rewrite` gets the function's name too."""
+def loop_pass(name: str, key: str) -> Callable[[Callable[[tirx.PrimFunc, list[For]], Stmt]], tvm.transform.Pass]:
+    """Decorates what makes the new body of a function that has loops annotated `key`; the rest is left alone."""
 
-    def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
-        def loop(node: For) -> Stmt:
-            return rewrite(node, function_name(func)) if key in node.annotations else node
+    def pass_of(rewrite: Callable[[tirx.PrimFunc, list[For]], Stmt]) -> tvm.transform.Pass:
+        def rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc:
+            loops: list[For] = []
+            tvm_ffi.structural_walk(
+                func.body, (For, lambda loop: loops.append(loop) if key in loop.annotations else None)
+            )
+            return func.with_body(rewrite(func, loops)) if loops else func
 
-        return tvm_ffi.structural_map(func.body, (For, loop), order="post")
+        return function_pass(name)(rewritten)
 
-    return loop_pass(name, key, rewritten)
+    return pass_of
+
+
+def each_loop_pass(name: str, key: str) -> Callable[[Callable[[For, str], Stmt]], tvm.transform.Pass]:
+    """Decorates what replaces a loop annotated `key`, in the function of that name; the rest is left alone."""
+
+    def pass_of(rewrite: Callable[[For, str], Stmt]) -> tvm.transform.Pass:
+        def rewritten(func: tirx.PrimFunc, _loops: list[For]) -> Stmt:
+            def loop(node: For) -> Stmt:
+                return rewrite(node, function_name(func)) if key in node.annotations else node
+
+            return tvm_ffi.structural_map(func.body, (For, loop), order="post")
+
+        return loop_pass(name, key)(rewritten)
+
+    return pass_of
 
 
 def function_name(func: tirx.PrimFunc) -> str:
