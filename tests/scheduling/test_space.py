@@ -19,7 +19,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.logs.record import decisions_key
-from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import family_of, find_space, make_kernel, schedule_names, spaces_of
 from tvm_sparse.scheduling.space import HandMadeSpace, divisors, nearest
 from tvm_sparse.target.resolve import resolve_target
 
@@ -40,6 +40,8 @@ def test_every_schedule_has_spaces_or_a_sentence(target):
     target = resolve_target(target)
     found, reasons = spaces_of(SPEC, PATTERN, target)
     assert {each.schedule for each in found} | set(reasons) == set(schedule_names(target))
+    refusals = {name: family_of(name).can_serve(SPEC, PATTERN, target) for name in schedule_names(target)}
+    assert {name: reason for name, reason in refusals.items() if reason} == reasons
     assert len({each.name for each in found}) == len(found)
     assert any(each.schedule.startswith("dense") for each in found)
 

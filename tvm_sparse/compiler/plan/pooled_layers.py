@@ -13,12 +13,10 @@ from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.best_match import Match
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import folded_cuda, pooled_cuda
-from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -46,10 +44,8 @@ def pooled_space(layer: ConvLayer, target: Target) -> Space | None:
     is_on_gpu = target.kind.name == pooled_cuda.FAMILY.target
     if not is_on_gpu or not layer.has_pool or layer.spec.output_bytes <= gpu_info(target).level_2_bytes:
         return None
-    try:
-        return find_space(pooled_cuda.NAME, layer.spec, layer.pattern, target)
-    except UsageError:
-        return None
+    found, _ = pooled_cuda.FAMILY.offered(layer.spec, layer.pattern, target)
+    return found[0] if found else None
 
 
 def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None) -> Decision:
