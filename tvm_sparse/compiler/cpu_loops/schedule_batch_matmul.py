@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 
 import tvm
-from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV, ScheduleError
+from tvm import s_tir
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass
 from tvm_sparse.scheduling.cpu.filters import HIDING_SUMS
@@ -33,10 +33,9 @@ def schedule_batch_matmul(cpu: CpuInfo, threads: int) -> tvm.transform.Pass:
     return scheduling_pass("schedule_batch_matmul")(partial(_schedule, cpu=cpu, threads=threads))
 
 
-def _schedule(func: tirx.PrimFunc, cpu: CpuInfo, threads: int) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no such product, or does more than maps with its result."""
-    sch = s_tir.Schedule(func)
-    product, *maps = sch.get_child_blocks(sch.get_sblock("root"))
+def _schedule(sch: s_tir.Schedule, blocks: list[SBlockRV], cpu: CpuInfo, threads: int) -> s_tir.Schedule | None:
+    """Schedule a function; None where it is no such product, or does more than maps with its result."""
+    product, *maps = blocks
     if sch.get(product).name_hint != "matmul":
         return None
     sizes = extents(sch, sch.get_loops(product))
@@ -44,11 +43,8 @@ def _schedule(func: tirx.PrimFunc, cpu: CpuInfo, threads: int) -> tirx.PrimFunc 
         return None
     if any(extents(sch, sch.get_loops(each)) != sizes[:-1] for each in maps):
         return None
-    try:
-        _tiled(sch, product, maps, cpu, threads)
-    except ScheduleError:
-        return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    _tiled(sch, product, maps, cpu, threads)
+    return sch
 
 
 def _tiled(sch: s_tir.Schedule, product: SBlockRV, maps: Sequence[SBlockRV], cpu: CpuInfo, threads: int) -> None:

@@ -31,24 +31,17 @@ ENOUGH = 16
 
 def schedule_elements(lanes: int) -> tvm.transform.Pass:
     """The pass that schedules every unscheduled function of maps alone, with vectors of `lanes` elements."""
-    return scheduling_pass("schedule_elements")(partial(_schedule, lanes=lanes))
+    return scheduling_pass("schedule_elements", HOIST)(partial(_schedule, lanes=lanes))
 
 
-def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it computes anything but maps of known sizes whose last axes lie side by side."""
-    sch = s_tir.Schedule(func)
-    left = maps(sch)
-    try:
-        if not left or not all(_is_in_vectors(sch, each, lanes) for each in left):
-            return None
-    except ScheduleError:
-        return None
-    return sch.mod["main"].with_attr({"tirx.is_scheduled": True, HOIST: True})
+def _schedule(sch: s_tir.Schedule, blocks: list[SBlockRV], lanes: int) -> s_tir.Schedule | None:
+    """Schedule a function; None where it computes anything but maps of known sizes whose last axes lie side by side."""
+    left = maps(sch, blocks)
+    return sch if left and all(_is_in_vectors(sch, each, lanes) for each in left) else None
 
 
-def maps(sch: s_tir.Schedule) -> list[SBlockRV]:
+def maps(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
     """The blocks left of a function of maps of known sizes alone, others computed now where they are read; or none."""
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
     return [each for each in blocks if not _is_inlined(sch, each)] if all(_is_map(sch, each) for each in blocks) else []
 
 

@@ -18,23 +18,17 @@ _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
 @scheduling_pass("schedule_loops")
-def schedule_loops(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` with parallel outer loops; None where lengths are unknown, elements depend on others or work is little."""
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+def schedule_loops(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """Its outer loops parallel; None where lengths are unknown, elements depend on others or work is little."""
     if not all(_is_plain(sch, each) for each in blocks):
         return None
     blocks = [each for each in blocks if not _is_inlined(sch, each)]
-    try:
-        of_channels = [each for each in blocks if _is_of_channels(sch, each)]
-        done = [one for each in of_channels for one in _schedule_channels(sch, each)]
-        names = {sch.get(each).name_hint for each in done}
-        others = [each for each in blocks if sch.get(each).name_hint not in names and not is_padding(sch, each)]
-        found = [_is_parallel(sch, each) for each in others]
-    except s_tir.ScheduleError:
-        # What TVM cannot prove to be independent stays as it is.
-        return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True) if done or any(found) else None
+    of_channels = [each for each in blocks if _is_of_channels(sch, each)]
+    done = [one for each in of_channels for one in _schedule_channels(sch, each)]
+    names = {sch.get(each).name_hint for each in done}
+    others = [each for each in blocks if sch.get(each).name_hint not in names and not is_padding(sch, each)]
+    found = [_is_parallel(sch, each) for each in others]
+    return sch if done or any(found) else None
 
 
 def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:

@@ -30,20 +30,19 @@ def schedule_matmul(threads: int) -> tvm.transform.Pass:
     return scheduling_pass("schedule_matmul")(partial(_schedule, threads=threads))
 
 
-def _schedule(func: tirx.PrimFunc, threads: int) -> tirx.PrimFunc | None:
-    """`func` scheduled, or None where it is no product of matrices of known size."""
-    schedule = s_tir.Schedule(func)
-    blocks = {schedule.get(block).name_hint: block for block in schedule.get_child_blocks(schedule.get_sblock("root"))}
-    if "matmul" not in blocks:
+def _schedule(sch: s_tir.Schedule, blocks: list[SBlockRV], threads: int) -> s_tir.Schedule | None:
+    """Schedule a function; None where it is no product of matrices of known size."""
+    product = next((each for each in blocks if sch.get(each).name_hint == "matmul"), None)
+    if product is None:
         return None
-    loops = schedule.get_loops(blocks["matmul"])
-    if len(loops) != 3 or not all(isinstance(schedule.get(each).extent, tirx.IntImm) for each in loops[1:]):
+    loops = sch.get_loops(product)
+    if len(loops) != 3 or not all(isinstance(sch.get(each).extent, tirx.IntImm) for each in loops[1:]):
         return None
-    if threads > 1 and schedule.get(loops[0]).extent == 1:
-        _share_rows(schedule, blocks["matmul"], threads)
+    if threads > 1 and sch.get(loops[0]).extent == 1:
+        _share_rows(sch, product, threads)
     else:
-        _share_columns(schedule, blocks["matmul"], threads)
-    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+        _share_columns(sch, product, threads)
+    return sch
 
 
 def _share_columns(schedule: s_tir.Schedule, product: SBlockRV, threads: int) -> None:

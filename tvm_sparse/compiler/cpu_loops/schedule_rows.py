@@ -9,7 +9,7 @@ from functools import partial
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.compiler.cpu_loops.schedule_elements import LEAST_WORK, in_vectors
 from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes
@@ -25,10 +25,8 @@ def schedule_rows(lanes: int) -> tvm.transform.Pass:
     return scheduling_pass("schedule_rows")(partial(_schedule, lanes=lanes))
 
 
-def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it has no sums of rows, or computes anything but for each row apart."""
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+def _schedule(sch: s_tir.Schedule, blocks: list[SBlockRV], lanes: int) -> s_tir.Schedule | None:
+    """Schedule a function; None where it has no sums of rows, or computes anything but for each row apart."""
     sizes = [extents(sch, sch.get_loops(each)) for each in blocks]
     kinds = [[axis.iter_type for axis in sch.get(each).iter_vars] for each in blocks]
     sums = [index for index, each in enumerate(kinds) if _REDUCED in each]
@@ -41,21 +39,18 @@ def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
         return None
     if count == 0 or not are_of_rows or any(kinds[index].count(_SPATIAL) != count for index in sums) or last in sums:
         return None
-    try:
-        partial = {index: _partial_sums(sch, blocks[index], count, lanes) for index in sums}
-        row = sch.fuse(*sch.get_loops(blocks[last])[:count])
-        if math.prod(rows) > 1 and max(map(math.prod, sizes)) >= LEAST_WORK:
-            sch.parallel(row)
-        for index in range(last, -1, -1):
-            if index < last and not _is_of_row(sch, blocks[index], row):
-                return None
-            if index in partial:
-                _sum_in_vectors(sch, partial[index], row)
-            elif len(sizes[index]) > count:
-                in_vectors(sch, blocks[index], sch.get_loops(blocks[index])[-1], sizes[index][-1], lanes)
-    except ScheduleError:
-        return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    partial = {index: _partial_sums(sch, blocks[index], count, lanes) for index in sums}
+    row = sch.fuse(*sch.get_loops(blocks[last])[:count])
+    if math.prod(rows) > 1 and max(map(math.prod, sizes)) >= LEAST_WORK:
+        sch.parallel(row)
+    for index in range(last, -1, -1):
+        if index < last and not _is_of_row(sch, blocks[index], row):
+            return None
+        if index in partial:
+            _sum_in_vectors(sch, partial[index], row)
+        elif len(sizes[index]) > count:
+            in_vectors(sch, blocks[index], sch.get_loops(blocks[index])[-1], sizes[index][-1], lanes)
+    return sch
 
 
 def _is_of_row(sch: s_tir.Schedule, block: SBlockRV, row: LoopRV) -> bool:

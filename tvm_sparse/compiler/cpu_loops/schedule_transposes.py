@@ -9,7 +9,7 @@ from functools import partial
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV, ScheduleError
+from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import conditions
@@ -27,18 +27,14 @@ def schedule_transposes(lanes: int) -> tvm.transform.Pass:
     return scheduling_pass("schedule_transposes")(partial(_schedule, lanes=lanes))
 
 
-def _schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no such map, or its axes are no multiples of squares."""
-    sch = s_tir.Schedule(func)
-    left = maps(sch)
+def _schedule(sch: s_tir.Schedule, blocks: list[SBlockRV], lanes: int) -> s_tir.Schedule | None:
+    """Schedule a function; None where it is no such map, or its axes are no multiples of squares."""
+    left = maps(sch, blocks)
     found = _transposed(sch, left[0]) if len(left) == 1 else None
     if found is None:
         return None
-    try:
-        _in_squares(sch, left[0], *found, lanes)
-    except ScheduleError:
-        return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    _in_squares(sch, left[0], *found, lanes)
+    return sch
 
 
 def _transposed(sch: s_tir.Schedule, block: SBlockRV) -> tuple[_Axes, _Axes] | None:

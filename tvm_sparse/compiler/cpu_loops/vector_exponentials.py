@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Expr
 
-from tvm_sparse.compiler.rewriting.unscheduled import scheduling_pass
+from tvm_sparse.compiler.rewriting.unscheduled import unscheduled_pass
 from tvm_sparse.conv.dtypes import FLOAT32
 
 # exp(x) is finite up to the first, and a normal number down to the second.
@@ -38,7 +38,7 @@ _ERF_OVER = (2.29050653e-4, 3.40829091e-3, 5.09556942e-2, 1.85208321e-1, 1.12837
 _ERF_UNDER = (-1.17916031e-7, 2.35479656e-5, 1.01796258e-3, 1.40704699e-2, 1.10985048e-1, 4.97469246e-1, 1.0)
 
 
-@scheduling_pass("vector_exponentials")
+@unscheduled_pass("vector_exponentials")
 def vector_exponentials(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """`func` with those of its calls that compute in float32 as arithmetic; None where it has none."""
     found: list[Call] = []

@@ -7,7 +7,7 @@ computes 64 outputs of all of them: 130 us. Here more threads share a sum, with 
 
 from dataclasses import dataclass
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, largest_divisor, scheduling_pass
@@ -36,12 +36,8 @@ VECTOR, MATRIX, MATRIX_ROWS = Tile(1, 1, 16, 64, 8), Tile(16, 4, 8, 32, 2), 4
 
 
 @scheduling_pass("schedule_gemm")
-def schedule_gemm(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A (N, C) x (C, K) product of few rows scheduled for a GPU; None where `func` is none, or computes more than
-    an epilogue beside it.
-    """
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+def schedule_gemm(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """A (N, C) x (C, K) product of few rows; None where it is none, or more than an epilogue is beside it."""
     if not blocks or sch.get(blocks[0]).name_hint != "matmul":
         return None
     product, *steps = blocks
@@ -54,7 +50,7 @@ def schedule_gemm(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     for step in steps[:-1]:
         sch.compute_inline(step)
     _apply(sch, product, steps[-1:], VECTOR if rows <= MATRIX_ROWS else MATRIX)
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    return sch
 
 
 def _apply(sch: s_tir.Schedule, product: SBlockRV, epilogue: list[SBlockRV], tile: Tile) -> None:

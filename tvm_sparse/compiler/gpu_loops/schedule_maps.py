@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Expr
-from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 from tvm.tirx import IndexMap, IntImm, Var
 
@@ -30,30 +30,25 @@ COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 @scheduling_pass("schedule_maps")
-def schedule_maps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A map whose vectors lie side by side in all its tensors, scheduled for a GPU; None where `func` is none."""
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+def schedule_maps(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """A map whose vectors lie side by side in all its tensors; None where it is none."""
     if not blocks:
         return None
     *before, last = blocks
-    try:
-        for each in before:
-            sch.compute_inline(each)
-        axes, length = _vector(sch, last)
-        if length == 1:
-            return None
-        if axes == 1:
-            sch, loops, lane = _split_last(sch, last, length)
-        else:
-            loops = sch.get_loops(last)
-            outer, lane = sch.split(sch.fuse(*loops[len(loops) - axes :]), [None, length])
-            loops = [*loops[: len(loops) - axes], outer]
-        spread(sch, loops)
-        sch.vectorize(lane)
-    except ScheduleError:
+    for each in before:
+        sch.compute_inline(each)
+    axes, length = _vector(sch, last)
+    if length == 1:
         return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    if axes == 1:
+        sch, loops, lane = _split_last(sch, last, length)
+    else:
+        loops = sch.get_loops(last)
+        outer, lane = sch.split(sch.fuse(*loops[len(loops) - axes :]), [None, length])
+        loops = [*loops[: len(loops) - axes], outer]
+    spread(sch, loops)
+    sch.vectorize(lane)
+    return sch
 
 
 def _split_last(sch: s_tir.Schedule, block: SBlockRV, length: int) -> tuple[s_tir.Schedule, list[LoopRV], LoopRV]:

@@ -7,6 +7,7 @@ H200, which take 6 to read.
 import math
 
 from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_sparse.compiler.rewriting.unscheduled import scheduling_pass
 
@@ -18,12 +19,8 @@ REDUCED = tirx.IterVar.CommReduce
 
 
 @scheduling_pass("schedule_mean")
-def schedule_mean(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A mean over the last axes, of few elements, scheduled for a GPU; None where `func` is none, or computes more
-    than an epilogue beside it.
-    """
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+def schedule_mean(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """A mean over the last axes, of few elements; None where it is none, or more than an epilogue is beside it."""
     if len(blocks) < 2 or not all(isinstance(sch.get(loop).extent, tirx.IntImm) for loop in sch.get_loops(blocks[0])):
         return None
     total, *steps = blocks
@@ -46,4 +43,4 @@ def schedule_mean(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     sch.bind(lane, "threadIdx.x")
     sch.set_scope(total, 0, "local")
     sch.reverse_compute_at(steps[-1], row, preserve_unit_loops=True)
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    return sch

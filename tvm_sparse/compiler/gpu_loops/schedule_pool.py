@@ -9,7 +9,7 @@ import math
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.compiler.rewriting.unscheduled import (
     UNKNOWN,
@@ -29,32 +29,25 @@ SPATIAL = tirx.IterVar.DataPar
 
 
 @scheduling_pass("schedule_pool")
-def schedule_pool(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A pool in NCHW or NHWC, of small windows, scheduled for a GPU; None where `func` is none, or computes more
-    than an epilogue beside it.
-    """
-    sch = s_tir.Schedule(func)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    try:
-        padding = [each for each in blocks if is_padding(sch, each)]
-        others = [each for each in blocks if each not in padding]
-        if not others:
-            return None
-        pool, *steps = others
-        sizes = extents(sch, sch.get_loops(pool))
-        if len(sizes) != 6 or UNKNOWN in sizes or math.prod(sizes[4:]) > LARGEST_WINDOW:
-            return None
-        if [each.iter_type for each in sch.get(pool).iter_vars].count(SPATIAL) != 4:
-            return None
-        if any(extents(sch, sch.get_loops(step)) != sizes[:4] for step in steps):
-            return None
-        is_nhwc = _reads_whole_channels(sch, pool)
-        for each in (*padding, *steps[:-1]):
-            sch.compute_inline(each)
-        _apply(sch, pool, steps[-1:], is_nhwc)
-    except ScheduleError:
+def schedule_pool(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """A pool in NCHW or NHWC, of small windows; None where it is none, or more than an epilogue is beside it."""
+    padding = [each for each in blocks if is_padding(sch, each)]
+    others = [each for each in blocks if each not in padding]
+    if not others:
         return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    pool, *steps = others
+    sizes = extents(sch, sch.get_loops(pool))
+    if len(sizes) != 6 or UNKNOWN in sizes or math.prod(sizes[4:]) > LARGEST_WINDOW:
+        return None
+    if [each.iter_type for each in sch.get(pool).iter_vars].count(SPATIAL) != 4:
+        return None
+    if any(extents(sch, sch.get_loops(step)) != sizes[:4] for step in steps):
+        return None
+    is_nhwc = _reads_whole_channels(sch, pool)
+    for each in (*padding, *steps[:-1]):
+        sch.compute_inline(each)
+    _apply(sch, pool, steps[-1:], is_nhwc)
+    return sch
 
 
 def _reads_whole_channels(sch: s_tir.Schedule, pool: SBlockRV) -> bool:

@@ -5,9 +5,9 @@ A function without threads would run on the CPU and read memory of the GPU, whic
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import ScheduleError
+from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.rewriting.unscheduled import extents, is_served, launches_threads, schedule_each, spread
+from tvm_sparse.compiler.rewriting.unscheduled import extents, is_served, launches_threads, scheduling_pass, spread
 from tvm_sparse.errors import BuildError
 
 SPATIAL = tirx.IterVar.DataPar
@@ -24,7 +24,7 @@ def schedule_rest(module: tvm.IRModule, _context: tvm.transform.PassContext) -> 
     BuildError
         A function is none that this can schedule.
     """
-    result = schedule_each(module, _schedule)
+    result = _scheduled(module)
     for name, func in result.functions_items():
         if isinstance(func, tirx.PrimFunc) and not is_served(func) and not launches_threads(func):
             problem = f"there is no schedule of {name.name_hint} for a GPU"
@@ -32,20 +32,17 @@ def schedule_rest(module: tvm.IRModule, _context: tvm.transform.PassContext) -> 
     return result
 
 
-def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func` scheduled; None where it is no reduction or map with maps of the same extents behind it."""
-    sch = s_tir.Schedule(func)
-    try:
-        first, *steps = sch.get_child_blocks(sch.get_sblock("root"))
-        count = [each.iter_type == SPATIAL for each in sch.get(first).iter_vars].count(True)
-        loops = sch.get_loops(first)[:count]
-        # A thread has the values before it that are its own, and no other's.
-        if not loops or any(extents(sch, sch.get_loops(step)) != extents(sch, loops) for step in steps):
-            return None
-        thread = spread(sch, loops)
-        for block, step in zip([first, *steps], steps, strict=False):
-            sch.reverse_compute_at(step, thread, preserve_unit_loops=True)
-            sch.set_scope(block, 0, "local")
-    except ScheduleError:
+@scheduling_pass("schedule_reductions")
+def _scheduled(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
+    """Schedule a function; None where it is no reduction or map with maps of the same extents behind it."""
+    first, *steps = blocks
+    count = [each.iter_type == SPATIAL for each in sch.get(first).iter_vars].count(True)
+    loops = sch.get_loops(first)[:count]
+    # A thread has the values before it that are its own, and no other's.
+    if not loops or any(extents(sch, sch.get_loops(step)) != extents(sch, loops) for step in steps):
         return None
-    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+    thread = spread(sch, loops)
+    for block, step in zip([first, *steps], steps, strict=False):
+        sch.reverse_compute_at(step, thread, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+    return sch

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.s_tir import SBlockRealize
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.tirx import Var
 from tvm.tirx.analysis import undefined_vars
 
@@ -20,32 +20,49 @@ THREADS = 256
 UNKNOWN = -1
 # Bytes that a thread of a GPU reads or writes at a time: the most that there is.
 VECTOR_BYTES = 16
-# A function scheduled; None where it stays as it is.
-Schedule = Callable[[tirx.PrimFunc], tirx.PrimFunc | None]
+# A function anew; None where it stays as it is.
+Rewrite = Callable[[tirx.PrimFunc], tirx.PrimFunc | None]
+# Schedules a function of these blocks; None where that stays as it is, as it does where TVM refuses a step.
+Rule = Callable[[s_tir.Schedule, list[SBlockRV]], s_tir.Schedule | None]
 
 
-def schedule_each(module: tvm.IRModule, schedule: Schedule) -> tvm.IRModule:
-    """`module` with each function that was not scheduled as `schedule` makes it, or as it was for None.
+def unscheduled_pass(name: str) -> Callable[[Rewrite], tvm.transform.Pass]:
+    """Decorates what rewrites a function that was not scheduled: the pass ``tvm_sparse.<name>``.
 
     Functions of shapes stay as they are: they run on the CPU whatever the target. So do those that are no blocks of
     loops but one piece, such as TVM's sorts and scans.
     """
-    result = module.clone()
-    for name, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and not is_served(func) and has_blocks(func):
-            scheduled = schedule(func)
-            if scheduled is not None:
-                result[name] = scheduled
-    return result
+
+    def pass_of(rewrite: Rewrite) -> tvm.transform.Pass:
+        def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+            result = module.clone()
+            for key, func in module.functions_items():
+                if isinstance(func, tirx.PrimFunc) and not is_served(func) and has_blocks(func):
+                    rewritten = rewrite(func)
+                    if rewritten is not None:
+                        result[key] = rewritten
+            return result
+
+        return tvm.transform.module_pass(apply, opt_level=0, name=f"tvm_sparse.{name}")
+
+    return pass_of
 
 
-def scheduling_pass(name: str) -> Callable[[Schedule], tvm.transform.Pass]:
-    """What makes the pass ``tvm_sparse.<name>``, which is `schedule_each`, of a schedule."""
+def scheduling_pass(name: str, *marks: str) -> Callable[[Rule], tvm.transform.Pass]:
+    """Decorates a rule: the pass ``tvm_sparse.<name>``, after which functions have the attributes `marks` too."""
 
-    def pass_of(schedule: Schedule) -> tvm.transform.Pass:
-        return tvm.transform.module_pass(
-            lambda module, _context: schedule_each(module, schedule), opt_level=0, name=f"tvm_sparse.{name}"
-        )
+    def pass_of(rule: Rule) -> tvm.transform.Pass:
+        @unscheduled_pass(name)
+        def scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+            sch = s_tir.Schedule(func)
+            try:
+                done = rule(sch, sch.get_child_blocks(sch.get_sblock("root")))
+            except ScheduleError:
+                return None
+            marked = dict.fromkeys(("tirx.is_scheduled", *marks), True)
+            return None if done is None else done.mod["main"].with_attr(marked)
+
+        return scheduled
 
     return pass_of
 
