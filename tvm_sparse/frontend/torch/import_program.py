@@ -10,7 +10,6 @@ from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
 from tvm_sparse.frontend.torch.converters import Converter, converters
 from tvm_sparse.frontend.torch.noting import noting
-from tvm_sparse.frontend.torch.rewriting.decompose import decomposed
 from tvm_sparse.frontend.torch.rewriting.direct import CONVERTERS, is_direct
 from tvm_sparse.frontend.torch.rules.require_operators import require_operators
 from tvm_sparse.frontend.torch.rules.require_types import require_types
@@ -89,6 +88,9 @@ def readable(program: Any) -> tuple[Any, dict[str, Converter]]:
     """The program that TVM reads in place of `program`, and how it converts some of its operators."""
     custom: dict[str, Converter] = CONVERTERS
     if not is_direct(program):
+        # It imports torch, which who has a program did before.
+        from tvm_sparse.frontend.torch.rewriting.decompose import decomposed
+
         program, custom = decomposed(program), converters()
     return program, custom
 

@@ -1,6 +1,10 @@
 """Rewrites torch programs into the operators that TVM reads right: by torch's decompositions, and by some of ours."""
 
+import math
 from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
 
 from tvm_sparse.frontend.torch.rewriting import indexing, promotion
 from tvm_sparse.frontend.torch.rewriting.promotion import Decomposition, aten
@@ -26,9 +30,6 @@ _OF_TORCH = ("addmv.default", "grid_sampler_2d.default", "linalg_vector_norm.def
 
 def decomposed(program: Any) -> Any:
     """A `torch.export.ExportedProgram` of operators on one element type each, none of them in place."""
-    import torch
-    from torch._decomp import decomposition_table
-
     table = torch.export.default_decompositions()
     for name in _KEPT:
         table.pop(aten(name), None)
@@ -38,8 +39,6 @@ def decomposed(program: Any) -> Any:
 
 
 def _decompositions() -> dict[str, Decomposition]:
-    import torch
-
     return promotion.decompositions() | {
         "_unsafe_index.Tensor": indexing.pick,
         "_unsafe_index_put.default": indexing.put,
@@ -77,23 +76,17 @@ def _decompositions() -> dict[str, Decomposition]:
 
 def any_of_numbers(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Of booleans alone: TVM's result has the type of its input."""
-    import torch
-
     return NotImplemented if x.dtype == torch.bool else (x != 0).any(dim, keepdim)
 
 
 def _accumulated(accumulate: Any, x: Any, dim: int, dtype: Any) -> Any:
     """In the type of the result, which is long for integers: TVM keeps that of the input."""
-    import torch
-
     dtype = dtype or (x.dtype if x.is_floating_point() else torch.int64)
     return NotImplemented if x.dtype == dtype else accumulate(x.to(dtype), dim)
 
 
 def group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, size: int, groups: int, epsilon: float) -> Any:
     """With a weight and a bias, without which TVM fails."""
-    import torch
-
     if weight is not None and bias is not None:
         return NotImplemented
     weight, bias = torch.ones(c) if weight is None else weight, torch.zeros(c) if bias is None else bias
@@ -102,8 +95,6 @@ def group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, size: int, groups
 
 def one_hot(x: Any, classes: int = -1) -> Any:
     """As rows of a table, of which none has a negative index; torch 2.11 scatters ones, where TVM counts back."""
-    import torch
-
     if classes < 0:
         return NotImplemented
     return torch.ops.aten.embedding(torch.eye(classes), x).to(torch.int64)
@@ -111,8 +102,6 @@ def one_hot(x: Any, classes: int = -1) -> Any:
 
 def elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     """With the scales, of which TVM knows none: SELU and CELU are written with them."""
-    import torch
-
     return torch.where(x > 0, x * scale, ((x * input_scale).exp() - 1) * (alpha * scale))
 
 
@@ -126,10 +115,6 @@ def average_pool(
     divisor_override: int | None = None,
 ) -> Any:
     """Without a divisor, which TVM ignores."""
-    import math
-
-    import torch
-
     if divisor_override is None or ceil_mode:
         return NotImplemented
     pool = torch.ops.aten.avg_pool2d if len(kernel) == 2 else torch.ops.aten.avg_pool3d
@@ -137,6 +122,4 @@ def average_pool(
 
 
 def _without_nan(name: str, a: Any, b: Any) -> Any:
-    import torch
-
     return torch.where(a.isnan(), b, torch.where(b.isnan(), a, aten(name)(a, b)))

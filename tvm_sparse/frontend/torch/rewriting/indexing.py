@@ -7,6 +7,8 @@ TVM takes -1 for the element before the first, outside of the tensor. The functi
 import math
 from typing import Any
 
+import torch
+
 
 def select(x: Any, dim: int, index: int) -> Any:
     return NotImplemented if index >= 0 else x.select(dim, index + x.shape[dim])
@@ -14,24 +16,18 @@ def select(x: Any, dim: int, index: int) -> Any:
 
 def from_front(index: Any, size: int) -> Any:
     """`index`, with that of a negative position counted from the first element."""
-    import torch
-
     index = index.long()
     return torch.where(index < 0, index + size, index)
 
 
 def _in_range(index: Any, size: int) -> Any:
     """`index` from the front, looked up among all positions: indices by which elements are taken are checked."""
-    import torch
-
     flat = torch.arange(size).index_select(0, from_front(index.reshape(-1), size))
     return flat.reshape(index.shape)
 
 
 def pick(x: Any, indices: Any) -> Any:
     """``x[indices]``: one index as `index_select`, several moved to the front, where TVM expects them."""
-    import torch
-
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     if any(indices[dim].dtype == torch.bool for dim in dims):
         return NotImplemented
@@ -52,8 +48,6 @@ def pick(x: Any, indices: Any) -> Any:
 
 def put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """``x[indices] = values``, as a scatter over all elements in a row."""
-    import torch
-
     given = {dim: index for dim, index in enumerate(indices) if index is not None}
     if any(index.dtype == torch.bool for index in given.values()):
         return _put_where(x, indices, values) if values.numel() == 1 and not accumulate else NotImplemented
@@ -80,8 +74,6 @@ def put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
 
 def _put_where(x: Any, indices: Any, value: Any) -> Any:
     """One value where a single mask over the first dimensions is true."""
-    import torch
-
     if len(indices) > 1:
         return NotImplemented
     mask = indices[0].reshape([*indices[0].shape, *[1] * (x.ndim - indices[0].ndim)])
@@ -90,8 +82,6 @@ def _put_where(x: Any, indices: Any, value: Any) -> Any:
 
 def restrided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
     """A view of all elements in their order, as of a pooled map whose channels come last in memory."""
-    import torch
-
     plain = torch.empty(size, device="meta").stride()
     is_plain = all(n == 1 or own == each for n, own, each in zip(size, stride, plain, strict=True))
     is_view = x.is_contiguous() and is_plain and not offset and math.prod(size) == x.numel()
@@ -100,8 +90,6 @@ def restrided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
 
 def windows(x: Any, dim: int, size: int, step: int) -> Any:
     """`Tensor.unfold`: slices of `size` elements, `step` apart, as a last dimension."""
-    import torch
-
     dim %= max(x.ndim, 1)
     count = (x.shape[dim] - size) // step + 1
     positions = torch.arange(0, count * step, step).reshape(-1, 1) + torch.arange(size)

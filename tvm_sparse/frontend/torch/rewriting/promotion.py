@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 Decomposition = Callable[..., Any]
 
 # Operators of two terms whose result has the common type of both.
@@ -61,38 +63,28 @@ def decompositions() -> dict[str, Decomposition]:
 
 def aten(name: str) -> Any:
     """The operator of a name such as ``add.Tensor``."""
-    import torch
-
     kind, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, kind), overload)
 
 
 def cast(x: Any, dtype: Any) -> Any:
     """`x` in an element type; a number stays one, a boolean becomes a number."""
-    import torch
-
     if isinstance(x, torch.Tensor):
         return x if x.dtype == dtype else x.to(dtype)
     return int(x) if isinstance(x, bool) and dtype != torch.bool else x
 
 
 def _is_cast(dtype: Any, *terms: Any) -> bool:
-    import torch
-
     return all(x.dtype == dtype if isinstance(x, torch.Tensor) else not isinstance(x, bool) for x in terms)
 
 
 def _tensor(x: Any, dtype: Any) -> Any:
     """`x` as a tensor: of some operators TVM makes numbers int32 and float32, whatever the other term is."""
-    import torch
-
     return cast(x, dtype) if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype)
 
 
 def _common(name: str) -> Decomposition:
     def decompose(a: Any, b: Any) -> Any:
-        import torch
-
         dtype = torch.result_type(a, b)
         of_tensors = name in ("floor_divide.default", "remainder.Tensor", "fmod.Tensor")
         terms = (_tensor(a, dtype), _tensor(b, dtype)) if of_tensors else (cast(a, dtype), cast(b, dtype))
@@ -103,8 +95,6 @@ def _common(name: str) -> Decomposition:
 
 def _comparison(name: str) -> Decomposition:
     def decompose(a: Any, b: Any) -> Any:
-        import torch
-
         dtype = torch.result_type(a, b)
         # LLVM compares booleans as fractions, and fails.
         dtype = torch.int32 if dtype == torch.bool else dtype
@@ -122,8 +112,6 @@ def _of_floats(name: str) -> Decomposition:
 
 def _sum(name: str, neutral: float) -> Decomposition:
     def decompose(a: Any, b: Any, *, alpha: float = neutral) -> Any:
-        import torch
-
         dtype = torch.result_type(a, b)
         if dtype == torch.bool:
             return torch.logical_or(a, b) if alpha == neutral else NotImplemented
@@ -139,8 +127,6 @@ def _reversed_difference(a: Any, b: Any, alpha: float = 1) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    import torch
-
     dtype = torch.result_type(a, b)
     if dtype == torch.bool:
         return torch.logical_and(a, b)
@@ -148,16 +134,12 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    import torch
-
     dtype = torch.result_type(a, b)
     dtype = dtype if dtype.is_floating_point else torch.float32
     return NotImplemented if _is_cast(dtype, a, b) else cast(a, dtype) / cast(b, dtype)
 
 
 def _rounded_quotient(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    import torch
-
     if rounding_mode is None:
         return a / b
     dtype = torch.result_type(a, b)
@@ -175,8 +157,6 @@ def _unequal(a: Any, b: Any) -> Any:
 
 
 def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
-    import torch
-
     bounds = [each for each in (low, high) if each is not None]
     dtype = x.dtype
     for each in bounds:
@@ -196,15 +176,11 @@ def _is_finite(x: Any) -> Any:
 
 
 def _choice(condition: Any, a: Any, b: Any) -> Any:
-    import torch
-
     dtype = torch.result_type(a, b)
     return NotImplemented if _is_cast(dtype, a, b) else torch.where(condition, cast(a, dtype), cast(b, dtype))
 
 
 def _joined(tensors: Any, dim: int = 0) -> Any:
-    import torch
-
     dtype = tensors[0].dtype
     for each in tensors:
         dtype = torch.promote_types(dtype, each.dtype)
