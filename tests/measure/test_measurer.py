@@ -217,7 +217,7 @@ def test_the_worker_verifies_before_it_times(tmp_path, change):
     ("target", "schedule", "names"),
     [
         (TARGET, "folded_cpu", []),
-        (TARGET, "csr_cpu", ["shape_0", "shape_1", "shape_2"]),
+        (TARGET, "csr_cpu", ["shape_0", "shape_1", "shape_2", "shape_3"]),
         (TARGET, "dense_cpu", ["shape_0"]),
         (resolve_target({"kind": "cuda", "arch": "sm_90"}), "data_cuda", ["model_0"]),
     ],

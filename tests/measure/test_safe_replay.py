@@ -58,7 +58,7 @@ def test_decisions_by_name_need_no_other_process(replay, name):
     for decisions in [*each.starts(), *SpaceSearch(each, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()]:
         schedule = replay.scheduled(each, SPEC, PATTERN, TARGET, decisions)
         assert each.decisions_of(schedule) == decisions
-    with pytest.raises(BuildError, match=r"decision (filters|pixels|blocks) is missing"):
+    with pytest.raises(BuildError, match=r"decision (filters|pixels|blocks|channels) is missing"):
         replay.scheduled(each, SPEC, PATTERN, TARGET, {})
     assert replay._worker._channel is None
 
