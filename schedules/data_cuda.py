@@ -3,7 +3,7 @@
 Where code is executed too seldom, reading a folded weight costs more than using it: at batch 1 a layer's code is
 fetched from level 2 for one use of each instruction. Here a non-zero is 8 bytes, copied to shared memory before the
 kernel ahead has ended, and a few kilobytes of code serve a whole network. What bounds such a kernel are reads of shared
-memory, one a multiply-add and lane (codegen/cuda/sparse_data.cu says how they are laid out); Escort's `csr_cuda` reads
+memory, one a multiply-add and lane (codegen/cuda/data.cu says how they are laid out); Escort's `csr_cuda` reads
 weights and input from global memory instead.
 
 A block asks for all shared memory that it may have, so that each multiprocessor has one. Otherwise blocks that start

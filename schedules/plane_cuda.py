@@ -16,8 +16,8 @@ from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
-from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
-from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS
+from tvm_sparse.scheduling.cuda.plane.space import PlaneSpace
+from tvm_sparse.scheduling.cuda.plane.tiling import FILTERS
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info

@@ -19,8 +19,8 @@ from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
-from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
-from tvm_sparse.scheduling.cuda.quads.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
+from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
+from tvm_sparse.scheduling.cuda.quad.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info

@@ -1,7 +1,7 @@
 """Convolutions on the tensor cores of CUDA, without the zeros that 16 filters or more share.
 
 What is left of a tile of 16, 32 or 64 filters is a dense product over a list of positions, (c, r, s). Tensor cores
-compute it, 8 or 16 positions at a time, each read where it lies in the staged input (codegen/cuda/sparse_tensor.cu). So
+compute it, 8 or 16 positions at a time, each read where it lies in the staged input (codegen/cuda/slice.cu). So
 slices over (c) or (c, r), vectors of 16 filters and more, permuted ones too, and dense weights are all the same to it;
 where filters share no zeros, it multiplies by those of each other. In float32 it computes to float32's accuracy: in
 TF32, and what that misses in bfloat16. Nothing is compiled for a weight.
@@ -17,8 +17,8 @@ from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
-from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
-from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
+from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -38,14 +38,14 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
         raise NotApplicable(reason)
-    return list[Space](offered([PositionSpace(NAME, spec, pattern, gpu)], gpu))
+    return list[Space](offered([SliceSpace(NAME, spec, pattern, gpu)], gpu))
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
     is_served = variant == HALF_VARIANTS.get(spec.dtype, "") and not why_not_served(spec, gpu)
-    return PositionSpace(NAME, spec, pattern, gpu) if is_served else None
+    return SliceSpace(NAME, spec, pattern, gpu) if is_served else None
 
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:

@@ -1,7 +1,7 @@
 """Weights pruned in vectors of filters, for CUDA: a warp takes filters that share their zeros together.
 
 The kernel is that of `data_cuda`, which is bound by reads of shared memory, one a multiply-add and lane. Here each
-position reads its inputs once for 4, 8 or 16 filters (codegen/cuda/sparse_data.cu). As there, weights are data and
+position reads its inputs once for 4, 8 or 16 filters (codegen/cuda/data.cu). As there, weights are data and
 nothing is compiled for them.
 """
 

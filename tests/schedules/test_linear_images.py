@@ -135,6 +135,6 @@ def test_a_name_finds_its_space() -> None:
 
 def test_the_kernels_parameters_are_those_of_the_geometry() -> None:
     """In the same order, behind the stride."""
-    source = kernel_library.source("sparse_linear")
+    source = kernel_library.source("linear")
     fields = re.search(r"#define FIELDS\(X\)(.*?)\n\n", source, re.DOTALL).group(1)
     assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields

@@ -28,9 +28,9 @@ from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import plane_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of, find_space, make_kernel, precision_of
-from tvm_sparse.scheduling.cuda.planes.packing import packed
-from tvm_sparse.scheduling.cuda.planes.space import PlaneSpace
-from tvm_sparse.scheduling.cuda.planes.tiling import (
+from tvm_sparse.scheduling.cuda.plane.packing import packed
+from tvm_sparse.scheduling.cuda.plane.space import PlaneSpace
+from tvm_sparse.scheduling.cuda.plane.tiling import (
     CHANNEL,
     GROUPS_AT,
     LIBRARIES,

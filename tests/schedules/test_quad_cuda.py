@@ -27,9 +27,9 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import quad_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, precision_of
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor
-from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed, quads
-from tvm_sparse.scheduling.cuda.quads.space import QuadSpace
-from tvm_sparse.scheduling.cuda.quads.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed, quads
+from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
+from tvm_sparse.scheduling.cuda.quad.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, QuadTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(3, 24, 9, 7, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)

@@ -13,7 +13,7 @@ import pytest
 import tvm_ffi
 from parameters import random_seeds
 from random_convolutions import Case, random_slice_case, vector_weight
-from tensor_emulator import run
+from slice_emulator import run
 from tvm.ir import Call, StringImm
 from tvm.s_tir import Schedule
 from tvm.target import Target
@@ -30,18 +30,18 @@ from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import slice_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of
-from tvm_sparse.scheduling.cuda.positions.geometry import Geometry
-from tvm_sparse.scheduling.cuda.positions.packing import packed, without_conflicts
-from tvm_sparse.scheduling.cuda.positions.space import PositionSpace
-from tvm_sparse.scheduling.cuda.positions.tiling import LIBRARIES, N_TILES, PositionTiling
-from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.cuda.slice.geometry import Geometry
+from tvm_sparse.scheduling.cuda.slice.packing import packed, without_conflicts
+from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
+from tvm_sparse.scheduling.cuda.slice.tiling import LIBRARIES, N_TILES, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 16, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
 
 
-def check(case: Case, space: PositionSpace, tiling: PositionTiling) -> None:
+def check(case: Case, space: SliceSpace, tiling: SliceTiling) -> None:
     """Compare a tiling of `space` with the reference."""
     decisions = {name: getattr(tiling, name) for name in space.choices}
     (weights,) = space.packed(case.weight, decisions)
@@ -55,7 +55,7 @@ def met_in(seed: int) -> set[object]:
     rng, met = random.Random(seed), set()
     case = random_slice_case(rng.choice)
     for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
-        assert isinstance(space, PositionSpace)
+        assert isinstance(space, SliceSpace)
         stages = rng.choice((1, 2, 3))
         tiling = replace(rng.choice(space.ranked)[1], stages=stages)
         if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
@@ -94,7 +94,7 @@ def test_agrees_with_unstructured_arithmetic_exactly() -> None:
         order = np.random.default_rng(1).permutation(LAYER.k)
         for each in (weight, weight[order]):
             (space,) = slice_cuda.spaces(LAYER, SparsityPattern.of(each), TARGET)
-            assert isinstance(space, PositionSpace)
+            assert isinstance(space, SliceSpace)
             expected = reference.reference(LAYER, weight=each, **arguments).value
             for m_tiles in {tiling.m_tiles for _, tiling in space.ranked}:
                 tiling = next(tiling for _, tiling in space.ranked if tiling.m_tiles == m_tiles)
@@ -109,7 +109,7 @@ def test_the_relu_keeps_nan() -> None:
     weight, arguments = vector_weight(spec, 16, 0.3, 1, False), reference.random_arguments(spec, 1)
     arguments["bias"][5] = np.nan
     (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
-    assert isinstance(space, PositionSpace)
+    assert isinstance(space, SliceSpace)
     (weights,) = space.packed(weight, space.starts()[0])
     y = run(space.ranked[0][1], weights, arguments)
     assert np.isnan(y[:, 5]).all() and np.isnan(y).sum() == y[:, 5].size
@@ -123,14 +123,14 @@ def test_an_infinite_input_is_read_only_where_a_filter_has_a_weight() -> None:
     x = np.ones(spec.input_shape, np.float32)
     x[0, 0] = np.inf
     (space,) = slice_cuda.spaces(spec, SparsityPattern.of(weight), TARGET)
-    assert isinstance(space, PositionSpace)
+    assert isinstance(space, SliceSpace)
     (weights,) = space.packed(weight, space.starts()[0])
     assert (run(space.ranked[0][1], weights, {"x": x}) == 1).all()
 
 
 def accesses(spec: ConvSpec, density: float, ordered: bool) -> float:
     """Accesses to shared memory a read of 8 pixels at 4 positions, of 32 channels; 1 without bank conflicts."""
-    tiling = PositionTiling(spec, 1, 7, 1, 4, 1, 32, 1)
+    tiling = SliceTiling(spec, 1, 7, 1, 4, 1, 32, 1)
     places = np.flatnonzero(np.random.default_rng(0).random(32 * 9) < density)
     taps = np.array([tiling.offset(r, s) for r in range(3) for s in range(3)])
     size, stride = tiling.element_bytes, spec.stride[1]
@@ -157,7 +157,7 @@ def test_what_no_filter_of_a_block_uses_is_not_read() -> None:
     spec = ConvSpec(1, 64, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1))
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, [3, 17, 40]] = 1
-    tiling = PositionTiling(spec, 2, 7, 1, 4, 1, 4, 1)
+    tiling = SliceTiling(spec, 2, 7, 1, 4, 1, 4, 1)
     rows = packed(weight, tiling)
     assert len(rows) == tiling.k_tiles
     assert (rows.reshape(len(rows), -1)[:, tiling.first_channel - 1 :][:, :4] == [3, 3, 17, 40]).all()
@@ -214,7 +214,7 @@ def test_metaschedule_does_not_drop_decisions() -> None:
 def test_patterns_say_how_many_positions_there_are() -> None:
     """Of filters that are alike, of others together, and of channels that any of them uses."""
     spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
-    tiling = PositionTiling(spec, 2, 7, 2, 4, 1, 16, 2)
+    tiling = SliceTiling(spec, 2, 7, 2, 4, 1, 16, 2)
     for name in ("unstructured", "vector8", "vector32", "vector32p", "slice64c", "slice64cr", "slice32cr+vector16"):
         weight = normal_weight(spec, 1.0, 0)
         if name == "unstructured":
@@ -251,4 +251,4 @@ def test_a_kernel_always_asks_for_the_same_shared_memory() -> None:
     assert {len(each) for each in found.values()} == {1}
     sizes = sorted({size for each in found.values() for size in each})
     assert sizes == [76800, 115712, 232448]
-    assert {name.split("_")[2] for name in found} == {"tensor1", "tensor2", "tensor3"}
+    assert {name.split("_")[2] for name in found} == {"slice1", "slice2", "slice3"}

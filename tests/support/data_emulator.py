@@ -1,4 +1,4 @@
-"""Run the kernels of codegen/cuda/sparse_data.cu on the CPU: compiled as C++, with their primitives as plain code."""
+"""Run the kernels of codegen/cuda/data.cu on the CPU: compiled as C++, with their primitives as plain code."""
 
 import ctypes
 from collections.abc import Sequence

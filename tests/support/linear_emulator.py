@@ -1,4 +1,4 @@
-"""Run the kernels of codegen/cuda/sparse_linear.cu on the CPU: compiled as C++, with their primitives as plain code."""
+"""Run the kernels of codegen/cuda/linear.cu on the CPU: compiled as C++, with their primitives as plain code."""
 
 import ctypes
 from functools import cache

@@ -1,4 +1,4 @@
-"""Run the kernels of codegen/cuda/sparse_quads.cu on the CPU: `wgmma` as plain code, between the threads of a warp.
+"""Run the kernels of codegen/cuda/quad.cu on the CPU: `wgmma` as plain code, between the threads of a warp.
 
 Products happen when they are asked for, so only what is written after a barrier shows that it was waited for.
 """
@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 from data_emulator import MEETING, PRIMITIVES, compiled, passed
-from tensor_emulator import LAUNCH
+from slice_emulator import LAUNCH
 from warpgroup_emulator import WARPGROUPS
 
 from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.quads.tiling import LIBRARY, PIXELS, THREADS, QuadTiling, geometry
+from tvm_sparse.scheduling.cuda.quad.tiling import LIBRARY, PIXELS, THREADS, QuadTiling, geometry
 
 MULTIPLY = f"""
 #define TVM_SPARSE_QUAD_PRIMITIVES

@@ -21,10 +21,10 @@ from tvm_sparse.scheduling.cuda.data import tiling as data_tiling
 from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.linear import tiling as linear_tiling
 from tvm_sparse.scheduling.cuda.linear_tensor import tiling as linear_tensor_tiling
-from tvm_sparse.scheduling.cuda.planes import tiling as plane_tiling
-from tvm_sparse.scheduling.cuda.positions import geometry as position_geometry
-from tvm_sparse.scheduling.cuda.positions import tiling as position_tiling
-from tvm_sparse.scheduling.cuda.quads import tiling as quad_tiling
+from tvm_sparse.scheduling.cuda.plane import tiling as plane_tiling
+from tvm_sparse.scheduling.cuda.quad import tiling as quad_tiling
+from tvm_sparse.scheduling.cuda.slice import geometry as slice_geometry
+from tvm_sparse.scheduling.cuda.slice import tiling as slice_tiling
 
 _CREATE = "ffi.Module.create.cuda"
 # In the order in which a launch passes their values.
@@ -70,10 +70,10 @@ def _libraries() -> dict[str, _Library]:
             for step in (1, 2)
             if data_tiling.library_of(shared) == name
         ]
-        found[name] = _Library("sparse_data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
+        found[name] = _Library("data.cu", defined, kernels, 1 + len(data_geometry.Geometry._fields))
     of_quads = [quad_tiling.kernel_name(m, n) for m, some in quad_tiling.PIXELS.items() for n in some]
     integers = 2 + len(quad_tiling.Geometry._fields)
-    found[quad_tiling.LIBRARY] = _Library("sparse_quads.cu", (), of_quads, integers, has_warpgroups=True)
+    found[quad_tiling.LIBRARY] = _Library("quad.cu", (), of_quads, integers, has_warpgroups=True)
     of_tiles = [
         linear_tensor_tiling.kernel_name(f, each) for f in linear_tensor_tiling.FILTERS for each in (False, True)
     ]
@@ -82,22 +82,20 @@ def _libraries() -> dict[str, _Library]:
     half = ("TVM_SPARSE_HALF",)
     types: dict[str, tuple[str, ...]] = {FLOAT32: (), FLOAT16: half, BFLOAT16: (*half, "TVM_SPARSE_BFLOAT16")}
     for dtype, names in types.items():
-        tiles = position_tiling.N_TILES.items()
-        kernels = [position_tiling.kernel_name(m, n, dtype) for m, some in tiles for n in some]
-        integers = 2 + len(position_geometry.Geometry._fields)
-        found[position_tiling.LIBRARIES[dtype]] = _Library(
-            "sparse_tensor.cu", names, kernels, integers, NUMBER_OF_COPIES
-        )
+        tiles = slice_tiling.N_TILES.items()
+        kernels = [slice_tiling.kernel_name(m, n, dtype) for m, some in tiles for n in some]
+        integers = 2 + len(slice_geometry.Geometry._fields)
+        found[slice_tiling.LIBRARIES[dtype]] = _Library("slice.cu", names, kernels, integers, NUMBER_OF_COPIES)
         of_planes = [plane_tiling.kernel_name(each, dtype) for each in plane_tiling.PIXELS[dtype]]
         integers = 1 + len(plane_tiling.Geometry._fields)
         headers = ("plane_weights.cuh", "plane_inputs.cuh")
         found[plane_tiling.LIBRARIES[dtype]] = _Library(
-            "sparse_planes.cu", names, of_planes, integers, has_warpgroups=True, headers=headers
+            "plane.cu", names, of_planes, integers, has_warpgroups=True, headers=headers
         )
         images = linear_tiling.LANE_IMAGES.items()
         of_linear = [linear_tiling.kernel_name(p, v, dtype) for v, some in images for p in some]
         integers = 1 + len(linear_tiling.Geometry._fields)
-        found[linear_tiling.LIBRARIES[dtype]] = _Library("sparse_linear.cu", names, of_linear, integers)
+        found[linear_tiling.LIBRARIES[dtype]] = _Library("linear.cu", names, of_linear, integers)
     return found
 
 
@@ -136,7 +134,7 @@ def library(name: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
 
 def _copied(code: bytes, copy: int) -> bytes:
     """Machine code, or a name, with a copy's kernels: names in an ELF file may change if they stay as long."""
-    first, other = (position_tiling.COPY.format(each).encode() for each in (0, copy))
+    first, other = (slice_tiling.COPY.format(each).encode() for each in (0, copy))
     return code.replace(first, other)
 
 

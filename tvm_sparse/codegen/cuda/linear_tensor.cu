@@ -419,5 +419,5 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
     const Geometry g = {FIELDS(PASSED)};                                                                  \
     linear<F, DENSE>(g, x, weights, bias, residual, y);                                                   \
   }
-#define LINEARS(F) LINEAR(linear_lists, F, false) LINEAR(linear_dense, F, true)
+#define LINEARS(F) LINEAR(linear_tensor_lists, F, false) LINEAR(linear_tensor_dense, F, true)
 LINEARS(64) LINEARS(128) LINEARS(144)

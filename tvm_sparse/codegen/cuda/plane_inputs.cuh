@@ -1,4 +1,4 @@
-// The warpgroups of sparse_planes.cu that write inputs: from memory to where tensor cores read them.
+// The warpgroups of plane.cu that write inputs: from memory to where tensor cores read them.
 //
 // In float32 they note, on the way, chunks in which all that some place has may be out of float16's range. Those who
 // multiply ask for such a tile again, as they give its last slot back.

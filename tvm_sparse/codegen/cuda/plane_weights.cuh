@@ -1,6 +1,6 @@
-// What the kernels of sparse_planes.cu are called with: numbers, weights in shared memory, primitives.
+// What the kernels of plane.cu are called with: numbers, weights in shared memory, primitives.
 //
-// Parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/planes/tiling.py, in that order.
+// Parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/plane/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                     \
   /* Tiles of filters and of pixels; blocks that share those of the former. */                                        \

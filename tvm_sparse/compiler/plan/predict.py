@@ -36,8 +36,8 @@ from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cpu.winograd import is_served
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
-from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS
-from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
+from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info

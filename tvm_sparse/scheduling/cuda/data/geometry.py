@@ -1,6 +1,6 @@
 """The numbers that a data kernel is called with.
 
-The kernel (codegen/cuda/sparse_data.cu) is the same for every shape and tiling; these tell it both.
+The kernel (codegen/cuda/data.cu) is the same for every shape and tiling; these tell it both.
 """
 
 from typing import NamedTuple

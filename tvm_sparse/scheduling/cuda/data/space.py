@@ -1,4 +1,4 @@
-"""The space of the kernels with weights as data (codegen/cuda/sparse_data.cu): how a convolution may be cut."""
+"""The space of the kernels with weights as data (codegen/cuda/data.cu): how a convolution may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
 # Warps of a block at most where a warp takes several filters: their sums need registers.
 MAX_VECTOR_WARPS = 16
 # The libraries of kernels for one filter at a time, and for several.
-SINGLE_LIBRARY, VECTOR_LIBRARY = "sparse_data", "sparse_vectors"
+SINGLE_LIBRARY, VECTOR_LIBRARY = "data", "vector"
 
 
 class Staging(IntEnum):

@@ -1,4 +1,4 @@
-"""The space of linear layers on many images, weights as data (codegen/cuda/sparse_linear.cu)."""
+"""The space of linear layers on many images, weights as data (codegen/cuda/linear.cu)."""
 
 import math
 from collections.abc import Iterator, Mapping

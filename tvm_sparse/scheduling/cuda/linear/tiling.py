@@ -1,4 +1,4 @@
-"""How a linear layer on many images is cut for its kernel with weights as data (codegen/cuda/sparse_linear.cu)."""
+"""How a linear layer on many images is cut for its kernel with weights as data (codegen/cuda/linear.cu)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ WARPS, CHUNK, SLOTS = 16, 768, 3
 # Positions of a step; by filters at a time: 16-byte units of a step, and steps of a ring's buffer, one unit a lane.
 POSITIONS, UNITS, STEPS = 4, {1: 2, 4: 5, 8: 9}, {1: 16, 4: 6, 8: 3}
 # The library of kernels for each type of tensors.
-LIBRARIES = {dtype: f"sparse_linear{end}" for dtype, end in OF_TYPE.items()}
+LIBRARIES = {dtype: f"linear{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)

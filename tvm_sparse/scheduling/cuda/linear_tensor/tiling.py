@@ -102,7 +102,7 @@ class LinearTensorTiling:
 
 def kernel_name(filters: int, dense: bool) -> str:
     """The kernel for so many filters a block."""
-    return f"tvm_sparse_linear_{'dense' if dense else 'lists'}_{filters}"
+    return f"tvm_sparse_linear_tensor_{'dense' if dense else 'lists'}_{filters}"
 
 
 class Geometry(NamedTuple):

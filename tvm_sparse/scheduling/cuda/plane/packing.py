@@ -8,13 +8,13 @@ import numpy as np
 
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
-from tvm_sparse.scheduling.cuda.planes.tiling import FILTERS, GROUP, PlaneTiling
+from tvm_sparse.scheduling.cuda.plane.tiling import FILTERS, GROUP, PlaneTiling
 
 
 def packed(weight: np.ndarray, tiling: PlaneTiling) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 as int32 (filter tiles, units, 4).
 
-    A row holds what codegen/cuda/sparse_planes.cu calls a tile's weights.
+    A row holds what codegen/cuda/plane.cu calls a tile's weights.
     """
     order = Structure.of(weight != 0, tiling.spec.groups).order
     filters = np.arange(len(weight)) if order is None else np.array(order)

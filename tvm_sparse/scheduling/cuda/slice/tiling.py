@@ -1,4 +1,4 @@
-"""How a convolution of shared positions (codegen/cuda/sparse_tensor.cu) is cut, staged and addressed."""
+"""How a convolution of shared positions (codegen/cuda/slice.cu) is cut, staged and addressed."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,13 +20,13 @@ N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
 MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
 # How kernels' names begin, with the place of a copy's number.
-COPY = "tvm_sparse_tensor{}_"
+COPY = "tvm_sparse_slice{}_"
 # The library of kernels for each type of tensors.
-LIBRARIES = {dtype: f"sparse_tensor{end}" for dtype, end in OF_TYPE.items()}
+LIBRARIES = {dtype: f"slice{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)
-class PositionTiling(MapSizes):
+class SliceTiling(MapSizes):
     """How a convolution is cut: a warp has 16 * `m_tiles` filters of 8 * `n_tiles` pixels, which share their positions.
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are

@@ -296,7 +296,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
 }
 
 #define CONVOLUTION(N)                                                                                              \
-  KERNEL OF_TYPE(tvm_sparse_planes_##N)(const Element* x, const int4* weights, const Element* bias,                 \
+  KERNEL OF_TYPE(tvm_sparse_plane_##N)(const Element* x, const int4* weights, const Element* bias,                 \
                                         const Element* residual, Element* y, int stride FIELDS(PARAMETER)) {        \
     const Geometry g = {FIELDS(PASSED)};                                                                            \
     convolution<N>(g, stride, x, weights, bias, residual, y);                                                      \

@@ -1,4 +1,4 @@
-"""The space of convolutions on sparse tensor cores (codegen/cuda/sparse_quads.cu): how one may be cut."""
+"""The space of convolutions on sparse tensor cores (codegen/cuda/quad.cu): how one may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
-from tvm_sparse.scheduling.cuda.positions.time import Positions
-from tvm_sparse.scheduling.cuda.quads.packing import WINDOW, packed
-from tvm_sparse.scheduling.cuda.quads.tiling import (
+from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed
+from tvm_sparse.scheduling.cuda.quad.tiling import (
     LIBRARY,
     MAX_POSITIONS,
     PARTS,
@@ -26,6 +25,7 @@ from tvm_sparse.scheduling.cuda.quads.tiling import (
     QuadTiling,
     geometry,
 )
+from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles, as 20 kernels took on an H200: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a

@@ -1,4 +1,4 @@
-"""Run the kernels of codegen/cuda/sparse_tensor.cu on the CPU: `mma` as plain code, between the threads of a warp."""
+"""Run the kernels of codegen/cuda/slice.cu on the CPU: `mma` as plain code, between the threads of a warp."""
 
 import ctypes
 from functools import cache
@@ -9,8 +9,8 @@ from data_emulator import MEETING, PRIMITIVES, compiled, passed
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.positions.geometry import geometry
-from tvm_sparse.scheduling.cuda.positions.tiling import LIBRARIES, N_TILES, PositionTiling
+from tvm_sparse.scheduling.cuda.slice.geometry import geometry
+from tvm_sparse.scheduling.cuda.slice.tiling import LIBRARIES, N_TILES, SliceTiling
 
 MULTIPLY = f"""
 #define TVM_SPARSE_TENSOR_PRIMITIVES
@@ -98,7 +98,7 @@ def _library(dtype: str) -> ctypes.CDLL:
     return compiled(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
 
 
-def run(tiling: PositionTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
+def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     spec, chunks = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes(chunks, weights.shape[1]) <= SHARED

@@ -8,7 +8,7 @@
 // it does in memory, and a k-step names where each of its positions is found, as an offset from a pixel's place.
 //
 // What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
-// as weights are packed (scheduling/cuda/positions/packing.py).
+// as weights are packed (scheduling/cuda/slice/packing.py).
 //
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
 // `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. What a
@@ -18,7 +18,7 @@
 // uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
 // their positions. `k_warps` warps divide a chunk's k-steps and add up what they have at the end.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/positions/geometry.py, in that order.
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/slice/geometry.py, in that order.
 
 #define FIELDS(X)                                                                                             \
   /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \
@@ -461,7 +461,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
 
 // A kernel for each number of 16 filters and of 8 pixels a warp; their copies are 1, 2, 3 in the place of the 0.
 #define CONVOLUTION(M, NW)                                                                                      \
-  KERNEL(M, NW) OF_TYPE(tvm_sparse_tensor0_##M##_##NW)(const Element* x, const int4* weights,                   \
+  KERNEL(M, NW) OF_TYPE(tvm_sparse_slice0_##M##_##NW)(const Element* x, const int4* weights,                   \
                                                       const Element* bias, const Element* residual,            \
                                                       Element* y, int chunks, int stride FIELDS(PARAMETER)) {  \
     const Geometry g = {FIELDS(PASSED)};                                                                        \

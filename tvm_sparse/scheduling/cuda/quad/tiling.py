@@ -1,4 +1,4 @@
-"""How an unstructured convolution is cut for sparse tensor cores (codegen/cuda/sparse_quads.cu)."""
+"""How an unstructured convolution is cut for sparse tensor cores (codegen/cuda/quad.cu)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor, epilogue
 
 # The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
-LIBRARY = "sparse_quads"
+LIBRARY = "quad"
 PIXELS = {1: (64, 96, 128), 2: (64, 96)}
 # Blocks that share a tile's slabs.
 PARTS = (1, 2, 4, 8)
@@ -108,7 +108,7 @@ class QuadTiling:
 
 def kernel_name(m_tiles: int, pixels: int) -> str:
     """The kernel for so many tiles of filters a warpgroup and pixels a block."""
-    return f"tvm_sparse_quads_{m_tiles}_{pixels}"
+    return f"tvm_sparse_quad_{m_tiles}_{pixels}"
 
 
 class Geometry(NamedTuple):

@@ -1,4 +1,4 @@
-"""Convolutions of planes that 64 filters share: what codegen/cuda/sparse_planes.cu is called with.
+"""Any zeros on sparse tensor cores: what codegen/cuda/quad.cu is called with.
 
 In: a convolution and its weight. Out: a space of tilings, and for each the numbers and packed weights of its kernel.
 """

@@ -8,13 +8,13 @@ import numpy as np
 
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.positions.tiling import FILTERS, PIXELS, QUAD, PositionTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, PIXELS, QUAD, SliceTiling
 
 
-def packed(weight: np.ndarray, tiling: PositionTiling) -> np.ndarray:
+def packed(weight: np.ndarray, tiling: SliceTiling) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * chunks, stride, 4): rows of 16-byte units.
 
-    A row holds what codegen/cuda/sparse_tensor.cu calls a chunk's weights. Tiles have as many chunks each, of about as
+    A row holds what codegen/cuda/slice.cu calls a chunk's weights. Tiles have as many chunks each, of about as
     many of the channels that any of their filters uses.
     """
     order = Structure.of(weight != 0, tiling.spec.groups).order
@@ -43,7 +43,7 @@ class _Chunk:
     steps: np.ndarray
 
     @classmethod
-    def of(cls, weight: np.ndarray, tile: np.ndarray, channels: np.ndarray, tiling: PositionTiling) -> "_Chunk":
+    def of(cls, weight: np.ndarray, tile: np.ndarray, channels: np.ndarray, tiling: SliceTiling) -> "_Chunk":
         """What the filters of a block, `tile` (filter_warps, warp_filters), need of some channels."""
         steps = [_steps(weight[filters][:, channels], tiling) for filters in tile]
         header = np.zeros(tiling.first_step * 4, np.int32)
@@ -54,7 +54,7 @@ class _Chunk:
         return cls(header, np.concatenate(steps))
 
 
-def _steps(weight: np.ndarray, tiling: PositionTiling) -> np.ndarray:
+def _steps(weight: np.ndarray, tiling: SliceTiling) -> np.ndarray:
     """The k-steps of a warp, int32 (k-steps, step_units * 4); `weight` is (filters, channels of a chunk, R, S).
 
     Behind the last position there are zeros; their input is that of the last one, no other that might be infinite.

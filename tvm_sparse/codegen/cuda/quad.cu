@@ -2,7 +2,7 @@
 //
 // A sparse tensor core multiplies with two of every four columns of a matrix, which two each row chooses. Here columns are
 // positions, (c, r, s), and rows filters: positions are put in quads of which no filter of a block uses more than two
-// (scheduling/cuda/quads/packing.py). Where one weight in five is not zero such quads are found for all, so nothing is
+// (scheduling/cuda/quad/packing.py). Where one weight in five is not zero such quads are found for all, so nothing is
 // lost, and half of the work of a dense product is done.
 //
 // Float32 is computed in three products of float16 (Ootomo & Yokota, Recovering single precision accuracy from Tensor
@@ -19,7 +19,7 @@
 // products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters. Where there are few tiles
 // several blocks, a cluster, share the slabs of one.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/quads/tiling.py, in that order.
+// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/quad/tiling.py, in that order.
 
 #define FIELDS(X)                                                                                                  \
   /* Blocks that share a tile's slabs; tiles of filters, in all and of a group, and its filters. */                \
@@ -465,7 +465,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int rows, int str
 }
 
 #define CONVOLUTION(MT, N)                                                                                        \
-  KERNEL tvm_sparse_quads_##MT##_##N(const float* x, const int4* weights, const float* bias, const float* residual, \
+  KERNEL tvm_sparse_quad_##MT##_##N(const float* x, const int4* weights, const float* bias, const float* residual, \
                                      float* y, int rows, int stride FIELDS(PARAMETER)) {                         \
     const Geometry g = {FIELDS(PASSED)};                                                                          \
     convolution<MT, N>(g, rows, stride, x, weights, bias, residual, y);                                          \

@@ -7,7 +7,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.positions.tiling import QUAD, PositionTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import QUAD, SliceTiling
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles of a multiprocessor (an H200): a product of tensor cores, TF32 or half precision, and an instruction of a warp,
@@ -67,28 +67,28 @@ class Positions:
         independent = max(1.0, filters / self.tile) * self.channel_slices
         return max(1.0, self.channels * (1 - (1 - self.slices) ** independent))
 
-    def chunks(self, tiling: PositionTiling) -> int:
+    def chunks(self, tiling: SliceTiling) -> int:
         """Chunks of a block's channels."""
         return math.ceil(self.live_channels(tiling.filters) / tiling.channels)
 
-    def steps(self, tiling: PositionTiling) -> float:
+    def steps(self, tiling: SliceTiling) -> float:
         """k-steps of a warp's filters, in all chunks."""
         chunks, unit = self.chunks(tiling), QUAD * tiling.quads
         per_chunk = self.of_filters(tiling.warp_filters) * self.channels * self.taps / chunks
         # The last step of a chunk is half empty, unless all is in few.
         return chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
 
-    def stride(self, tiling: PositionTiling) -> int:
+    def stride(self, tiling: SliceTiling) -> int:
         """About how many 16-byte units a chunk's weights take."""
         per_warp = math.ceil(self.steps(tiling) / self.chunks(tiling) * 1.15 + 0.5)
         return tiling.first_step + tiling.step_units * tiling.filter_warps * per_warp
 
-    def shared_bytes(self, tiling: PositionTiling) -> int:
+    def shared_bytes(self, tiling: SliceTiling) -> int:
         """About how much shared memory a block needs."""
         return tiling.shared_bytes(self.chunks(tiling), self.stride(tiling))
 
 
-def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
+def estimated_us(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Estimated time in microseconds: what keeps a multiprocessor busiest, or how long its blocks wait."""
     resident = _resident(tiling, positions.shared_bytes(tiling), gpu)
     waves = math.ceil(tiling.blocks / (gpu.multiprocessors * resident))
@@ -99,7 +99,7 @@ def estimated_us(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     return 1.5 + cycles / gpu.clock_hz * 1e6
 
 
-def _resident(tiling: PositionTiling, shared_bytes: int, gpu: GpuInfo) -> int:
+def _resident(tiling: SliceTiling, shared_bytes: int, gpu: GpuInfo) -> int:
     """Blocks of a multiprocessor at the same time."""
     # As compiled for an H200, rounded.
     registers = min(200, 60 + 4 * tiling.m_tiles * tiling.n_tiles * 5 // 4 + 8 * tiling.m_tiles)
@@ -108,7 +108,7 @@ def _resident(tiling: PositionTiling, shared_bytes: int, gpu: GpuInfo) -> int:
     return max(1, min(by_registers, gpu.warps // tiling.warps, by_memory))
 
 
-def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> float:
+def _busy_cycles(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
     m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
@@ -134,7 +134,7 @@ def _busy_cycles(tiling: PositionTiling, positions: Positions, gpu: GpuInfo) -> 
     return max(warp_steps * products * PRODUCT_CYCLES, warp_steps * reads, issue, moved, (copied * size) / L2_BYTES)
 
 
-def _waiting_cycles(tiling: PositionTiling, positions: Positions) -> float:
+def _waiting_cycles(tiling: SliceTiling, positions: Positions) -> float:
     """Cycles from a block's beginning to its end, if others never hold it up."""
     products = tiling.m_tiles * tiling.n_tiles * (2 if tiling.element_bytes == 4 else 1)
     steps = positions.steps(tiling) / tiling.k_warps * (STEP_CYCLES + products * 8)

@@ -1,9 +1,9 @@
-"""The numbers that a kernel of shared positions is called with (codegen/cuda/sparse_tensor.cu says what they mean)."""
+"""The numbers that a kernel of shared positions is called with (codegen/cuda/slice.cu says what they mean)."""
 
 from typing import NamedTuple
 
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP, divisor, epilogue
-from tvm_sparse.scheduling.cuda.positions.tiling import PositionTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import SliceTiling
 
 
 class Geometry(NamedTuple):
@@ -73,7 +73,7 @@ class Geometry(NamedTuple):
     relu_max: int
 
 
-def geometry(tiling: PositionTiling) -> Geometry:
+def geometry(tiling: SliceTiling) -> Geometry:
     """What the kernel is called with."""
     spec, (in_h, in_w), (out_h, out_w) = tiling.spec, tiling.in_size, tiling.out_size
     _, tiles_y, tiles_x = tiling.tiles

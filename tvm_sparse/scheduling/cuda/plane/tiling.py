@@ -1,4 +1,4 @@
-"""How a convolution of shared planes is cut (codegen/cuda/sparse_planes.cu)."""
+"""How a convolution of shared planes is cut (codegen/cuda/plane.cu)."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, divisor, 
 
 # Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
 PIXELS = {FLOAT32: (64, 128), FLOAT16: (64, 128, 192), BFLOAT16: (64, 128, 192)}
-LIBRARIES = {dtype: f"sparse_planes{OF_TYPE[dtype]}" for dtype in (FLOAT32, FLOAT16, BFLOAT16)}
+LIBRARIES = {dtype: f"plane{OF_TYPE[dtype]}" for dtype in (FLOAT32, FLOAT16, BFLOAT16)}
 # Filters of a block; planes of a group; threads of a block; slots of the ring at most.
 FILTERS, GROUP, THREADS, MAX_SLOTS = 64, 8, 512, 4
 # Where an input is has 32 bits.
@@ -171,7 +171,7 @@ def _shift(distance: int, stride: int, is_own: bool) -> Shift:
 
 def kernel_name(pixels: int, dtype: str) -> str:
     """The kernel for tiles of so many pixels."""
-    return f"tvm_sparse_planes_{pixels}{OF_TYPE[dtype]}"
+    return f"tvm_sparse_plane_{pixels}{OF_TYPE[dtype]}"
 
 
 class Geometry(NamedTuple):

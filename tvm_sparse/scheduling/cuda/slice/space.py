@@ -1,4 +1,4 @@
-"""The space of the kernels of shared positions (codegen/cuda/sparse_tensor.cu): how a convolution may be cut."""
+"""The space of the kernels of shared positions (codegen/cuda/slice.cu): how a convolution may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,18 +14,18 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
-from tvm_sparse.scheduling.cuda.positions.geometry import geometry
-from tvm_sparse.scheduling.cuda.positions.packing import packed
-from tvm_sparse.scheduling.cuda.positions.tiling import (
+from tvm_sparse.scheduling.cuda.slice.geometry import geometry
+from tvm_sparse.scheduling.cuda.slice.packing import packed
+from tvm_sparse.scheduling.cuda.slice.tiling import (
     FILTERS,
     LIBRARIES,
     MAX_STAGES,
     MAX_WARPS,
     N_TILES,
     WARP,
-    PositionTiling,
+    SliceTiling,
 )
-from tvm_sparse.scheduling.cuda.positions.time import Positions, estimated_us
+from tvm_sparse.scheduling.cuda.slice.time import Positions, estimated_us
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -33,7 +33,7 @@ FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)
 CHANNELS = (4, 8, 16, 32, 64, 128, 256)
 
 
-class PositionSpace(TilingSpace[PositionTiling]):
+class SliceSpace(TilingSpace[SliceTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
@@ -54,13 +54,13 @@ class PositionSpace(TilingSpace[PositionTiling]):
             "stages": list(range(1, MAX_STAGES + 1)),
         }
 
-    def tilings(self) -> Iterator[PositionTiling]:
+    def tilings(self) -> Iterator[SliceTiling]:
         *cuts, channels, stages = self.candidates.values()
         for m_tiles, n_tiles, *warps in product(*cuts):
             filter_warps, pixel_warps, k_warps = warps
             if not 2 <= math.prod(warps) <= MAX_WARPS:
                 continue
-            first = PositionTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
+            first = SliceTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
             if first.obstacle:
                 continue
             live = self.positions.live_channels(first.filters)
@@ -73,20 +73,20 @@ class PositionSpace(TilingSpace[PositionTiling]):
                     if (each == 1) == (chunks == 1):
                         yield replace(first, channels=some, stages=each)
 
-    def obstacle(self, tiling: PositionTiling) -> str:
+    def obstacle(self, tiling: SliceTiling) -> str:
         obstacle = tiling.obstacle or self.exceeds_grid(tiling.blocks)
         return obstacle or self.lacks_shared_memory(self.positions.shared_bytes(tiling))
 
-    def estimated_us(self, tiling: PositionTiling) -> float:
+    def estimated_us(self, tiling: SliceTiling) -> float:
         return estimated_us(tiling, self.positions, self.gpu)
 
-    def tiling(self, decisions: Mapping[str, Any]) -> PositionTiling:
-        return PositionTiling(self.spec, **decisions)
+    def tiling(self, decisions: Mapping[str, Any]) -> SliceTiling:
+        return SliceTiling(self.spec, **decisions)
 
-    def counts(self, tiling: PositionTiling) -> list[float]:
+    def counts(self, tiling: SliceTiling) -> list[float]:
         return [tiling.tiles_8, tiling.rows, tiling.images, tiling.blocks, self.positions.shared_bytes(tiling)]
 
-    def packed_for(self, weight: np.ndarray, tiling: PositionTiling) -> tuple[np.ndarray, int]:
+    def packed_for(self, weight: np.ndarray, tiling: SliceTiling) -> tuple[np.ndarray, int]:
         found = packed(weight, tiling)
         return found, tiling.shared_bytes(len(found) // tiling.k_tiles, found.shape[1])
 

@@ -1,4 +1,4 @@
-"""The space of convolutions of shared planes (codegen/cuda/sparse_planes.cu): how one may be cut."""
+"""The space of convolutions of shared planes (codegen/cuda/plane.cu): how one may be cut."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,8 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
-from tvm_sparse.scheduling.cuda.planes.packing import packed
-from tvm_sparse.scheduling.cuda.planes.tiling import (
+from tvm_sparse.scheduling.cuda.plane.packing import packed
+from tvm_sparse.scheduling.cuda.plane.tiling import (
     CHANNEL,
     FILTERS,
     GROUP,
@@ -33,7 +33,7 @@ from tvm_sparse.scheduling.cuda.planes.tiling import (
     PlaneTiling,
     geometry,
 )
-from tvm_sparse.scheduling.cuda.positions.time import Positions
+from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
 

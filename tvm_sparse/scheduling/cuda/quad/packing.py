@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
-from tvm_sparse.scheduling.cuda.quads.tiling import SLAB, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.tiling import SLAB, QuadTiling
 
 # Fours are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
 # read is in the cache.
@@ -16,7 +16,7 @@ WINDOW = 256
 def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
     """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * slabs, units, 4).
 
-    A row holds what codegen/cuda/sparse_quads.cu calls a slab's weights. Tiles have as many rows each; the first one
+    A row holds what codegen/cuda/quad.cu calls a slab's weights. Tiles have as many rows each; the first one
     says how many slabs count, and how sums are scaled. Zeros fill up a group's last filters.
     """
     groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
