@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.data.kernels import SINGLE
 from tvm_sparse.scheduling.cuda.data.space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
 from tvm_sparse.scheduling.family import Code, KernelFamily
@@ -44,4 +45,4 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(spec, gpu)) else None
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True)
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=(SINGLE,))

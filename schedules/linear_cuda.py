@@ -20,6 +20,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.lane_sums import IMAGES, WARP, WIDE, bind_sums, images_of, write_sums
+from tvm_sparse.scheduling.cuda.linear.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
 from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES
 from tvm_sparse.scheduling.family import KernelFamily
@@ -167,4 +168,4 @@ class LinearSpace(HandMadeSpace):
         write_sums(spec, images, arguments, reads, products)
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, is_predicted=True)
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, is_predicted=True, libraries=tuple(LIBRARIES.values()))

@@ -19,6 +19,7 @@ from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.linear_tensor.kernels import LIBRARY
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE, LinearTensorSpace
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
@@ -66,4 +67,6 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo, least_images: int = LEAST_IMAGE
     return ""
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, arithmetic=CORRECTED_TF32, is_predicted=True)
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, named, code=Code.SHARED, arithmetic=CORRECTED_TF32, is_predicted=True, libraries=(LIBRARY,)
+)

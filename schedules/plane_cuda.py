@@ -16,6 +16,7 @@ from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.plane.space import PlaneSpace
 from tvm_sparse.scheduling.cuda.plane.tiling import FILTERS
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, Code, KernelFamily
@@ -58,4 +59,5 @@ FAMILY = KernelFamily(
     arithmetic_of_variants=HALF_ARITHMETIC,
     is_predicted=True,
     takes_any_zeros=True,
+    libraries=tuple(LIBRARIES.values()),
 )

@@ -19,6 +19,7 @@ from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY
 from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quad.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
 from tvm_sparse.scheduling.family import Code, KernelFamily
@@ -63,5 +64,12 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
 
 
 FAMILY = KernelFamily(
-    NAME, "cuda", spaces, code=Code.SHARED, arithmetic=THREE_HALF, is_predicted=True, takes_any_zeros=True
+    NAME,
+    "cuda",
+    spaces,
+    code=Code.SHARED,
+    arithmetic=THREE_HALF,
+    is_predicted=True,
+    takes_any_zeros=True,
+    libraries=(LIBRARY,),
 )

@@ -17,6 +17,7 @@ from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, Code, KernelFamily
@@ -69,4 +70,5 @@ FAMILY = KernelFamily(
     arithmetic_of_variants=HALF_ARITHMETIC,
     is_predicted=True,
     takes_any_zeros=True,
+    libraries=tuple(LIBRARIES.values()),
 )

@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cuda.data.kernels import VECTORS
 from tvm_sparse.scheduling.cuda.data.space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS
 from tvm_sparse.scheduling.cuda.library.tiling_space import offered
@@ -47,4 +48,4 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True)
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=(VECTORS,))

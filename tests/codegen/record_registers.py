@@ -17,9 +17,12 @@ from tvm.target import Target
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.codegen.cuda.cubin import function_bytes, sections
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
+from tvm_sparse.schedules import FAMILIES
 
 RECORD = Path(__file__).with_name("registers.json")
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
+# Of all families, by their names.
+LIBRARIES = {library.name: library for family in FAMILIES for library in family.libraries}
 # An attribute of a function in a cubin: its stack frame, a symbol and bytes.
 FRAME = re.compile(rb"\x04\x11\x08\x00.{4}(.{4})", re.DOTALL)
 
@@ -32,7 +35,7 @@ def recorded() -> dict[str, str]:
 
 def source_hash(name: str) -> str:
     """Of what nvcc is given for a library, comments apart."""
-    code = re.sub(r"//.*", "", kernel_library.source(name))
+    code = re.sub(r"//.*", "", kernel_library.source(LIBRARIES[name]))
     return hashlib.sha256(f"{arch(name)}\n{code}".encode()).hexdigest()[:16]
 
 
@@ -44,21 +47,21 @@ def nvcc_version() -> str:
 
 def arch(name: str) -> str:
     """The architecture that a library is compiled for."""
-    return kernel_library._arch(name, TARGET)
+    return kernel_library._arch(LIBRARIES[name], TARGET)
 
 
 def check(name: str) -> None:
     """Compile a library with the options of users' kernels: a stack frame makes a kernel several times slower."""
     with cuda_compiler(TARGET):
-        code = kernel_library._compiled(kernel_library.source(name), arch(name))
-    assert function_bytes(code).keys() == set(kernel_library.LIBRARIES[name].kernels)
+        code = kernel_library._compiled(kernel_library.source(LIBRARIES[name]), arch(name))
+    assert function_bytes(code).keys() == set(LIBRARIES[name].kernels)
     frames = [int.from_bytes(each, "little") for each in FRAME.findall(sections(code)[".nv.info"])]
-    assert len(frames) == len(kernel_library.LIBRARIES[name].kernels) and not any(frames), f"{name}: {frames}"
+    assert len(frames) == len(LIBRARIES[name].kernels) and not any(frames), f"{name}: {frames}"
 
 
 def main() -> None:
     found = {"nvcc": nvcc_version()}
-    for name in kernel_library.LIBRARIES:
+    for name in LIBRARIES:
         check(name)
         found[name] = source_hash(name)
     RECORD.write_text(json.dumps(found, indent=1) + "\n")

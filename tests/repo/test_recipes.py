@@ -1,7 +1,7 @@
 """The recipes of docs/architecture.md, applied to a copy of the tree and used there as a stranger would.
 
-Blocks of Python are files, called as their first line says; blocks of diff are changes of files that exist. What uses
-them are the functions `use_*`, all in a process that imports the copy.
+Blocks of Python and C++ are files, called as their first line says; blocks of diff are changes of files that exist.
+What uses them are the functions `use_*`, all in a process that imports the copy.
 """
 
 import json
@@ -18,6 +18,7 @@ import onnx
 import pytest
 import torch
 import zoo
+from data_emulator import compiled, launched
 from random_convolutions import Case
 
 from benchmarks.gpu.case import bench_case
@@ -27,6 +28,7 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSearch
 from tvm_sparse.compiler.pipeline import Options, decide_together, passes
 from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, ModelError, UsageError
@@ -34,11 +36,12 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(python|diff)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|cpp|diff)\n(?:#|//) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 SPEC = ConvSpec(2, 8, 12, 12, 12, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True)
@@ -53,7 +56,7 @@ def apply(page, tree):
     names = []
     for language, name, code in BLOCK.findall(page):
         path = tree / name
-        if language == "python":
+        if language != "diff":
             assert not path.exists(), name
             path.write_text(code)
         else:
@@ -76,11 +79,11 @@ def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("tree")
     for name in ("tvm_sparse", "schedules", "scripts/benchmarks"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    assert len(apply(PAGE, tree)) == len(re.findall(r"^```(?:python|diff)$", PAGE, re.MULTILINE))
+    assert len(apply(PAGE, tree)) == len(re.findall(r"^```(?:python|cpp|diff)$", PAGE, re.MULTILINE))
     return tree
 
 
-RECIPES = ("schedule_space", "onnx_operator", "relax_pass", "plan_pass", "target", "baseline")
+RECIPES = ("schedule_space", "cuda_family", "onnx_operator", "relax_pass", "plan_pass", "target", "baseline")
 USE_ALL = """
 import json, traceback
 import tvm_sparse, test_recipes
@@ -152,6 +155,31 @@ def use_schedule_space():
     again = TuningRecord.from_line(records[1].to_line())
     assert again == records[1]
     assert worst(make_kernel(again.schedule, SPEC, WEIGHT, target, again.chosen), target) <= 1
+
+
+def use_cuda_family():
+    """It is found and refuses what it says; its kernel, on a CPU, is right for each decision and launched with it."""
+    from tvm_sparse.schedules.simple_cuda import LIBRARY, PARAMETERS
+
+    target, spec = (
+        resolve_target('{"kind":"cuda","arch":"sm_90"}'),
+        ConvSpec(2, 8, 6, 6, 12, 1, 1, bias=True, relu=True),
+    )
+    weight = WEIGHT[:, :, :1, :1]
+    pattern = SparsityPattern.of(weight)
+    _, reasons = spaces_of(SPEC, PATTERN, target, ["simple_cuda"])
+    assert reasons == {"simple_cuda": "it is for 1x1 convolutions in float32, of one group, on Hopper"}
+    space, emulated = find_space("simple_cuda", spec, pattern, target), compiled("", LIBRARY, ["simple"])
+    case = Case(spec, weight, 1, integers=False)
+    inputs = reference.random_arguments(spec, 1)
+    for decisions in space.starts():
+        kernel, tiling = apply_decisions(space, weight, decisions), space.tiling(decisions)
+        (packed,) = kernel.constants
+        integers = arguments(PARAMETERS, tiling, stride=packed.shape[1])
+        launch = (spec.k, 1, 1, tiling.threads, 1)
+        assert case.error(inputs, launched(emulated, 0, spec, packed, inputs, integers, *launch)) <= 1
+        assert 'T.call_packed("tvm_sparse_simple"' in kernel.func.script()
+    assert len({apply_decisions(space, weight, each).func.script() for each in space.starts()}) == 4
 
 
 def determinants(shape):

@@ -80,7 +80,7 @@ def test_it_holds_schedules_logs_and_data(wheel):
     assert logs and {f"tvm_sparse/{name}" for name in logs} <= found
     for folder, suffix in (
         ("cli/data", "*"),
-        ("codegen/cuda", "*.cu"),
+        ("codegen/cuda", "**/*.cu*"),
         (".", "py.typed"),
     ):
         files = [path for path in (ROOT / "tvm_sparse" / folder).glob(suffix) if path.is_file()]

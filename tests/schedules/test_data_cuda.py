@@ -1,7 +1,6 @@
 """Kernels with weights as data on random convolutions and tilings, emulated, against the float64 reference."""
 
 import random
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from random_convolutions import Case, random_case
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -18,9 +16,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import data_cuda
 from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
-from tvm_sparse.scheduling.cuda.data.geometry import Geometry
 from tvm_sparse.scheduling.cuda.data.packing import dealt
-from tvm_sparse.scheduling.cuda.data.tiling import SINGLE_LIBRARY, Staging
+from tvm_sparse.scheduling.cuda.data.tiling import Staging
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
@@ -91,11 +88,6 @@ def test_a_filter_that_has_most_non_zeros_does_not_make_one_block_slow():
     sums = counts[channels].reshape(-1, 8).sum(axis=1)
     assert sums[:4].max() - sums[:4].min() <= 4
     assert sums[4:].max() - sums[4:].min() <= 4
-
-
-def test_the_kernel_takes_what_the_geometry_holds():
-    text = kernel_library.source(SINGLE_LIBRARY)
-    assert tuple(re.findall(r" X\((\w+)\)", text)) == Geometry._fields
 
 
 def test_one_function_serves_every_weight_of_a_shape():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from collections.abc import Iterable
 
@@ -14,7 +13,6 @@ from parameters import random_seeds
 from random_convolutions import random_images_case, random_weight
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
@@ -23,9 +21,10 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import linear_cuda
 from tvm_sparse.schedules.lookup import find_space, make_kernel
+from tvm_sparse.scheduling.cuda.linear.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.linear.packing import packed
 from tvm_sparse.scheduling.cuda.linear.space import ManyImagesSpace
-from tvm_sparse.scheduling.cuda.linear.tiling import LIBRARIES, WARPS, Geometry, LinearTiling
+from tvm_sparse.scheduling.cuda.linear.tiling import WARPS, LinearTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
@@ -44,7 +43,7 @@ def met_in(seed: int) -> set[object]:
     space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
     tiling = choose([each for _, each in space.ranked])
     (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
-    assert tiling.kernel in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
+    assert tiling.kernel in LIBRARIES[case.spec.dtype].kernels
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     error = case.error(arguments, run(tiling, weights, arguments))
     assert error <= 1, f"{error}: {tiling}, {case!r}"
@@ -131,10 +130,3 @@ def test_a_name_finds_its_space() -> None:
     pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32))
     for name in ("linear_cuda", "linear_cuda:images", "linear_cuda:images-filters4", "linear_cuda:images-filters8"):
         assert find_space(name, spec, pattern, TARGET).name == name
-
-
-def test_the_kernels_parameters_are_those_of_the_geometry() -> None:
-    """In the same order, behind the stride."""
-    source = kernel_library.source("linear")
-    fields = re.search(r"#define FIELDS\(X\)(.*?)\n\n", source, re.DOTALL).group(1)
-    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import time
 from collections.abc import Iterable
@@ -16,7 +15,6 @@ from parameters import random_seeds
 from random_convolutions import random_tiles_case, random_weight
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import FLOAT16
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32, TF32
@@ -30,13 +28,11 @@ from tvm_sparse.scheduling.cuda.linear_tensor.packing import BANKS, packed
 from tvm_sparse.scheduling.cuda.linear_tensor.space import LinearTensorSpace
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     FILTERS,
-    LIBRARY,
     MAX_SLABS,
     PARTS,
     QUAD,
     SLAB,
     STAGES,
-    Geometry,
     LinearTensorTiling,
 )
 
@@ -272,10 +268,3 @@ def test_one_function_takes_every_weight() -> None:
     one, other = (make_kernel("linear_tensor_cuda", spec, each, TARGET, decisions) for each in weights)
     assert one.func.script() == other.func.script()
     assert one.constants[0].size > other.constants[0].size
-
-
-def test_the_kernels_parameters_are_those_of_the_geometry() -> None:
-    """In the same order."""
-    source = kernel_library.source(LIBRARY)
-    fields = source[source.index("#define FIELDS(X)") : source.index("struct Geometry")]
-    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields

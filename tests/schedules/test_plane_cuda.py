@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +15,6 @@ from plane_emulator import run
 from random_convolutions import random_plane_case, random_weight
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.error_bounds import TENSOR_CORES, THREE_HALF
@@ -30,17 +28,7 @@ from tvm_sparse.schedules import plane_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of, find_space, make_kernel, precision_of
 from tvm_sparse.scheduling.cuda.plane.packing import packed
 from tvm_sparse.scheduling.cuda.plane.space import PlaneSpace
-from tvm_sparse.scheduling.cuda.plane.tiling import (
-    CHANNEL,
-    GROUPS_AT,
-    LIBRARIES,
-    MAX_SLOTS,
-    PIXELS,
-    ROW,
-    TAP,
-    Geometry,
-    PlaneTiling,
-)
+from tvm_sparse.scheduling.cuda.plane.tiling import CHANNEL, GROUPS_AT, MAX_SLOTS, PIXELS, ROW, TAP, PlaneTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(3, 24, 9, 8, 128, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True, dtype=FLOAT16)
@@ -88,7 +76,7 @@ def met_in(seed: int) -> set[object]:
 def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels and planes, in both types; rings that go round, blocks with many tiles and with one."""
     met = set().union(*map(met_in, seeds))
-    assert met >= {(pixels, dtype) for dtype in LIBRARIES for pixels in PIXELS[dtype]}
+    assert met >= {(pixels, dtype) for dtype in PIXELS for pixels in PIXELS[dtype]}
     assert met >= {*(f"plane {each}" for each in (CHANNEL, ROW, TAP)), "1 pixels", "2 pixels", True, False, "1 groups"}
     assert met >= {"2 groups", "ring goes round", "chunks", "no chunk", "one tile", "many tiles", "stride (2, 2)"}
     assert met >= {"residual True", "residual False"}
@@ -280,10 +268,3 @@ def test_one_function_takes_every_weight() -> None:
     one, other = (make_kernel("plane_cuda", LAYER, each, TARGET, decisions) for each in weights)
     assert one.func.script() == other.func.script()
     assert one.constants[0].shape[1] < other.constants[0].shape[1]
-
-
-def test_the_kernel_takes_the_fields_of_the_geometry_in_their_order() -> None:
-    """The list in the CUDA source is that of the host."""
-    text = kernel_library.source(LIBRARIES[FLOAT16])
-    fields = text[text.index("#define FIELDS(X)") : text.index("struct Geometry")]
-    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields

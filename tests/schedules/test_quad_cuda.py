@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +15,6 @@ from quad_emulator import KERNELS, quotient, run
 from random_convolutions import random_quad_case, random_weight
 from tvm.target import Target
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import FLOAT16
 from tvm_sparse.conv.error_bounds import THREE_HALF
@@ -26,10 +24,10 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import quad_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, precision_of
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor
+from tvm_sparse.scheduling.cuda.library.parameters import multiplier
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed, quads
 from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
-from tvm_sparse.scheduling.cuda.quad.tiling import LIBRARY, PARTS, SLAB, STAGES, Geometry, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.tiling import PARTS, SLAB, STAGES, QuadTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(3, 24, 9, 7, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
@@ -79,7 +77,7 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
 def test_pixels_of_many_large_images_are_found() -> None:
     """Numbers whose product with the divisor exceeds 32 bits, at both ends of each image."""
     for size in (112 * 112, 224 * 224, 299 * 299, 7 * 7, 1):
-        m = divisor("size", size)["size_m"]
+        m = multiplier(size)
         for image in (1, 2, 63, 64, 255):
             assert quotient(image * size - 1, size, m) == image - 1
             assert quotient(image * size, size, m) == image
@@ -226,10 +224,3 @@ def test_one_function_takes_every_weight() -> None:
     )
     assert one.func.script() == other.func.script()
     assert not np.array_equal(one.constants[0], other.constants[0])
-
-
-def test_the_kernel_takes_the_fields_of_the_geometry_in_their_order() -> None:
-    """The list in the CUDA source is that of the host."""
-    text = kernel_library.source(LIBRARY)
-    fields = text[text.index("#define FIELDS(X)") : text.index("struct Geometry")]
-    assert tuple(re.findall(r"X\((\w+)\)", fields)) == Geometry._fields

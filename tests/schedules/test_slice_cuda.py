@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
@@ -19,7 +18,6 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.tirx import IntImm
 
-from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
@@ -30,10 +28,10 @@ from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
 from tvm_sparse.schedules import slice_cuda
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of
-from tvm_sparse.scheduling.cuda.slice.geometry import Geometry
+from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.slice.packing import packed, without_conflicts
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
-from tvm_sparse.scheduling.cuda.slice.tiling import LIBRARIES, N_TILES, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import N_TILES, SliceTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.kernel import apply_decisions
 
@@ -61,7 +59,7 @@ def met_in(seed: int) -> set[object]:
         if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
             continue
         check(case, space, tiling)
-        assert tiling.kernel.format(0) in kernel_library.LIBRARIES[LIBRARIES[case.spec.dtype]].kernels
+        assert tiling.kernel.format(0) in LIBRARIES[case.spec.dtype].kernels
         met |= {(tiling.m_tiles, tiling.n_tiles), f"{stages} stages", f"{tiling.k_warps} for positions"}
         met |= {case.spec.dtype, *(["images"] if tiling.images > 1 else [])}
     return met
@@ -172,12 +170,6 @@ def test_one_function_serves_every_weight_of_a_shape() -> None:
     one, other = (make_kernel("slice_cuda", LAYER, each, TARGET, decisions) for each in weights)
     assert one.func.script() == other.func.script()
     assert one.constants[0].shape[1] < other.constants[0].shape[1]
-
-
-def test_the_kernel_takes_what_the_geometry_holds() -> None:
-    """Name by name, in one order."""
-    text = kernel_library.source(LIBRARIES[FLOAT32])
-    assert tuple(re.findall(r" X\((\w+)\)", text)) == Geometry._fields
 
 
 def test_what_it_is_not_for_is_said() -> None:

@@ -10,9 +10,10 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data.geometry import geometry
-from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Tiling, library_of
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Tiling
+from tvm_sparse.scheduling.cuda.library import parameters
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP, KernelLibrary
 
 # The emulator's clusters lie along z, the kernels' along x.
 PRIMITIVES = f"""
@@ -26,7 +27,7 @@ typedef float Element;
 #endif
 static float widened(Element value) {{ return value; }}
 static Element narrowed(float value) {{ return Element(value); }}
-#define TVM_SPARSE_DATA_PRIMITIVES
+#define TVM_SPARSE_EMULATED
 static struct {{ int x; }} blockDim;
 struct Blocks {{ int x, y, z; }};
 #define __umulhi(a, b) (unsigned)(((unsigned long)(unsigned)(a) * (unsigned)(b)) >> 32)
@@ -65,7 +66,7 @@ static void remote_store(unsigned address, float value) {{
 }}
 static int computed_anew(int value) {{ return value; }}
 #define SHARED_MEMORY float* shared = (float*)shared_memory[rank]
-#define KERNEL static void
+#define KERNEL(...)
 #define __align__(n) alignas(n)
 static Blocks blocks() {{ return {{blockIdx.z, blockIdx.x, blockIdx.y}}; }}
 #define blockIdx blocks()
@@ -91,61 +92,72 @@ static void part_ways() {{
   yield();
 }}
 """
+# Of each kernel the function that it calls.
 LAUNCH = """
 #undef blockIdx
-static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_; static int stride_;
-static const int* g_;
-typedef void (*Kernel)();
-template <int P, int STEP, int V> static void body() {{ Geometry g; memcpy(&g, g_, sizeof g);
-    convolution<P, STEP, V>(g, stride_, x_, weights_, bias_, residual_, y_); finished[current] = true;
-    __syncthreads(); }}
-static Kernel kernels[] = {{{kernels}}};
-extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
-                       int stride, const int* g, int fields, int kernel, int k, int tiles, int parts, int threads) {{
-  if (fields * sizeof(int) != sizeof(Geometry)) abort();
-  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, stride_ = stride, g_ = g;
+static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_; static const int* g_;
+typedef void Function(const Geometry&, const Element*, const int4*, const Element*, const Element*, Element*);
+template <Function* FUNCTION> static void body() {{
+  Geometry g; memcpy(&g, g_, sizeof g);
+  FUNCTION(g, x_, weights_, bias_, residual_, y_);
+  part_ways();
+}}
+static void (*kernels[])() = {{{kernels}}};
+extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
+                       const int* g, int integers, int kernel, int grid_x, int grid_y, int grid_z, int threads,
+                       int cluster) {{
+  if (integers * sizeof(int) != sizeof(Geometry)) abort();
+  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, g_ = g;
   blockDim.x = threads;
-  int grid[] = {{k, tiles, parts}}, block[] = {{threads, 1, 1}};
-  run_grid(kernels[kernel], grid, block, parts);
+  int grid[] = {{grid_y, grid_z, grid_x}}, block[] = {{threads, 1, 1}};
+  run_grid(kernels[kernel], grid, block, cluster);
 }}
 """
 
 
-def compiled(source: str) -> ctypes.CDLL:
-    """The library of C++ source."""
+def compiled(emulated: str, library: KernelLibrary, functions: Sequence[str], more: str = "") -> ctypes.CDLL:
+    """The kernels of a library that call such C++ functions, `emulated` being what they need of a GPU."""
+    defined = "".join(f"#define {each}\n" for each in library.defined)
+    launch = LAUNCH.format(kernels=", ".join(f"body<{each}>" for each in functions))
+    source = defined + PRELUDE + PRIMITIVES + MEETING + emulated + kernel_library.source(library) + more + launch
     # Products run for longer than all else is compiled.
     flags = ("-O1", "-finline-functions", "-std=c++17", "-ffp-contract=off")
     return ctypes.CDLL(str(native_library.build(source, *flags)))
 
 
-def passed(
-    spec: ConvSpec, weights: np.ndarray, arguments: dict[str, np.ndarray], fields: Sequence[int]
-) -> tuple[np.ndarray, list[ctypes.c_void_p]]:
-    """An output of NaN, and pointers to a kernel's tensors, of which that is the last, and to its geometry."""
+def launched(
+    library: ctypes.CDLL,
+    kernel: int,
+    spec: ConvSpec,
+    weights: np.ndarray,
+    arguments: dict[str, np.ndarray],
+    integers: Sequence[int],
+    *launch: int,
+) -> np.ndarray:
+    """The output of a kernel; elements that it does not write are NaN.
+
+    The launch is the grid along x, y and z, threads of a block and blocks of a cluster.
+    """
     y = np.full(spec.output_shape, np.nan, spec.dtype)
     tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
     # The pointers keep the arrays.
-    return y, [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, np.array(fields, np.int32))]
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, np.array(integers, np.int32))]
+    library.launch(*pointers, len(integers), kernel, *launch)
+    return y
 
 
 @cache
 def _library(shared: int) -> ctypes.CDLL:
     """The kernels for so many filters at a time."""
-    name = library_of(shared)
-    kernels = [f"body<{p + 1}, {step}, {shared}>" for p in range(MAX_LANE_PIXELS[shared]) for step in (1, 2)]
-    launch = LAUNCH.format(kernels=", ".join(kernels))
-    return compiled(PRELUDE + PRIMITIVES + kernel_library.source(name) + launch)
+    steps = ((pixels + 1, step) for pixels in range(MAX_LANE_PIXELS[shared]) for step in (1, 2))
+    return compiled("", library_of(shared), [f"convolution<{pixels}, {step}, {shared}>" for pixels, step in steps])
 
 
 def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
-    spec, (parts, k, tiles) = tiling.spec, tiling.grid
-    threads = WARP * tiling.warps
-    assert threads <= MAX_THREADS and parts <= MAX_CLUSTER and tiling.shared_bytes(weights.shape[1]) <= SHARED
-    fields = geometry(tiling)
-    y, pointers = passed(spec, weights, arguments, fields)
-    kernel = 2 * (tiling.lane_pixels - 1) + tiling.step - 1
-    numbers = (weights.shape[1], len(fields), kernel, k, tiles, parts, threads)
-    _library(tiling.shared).launch(*pointers[:5], numbers[0], pointers[5], *numbers[1:])
-    return y
+    threads, stride = WARP * tiling.warps, weights.shape[1]
+    assert threads <= MAX_THREADS and tiling.parts <= MAX_CLUSTER and tiling.shared_bytes(stride) <= SHARED
+    integers = parameters.arguments(PARAMETERS, tiling, stride=stride)
+    kernel, launch = 2 * (tiling.lane_pixels - 1) + tiling.step - 1, (*tiling.grid, threads, tiling.parts)
+    return launched(_library(tiling.shared), kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -7,16 +7,16 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES, compiled, passed
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, SHARED
+from data_emulator import compiled, launched
 from warpgroup_emulator import WARPGROUPS
 
-from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.linear_tensor.tiling import FILTERS, LIBRARY, THREADS, LinearTensorTiling, geometry
+from tvm_sparse.scheduling.cuda.library import parameters
+from tvm_sparse.scheduling.cuda.linear_tensor.kernels import LIBRARY, PARAMETERS
+from tvm_sparse.scheduling.cuda.linear_tensor.tiling import FILTERS, THREADS, LinearTensorTiling
 
 MULTIPLY = f"""
 #include <deque>
-#define TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
 // A product of a thread, which is still to come, and how many groups it waited for.
 struct Product {{ void (*add)(float*, int, const unsigned*, unsigned long long); float* sums; int count;
                  const unsigned* a; unsigned long long b; bool ends_group; }};
@@ -64,24 +64,8 @@ template <int LEFT> static void wait_for_products() {{
   }}
 }}
 """
-LAUNCH = """
-#undef blockIdx
-static const float *x_, *bias_, *residual_; static const int4* weights_; static float* y_; static const int* g_;
-typedef void (*Kernel)();
-template <int F, bool DENSE> static void body() {{
-  Geometry g; memcpy(&g, g_, sizeof g);
-  linear<F, DENSE>(g, x_, weights_, bias_, residual_, y_);
-  part_ways();
-}}
-static Kernel kernels[] = {{{kernels}}};
-extern "C" void launch(const float* x, const int4* weights, const float* bias, const float* residual, float* y,
-                       const int* g, int fields, int kernel, int k, int images, int parts, int threads) {{
-  if (fields * sizeof(int) != sizeof(Geometry) || threads != 128 * (MULTIPLIERS + WRITERS)) abort();
-  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, g_ = g;
-  blockDim.x = threads;
-  int grid[] = {{k, images, parts}}, block[] = {{threads, 1, 1}};
-  run_grid(kernels[kernel], grid, block, parts);
-}}
+NEEDED = """
+static_assert(128 * (MULTIPLIERS + WRITERS) == {threads});
 extern "C" int needed_bytes(int filters) {{
   const int all[][2] = {{{needed}}};
   for (auto& each : all)
@@ -94,10 +78,9 @@ KERNELS = [(filters, dense) for filters in FILTERS for dense in (False, True)]
 
 @cache
 def _library() -> ctypes.CDLL:
-    names = ", ".join(f"body<{filters}, {str(dense).lower()}>" for filters, dense in KERNELS)
     needed = ", ".join(f"{{{filters}, Block<{filters}>::TABLE_AT}}" for filters in FILTERS)
-    launch = LAUNCH.format(kernels=names, needed=needed)
-    return compiled(PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY + kernel_library.source(LIBRARY) + launch)
+    functions = [f"linear<{filters}, {str(dense).lower()}>" for filters, dense in KERNELS]
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, functions, NEEDED.format(threads=THREADS, needed=needed))
 
 
 def table_bytes(filters: int) -> int:
@@ -107,10 +90,7 @@ def table_bytes(filters: int) -> int:
 
 def run(tiling: LinearTensorTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
-    spec, (parts, k, images) = tiling.spec, tiling.grid
-    assert parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
-    fields = geometry(tiling)
-    y, pointers = passed(spec, weights, arguments, fields)
-    kernel = KERNELS.index((tiling.filters, tiling.dense))
-    _library().launch(*pointers, len(fields), kernel, k, images, parts, THREADS)
-    return y
+    assert tiling.parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
+    integers = parameters.arguments(PARAMETERS, tiling)
+    kernel, launch = KERNELS.index((tiling.filters, tiling.dense)), (*tiling.grid, THREADS, tiling.parts)
+    return launched(_library(), kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -7,17 +7,16 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from cuda_emulator import PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES, compiled, passed
-from slice_emulator import LAUNCH
+from cuda_emulator import SHARED
+from data_emulator import compiled, launched
 from warpgroup_emulator import WARPGROUPS
 
-from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.plane.tiling import LIBRARIES, PIXELS, THREADS, PlaneTiling, geometry
+from tvm_sparse.scheduling.cuda.library import parameters
+from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES, PARAMETERS
+from tvm_sparse.scheduling.cuda.plane.tiling import PIXELS, THREADS, PlaneTiling
 
 MULTIPLY = """
 #include <strings.h>
-#define TVM_SPARSE_PLANE_PRIMITIVES
 static void commit_products() {}
 template <int LEFT> static void wait_for_products() {}
 // What tensor cores multiply.
@@ -70,22 +69,11 @@ static void add_product(float (&sums)[N], unsigned long long a, unsigned long lo
     }
 }
 """
-# A launch of kernels with one template argument, whose tensors' integers begin with the stride.
-ALONE = """
-template <int N, int> static void convolution(const Geometry& g, int, int stride, const Element* x, const int4* weights,
-                                              const Element* bias, const Element* residual, Element* y) {
-  convolution<N>(g, stride, x, weights, bias, residual, y);
-}
-"""
 
 
 @cache
 def _library(dtype: str) -> ctypes.CDLL:
-    name = LIBRARIES[dtype]
-    launch = LAUNCH.format(kernels=", ".join(f"body<{each}, 0>" for each in PIXELS[dtype]))
-    defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
-    emulated = defined + PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
-    return compiled(emulated + kernel_library.source(name) + ALONE + launch)
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[dtype], [f"convolution<{each}>" for each in PIXELS[dtype]])
 
 
 def run(
@@ -99,13 +87,11 @@ def run(
 
     Before copies have come, all other threads have their turn `late_copies` times.
     """
-    spec = tiling.spec
-    fields = geometry(tiling, multiprocessors, SHARED)
+    spec, workers = tiling.spec, tiling.workers(multiprocessors)
     assert 16 * weights.shape[1] + tiling.ring_bytes(1) <= SHARED
-    y, pointers = passed(spec, weights, arguments, fields)
-    blocks = tiling.k_tiles * tiling.workers(multiprocessors)
-    numbers = (len(fields), PIXELS[spec.dtype].index(tiling.pixels), blocks, THREADS, 1)
-    library = _library(spec.dtype)
+    given = {"stride": weights.shape[1], "workers": workers, "shared_units": SHARED // 16}
+    integers = parameters.arguments(PARAMETERS, tiling, **given)
+    library, kernel = _library(spec.dtype), PIXELS[spec.dtype].index(tiling.pixels)
     ctypes.c_int.in_dll(library, "late_copies").value = late_copies
-    library.launch(*pointers[:5], 0, weights.shape[1], pointers[5], *numbers)
-    return y
+    launch = (tiling.k_tiles * workers, 1, 1, THREADS, 1)
+    return launched(library, kernel, spec, weights, arguments, integers, *launch)

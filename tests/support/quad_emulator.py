@@ -7,16 +7,15 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES, compiled, passed
-from slice_emulator import LAUNCH
+from cuda_emulator import MAX_CLUSTER, MAX_THREADS, SHARED
+from data_emulator import compiled, launched
 from warpgroup_emulator import WARPGROUPS
 
-from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.quad.tiling import LIBRARY, PIXELS, THREADS, QuadTiling, geometry
+from tvm_sparse.scheduling.cuda.library import parameters
+from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY, PARAMETERS
+from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, THREADS, QuadTiling
 
 MULTIPLY = f"""
-#define TVM_SPARSE_QUAD_PRIMITIVES
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
 static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
@@ -56,30 +55,26 @@ static void atomicMax(unsigned* at, unsigned value) {{ *at = max(*at, value); }}
 """
 EXPORTED = f"""
 static_assert(THREADS == {THREADS});
-extern "C" int quotient_of(unsigned n, int d, int m) {{ return quotient(n, d, m); }}
+extern "C" int quotient_of(unsigned n, int d, int m) {{ return FastDivmod{{d, m}}.quotient(n); }}
 """
 KERNELS = [(m, n) for m, some in PIXELS.items() for n in some]
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
-    emulated = PRELUDE + PRIMITIVES + MEETING + WARPGROUPS + MULTIPLY
-    return compiled(emulated + kernel_library.source(LIBRARY) + EXPORTED + launch)
+    functions = [f"convolution<{m}, {n}>" for m, n in KERNELS]
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, functions, EXPORTED)
 
 
 def quotient(n: int, d: int, m: int) -> int:
-    """The kernel's division of `n` by `d`, of which `m` is what `divisor` says."""
+    """The kernel's division of `n` by `d`, of which `m` is what `multiplier` says."""
     return int(_library().quotient_of(n, d, m))
 
 
 def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
-    spec, rows = tiling.spec, len(weights) // tiling.k_tiles
     assert tiling.shared_bytes <= SHARED
-    fields = geometry(tiling)
-    y, pointers = passed(spec, weights, arguments, fields)
-    kernel = KERNELS.index((tiling.m_tiles, tiling.pixels))
-    numbers = (len(fields), kernel, tiling.blocks, THREADS, tiling.parts)
-    _library().launch(*pointers[:5], rows, weights.shape[1], pointers[5], *numbers)
-    return y
+    tile_rows = len(weights) // tiling.k_tiles
+    integers = parameters.arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=weights.shape[1])
+    kernel, launch = KERNELS.index((tiling.m_tiles, tiling.pixels)), (tiling.blocks, 1, 1, THREADS, tiling.parts)
+    return launched(_library(), kernel, tiling.spec, weights, arguments, integers, *launch)

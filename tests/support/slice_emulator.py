@@ -4,18 +4,15 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from cuda_emulator import MAX_THREADS, PRELUDE, SHARED
-from data_emulator import MEETING, PRIMITIVES, compiled, passed
+from cuda_emulator import MAX_THREADS, SHARED
+from data_emulator import compiled, launched
 
-from tvm_sparse.codegen.cuda import kernel_library
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
-from tvm_sparse.scheduling.cuda.slice.geometry import geometry
-from tvm_sparse.scheduling.cuda.slice.tiling import LIBRARIES, N_TILES, SliceTiling
+from tvm_sparse.scheduling.cuda.library import parameters
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
+from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
+from tvm_sparse.scheduling.cuda.slice.tiling import N_TILES, SliceTiling
 
 MULTIPLY = f"""
-#define TVM_SPARSE_TENSOR_PRIMITIVES
-#undef KERNEL
-#define KERNEL(M, NW) static void
 static unsigned held[{MAX_THREADS}][6];
 static float of_neighbour(float value) {{
   const int lanes = current / 32 * 32;
@@ -66,45 +63,18 @@ static void add_corrections(float (&sum)[4], const unsigned (&a)[4], unsigned b0
 }}
 #endif
 """
-LAUNCH = """
-#undef blockIdx
-static const Element *x_, *bias_, *residual_; static const int4* weights_; static Element* y_;
-static int chunks_, stride_; static const int* g_;
-typedef void (*Kernel)();
-template <int M, int NW> static void body() {{
-  Geometry g; memcpy(&g, g_, sizeof g);
-  convolution<M, NW>(g, chunks_, stride_, x_, weights_, bias_, residual_, y_);
-  part_ways();
-}}
-static Kernel kernels[] = {{{kernels}}};
-extern "C" void launch(const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y,
-                       int chunks, int stride, const int* g, int fields, int kernel, int blocks, int threads,
-                       int parts) {{
-  if (fields * sizeof(int) != sizeof(Geometry)) abort();
-  x_ = x, weights_ = weights, bias_ = bias, residual_ = residual, y_ = y, chunks_ = chunks, stride_ = stride, g_ = g;
-  blockDim.x = threads;
-  int grid[] = {{1, 1, blocks}}, block[] = {{threads, 1, 1}};
-  run_grid(kernels[kernel], grid, block, parts);
-}}
-"""
 KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
 
 
 @cache
 def _library(dtype: str) -> ctypes.CDLL:
-    name = LIBRARIES[dtype]
-    launch = LAUNCH.format(kernels=", ".join(f"body<{m}, {n}>" for m, n in KERNELS))
-    defined = "".join(f"#define {each}\n" for each in kernel_library.LIBRARIES[name].defined)
-    return compiled(defined + PRELUDE + PRIMITIVES + MEETING + MULTIPLY + kernel_library.source(name) + launch)
+    return compiled(MULTIPLY, LIBRARIES[dtype], [f"convolution<{m}, {n}>" for m, n in KERNELS])
 
 
 def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
-    spec, chunks = tiling.spec, len(weights) // tiling.k_tiles
-    assert tiling.shared_bytes(chunks, weights.shape[1]) <= SHARED
-    fields = geometry(tiling)
-    y, pointers = passed(spec, weights, arguments, fields)
-    kernel = KERNELS.index((tiling.m_tiles, tiling.n_tiles))
-    numbers = (len(fields), kernel, tiling.blocks, WARP * tiling.warps, 1)
-    _library(spec.dtype).launch(*pointers[:5], chunks, weights.shape[1], pointers[5], *numbers)
-    return y
+    chunks, stride = len(weights) // tiling.k_tiles, weights.shape[1]
+    assert tiling.shared_bytes(chunks, stride) <= SHARED
+    integers = parameters.arguments(PARAMETERS, tiling, chunks=chunks, stride=stride)
+    kernel, launch = KERNELS.index((tiling.m_tiles, tiling.n_tiles)), (tiling.blocks, 1, 1, WARP * tiling.warps, 1)
+    return launched(_library(tiling.spec.dtype), kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -1,10 +1,9 @@
-"""What kernels share whose warpgroups multiply (codegen/cuda/warpgroup_primitives.cuh), as plain code."""
+"""What kernels share whose warpgroups multiply (codegen/cuda/device/wgmma.cuh), as plain code."""
 
 from cuda_emulator import MAX_CLUSTER, MAX_THREADS
 
 WARPGROUPS = f"""
 #include <stdio.h>
-#define TVM_SPARSE_WARPGROUP_PRIMITIVES
 // As a GPU's, with the block's number in its cluster.
 static unsigned shared_address(const void* to) {{
   return (const unsigned char*)to - shared_memory[rank] + (rank << 24);
@@ -19,15 +18,15 @@ static float remote_load(const float* pointer, int other) {{ return tvm_sparse_c
 static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
 // In which round a thread was last at a barrier: at no barrier of a GPU may it be twice in one.
 static int came[{MAX_CLUSTER}][16][{MAX_THREADS}];
-static void pass(int barrier, int threads) {{
+static void barrier_arrive(int barrier, int threads) {{
   int& own = came[rank][barrier][current % blockDim.x];
   if (own == rounds[rank][barrier] + 1) fprintf(stderr, "a thread comes twice to barrier %d\\n", barrier), abort();
   own = rounds[rank][barrier] + 1;
   if (++arrivals[rank][barrier] == threads) arrivals[rank][barrier] = 0, rounds[rank][barrier]++;
 }}
-static void meet(int barrier, int threads) {{
+static void barrier_sync(int barrier, int threads) {{
   const int round = rounds[rank][barrier];
-  pass(barrier, threads);
+  barrier_arrive(barrier, threads);
   while (rounds[rank][barrier] == round) yield();
 }}
 static void begin_products() {{}}

@@ -10,6 +10,7 @@ from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.codegen.cuda.nvcc import source_only
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY, WEIGHT_ATTRIBUTE
+from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.scheduling.space import Space
 
@@ -46,7 +47,7 @@ def stages(space: Space, kernel: Kernel, target: Target) -> dict[str, Callable[[
 
 def _script(func: tirx.PrimFunc) -> str:
     """TVMScript without the attributes that the code shows anyway, or that name this machine."""
-    for name in (WEIGHT_ATTRIBUTE, "target"):
+    for name in (WEIGHT_ATTRIBUTE, KERNEL_LIBRARY, "target"):
         func = func.without_attr(name)
     return f"{func.script()}\n"
 
@@ -60,7 +61,7 @@ def folded(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def _cuda_source(func: tirx.PrimFunc, target: Target) -> str:
     if KERNEL_LIBRARY in func.attrs:
-        return kernel_library.source(str(func.attrs[KERNEL_LIBRARY]))
+        return kernel_library.source(KernelLibrary.of_text(str(func.attrs[KERNEL_LIBRARY])))
     lowering.register()
     with target, source_only():
         built = tvm.compile(tvm.IRModule.from_expr(func), target, tir_pipeline=lowering.PIPELINE)

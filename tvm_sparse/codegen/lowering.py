@@ -22,7 +22,7 @@ from tvm_sparse.codegen.cpu.strided_loads import strided_loads
 from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch
-from tvm_sparse.codegen.cuda.kernel_library import library, library_names
+from tvm_sparse.codegen.cuda.kernel_library import built, launched_libraries
 from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline
 from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
 from tvm_sparse.codegen.folding.fma_chains import Deferred
@@ -163,7 +163,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     finds that, so that nothing wrong is run.
     """
     register()
-    libraries = [each for name in library_names(module) for each in library(name, target)]
+    libraries = [each for text in launched_libraries(module) for each in built(text, target)]
     if libraries and relax_pipeline is not None:
         others = module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else []
         module = module.with_attr("external_mods", [*others, *libraries])

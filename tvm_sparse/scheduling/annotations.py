@@ -52,7 +52,8 @@ INPUT_ROWS = "tvm_sparse.input_rows"
 # (`hoisted_conditions`).
 HOIST = "tvm_sparse.hoist"
 
-# Attribute of a function that launches kernels of a library of ours, by the library's name (`kernel_library`).
+# Attribute of a function that launches kernels of a library of ours: all that compiling it needs
+# (`scheduling.cuda.library.kernel_library`).
 KERNEL_LIBRARY = "tvm_sparse.kernel_library"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tvm_sparse.conv.sparsity import SparsityPattern
     from tvm_sparse.conv.spec import ConvSpec
+    from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
     from tvm_sparse.scheduling.space import Space
 
     Spaces = Callable[[ConvSpec, SparsityPattern, Target], list[Space]]
@@ -83,6 +84,8 @@ class KernelFamily:
     takes_any_zeros
         Whether kernels read any weight as data, and take longest for one without zeros, so that a record of one without
         zeros says what others take at most.
+    libraries
+        Of kernels in CUDA C++ that its own launch (`library_call`).
     """
 
     name: str
@@ -101,6 +104,7 @@ class KernelFamily:
     of_zeros: bool = False
     is_generated: bool = False
     takes_any_zeros: bool = False
+    libraries: "tuple[KernelLibrary, ...]" = ()
 
     @property
     def is_folded(self) -> bool:

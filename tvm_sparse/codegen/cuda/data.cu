@@ -16,38 +16,20 @@
 // Blocks that share the input channels (`parts`) are a cluster: each sends a filter's partial sums to the block that
 // adds them up.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/data/geometry.py, in that order; a
-// divisor d comes with 2^32 / d + 1 as d_m, with which a division is a multiplication.
+// Its integers are declared in scheduling/cuda/data/kernels.py.
 
-#define FIELDS(X)                                                                                                 \
-  /* Tiles and blocks; `pitch` is from one row of a tile's pixels to the next, `quads` are 4 pixels of a filter. */ \
-  X(rows) X(columns) X(filters) X(parts) X(pixel_groups) X(pixel_groups_m) X(filters_at_once)                     \
-  X(pitch) X(pitch_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(quads) X(quads_m) X(k_tiles) X(k_tiles_m) \
-  /* Output: its size, elements of a map and of an image. */                                                      \
-  X(out_h) X(out_w) X(out_map) X(out_image)                                                                       \
-  /* Input: its size, elements of a channel, of an image, of a part's channels, of a group's. */                  \
-  X(in_h) X(in_w) X(channel) X(image) X(part_elements) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(pad_w) \
-  /* Staging: vectors of so many floats, in all, of a channel, of a row; rows of a plane, planes. */              \
-  X(mode) X(vector) X(vectors) X(per_channel) X(per_channel_m) X(per_row) X(per_row_m)                            \
-  X(plane_rows) X(plane_rows_m) X(planes_w) X(planes_w_m) X(plane) X(plane_m)                                     \
-  /* In shared memory: floats of a row, of a channel, before a row, of all; rows that begin with zeros. */        \
-  X(row_pitch) X(channel_pitch) X(lead) X(input_floats) X(zero_rows)                                              \
-  /* Where pairs begin among a block's weights, in 16 bytes; what follows the sum. */                             \
-  X(first_pair) X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
+#include "device/kernel.cuh"
+#include "device/cluster.cuh"
+#include "device/epilogue.cuh"
+#include "device/pipeline.cuh"
 
 enum { PLANES, ROWS, RUN };
 
-#ifndef KERNEL
+// Threads of a block: sums of several filters take more registers than 1024 may have.
 #ifdef TVM_SPARSE_VECTORS
-// Sums of several filters take more registers than 1024 threads may have.
-#define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
+constexpr int THREADS = 512;
 #else
-#define KERNEL extern "C" __global__ void __launch_bounds__(1024, 1)
-#endif
+constexpr int THREADS = 1024;
 #endif
 
 // Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
@@ -56,9 +38,9 @@ template <int V>
 __device__ __forceinline__ void stage_rows(const Geometry& g, const float* x, float* input, int y0, int x0, int thread,
                                            int threads) {
   for (int i = thread; i < g.vectors; i += threads) {
-    int c = divide(i, g.per_channel, g.per_channel_m), rest = i - c * g.per_channel;
-    int row = divide(rest, g.per_row, g.per_row_m), column = (rest - row * g.per_row) * V;
-    int plane = divide(row, g.plane_rows, g.plane_rows_m);
+    int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
+    int row = g.per_row.divide(rest), column = (rest - row * g.per_row) * V;
+    int plane = g.plane_rows.divide(row);
     int in_y = (y0 + row - plane * g.plane_rows) * g.stride_h + plane - g.pad_h, in_x = x0 + column;
     bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w;
     copy<4 * V>(input + c * g.channel_pitch + row * g.row_pitch + g.lead + column,
@@ -71,10 +53,10 @@ __device__ __forceinline__ void stage_rows(const Geometry& g, const float* x, fl
 __device__ __forceinline__ void stage_planes(const Geometry& g, const float* x, float* input, int y0, int x0,
                                              int thread, int threads) {
   for (int i = thread; i < g.vectors; i += threads) {
-    int c = divide(i, g.per_channel, g.per_channel_m), rest = i - c * g.per_channel;
-    int plane = divide(rest, g.plane, g.plane_m), place = rest - plane * g.plane;
-    int row = divide(place, g.pitch, g.pitch_m), column = place - row * g.pitch;
-    int plane_y = divide(plane, g.planes_w, g.planes_w_m), plane_x = plane - plane_y * g.planes_w;
+    int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
+    int plane = g.plane.divide(rest), place = rest - plane * g.plane;
+    int row = g.pitch.divide(place), column = place - row * g.pitch;
+    int plane_y = g.planes_w.divide(plane), plane_x = plane - plane_y * g.planes_w;
     int in_y = (y0 + row) * g.stride_h + plane_y - g.pad_h, in_x = (x0 + column) * g.stride_w + plane_x - g.pad_w;
     bool inside = (unsigned)in_y < (unsigned)g.in_h && (unsigned)in_x < (unsigned)g.in_w;
     copy<4>(input + c * g.channel_pitch + rest, x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside);
@@ -97,7 +79,7 @@ __device__ __forceinline__ void stage(const Geometry& g, const float* x, float* 
 
 // Element of a map that the pixel at `place` of a tile is, or -1 where it is none.
 __device__ __forceinline__ int output_at(const Geometry& g, int place, int y0, int x0) {
-  int row = divide(place, g.pitch, g.pitch_m), column = place - row * g.pitch;
+  int row = g.pitch.divide(place), column = place - row * g.pitch;
   bool inside = row < g.rows && column < g.columns && y0 + row < g.out_h && x0 + column < g.out_w;
   return inside ? (y0 + row) * g.out_w + x0 + column : -1;
 }
@@ -157,28 +139,28 @@ __device__ __forceinline__ void add_vectors(float (&acc)[V][P], const char* mine
 // A block's weights: where the pairs of each V filters begin (filters / V + 1), each filter's output channel, then the
 // pairs.
 template <int P, int STEP, int V>
-__device__ __forceinline__ void convolution(const Geometry& g, int stride, const float* __restrict__ x,
+__device__ __forceinline__ void convolution(const Geometry& g, const float* __restrict__ x,
                                             const int4* __restrict__ weights, const float* __restrict__ bias,
                                             const float* __restrict__ residual, float* __restrict__ y) {
   SHARED_MEMORY;
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
-  int over_x = divide(blockIdx.z, g.tiles_x, g.tiles_x_m), n = divide(over_x, g.tiles_y, g.tiles_y_m);
+  int over_x = g.tiles_x.divide(blockIdx.z), n = g.tiles_y.divide(over_x);
   const int y0 = (over_x - n * g.tiles_y) * g.rows, x0 = (blockIdx.z - over_x * g.tiles_x) * g.columns;
   const int places = g.pixel_groups * P * 32;
   int4* own = (int4*)shared;
-  float *input = shared + stride * 4, *sums = input + g.input_floats;
+  float *input = shared + g.stride * 4, *sums = input + g.input_floats;
   if (g.parts > 1) cluster_arrive();
-  const int4* from = weights + (size_t)(blockIdx.y * g.parts + part) * stride;
-  for (int i = thread; i < stride; i += threads) copy<16>(own + i, from + i, true);
+  const int4* from = weights + (size_t)(blockIdx.y * g.parts + part) * g.stride;
+  for (int i = thread; i < g.stride; i += threads) copy<16>(own + i, from + i, true);
   for (int i = thread; i < g.zero_rows; i += threads)
     for (int j = 0; j < g.lead; j++)
       if (i * g.row_pitch + j < g.input_floats) input[i * g.row_pitch + j] = 0.f;
   wait_for_kernel();
   launch_next();
-  const int group = divide(blockIdx.y, g.k_tiles, g.k_tiles_m);
+  const int group = g.k_tiles.divide(blockIdx.y);
   stage(g, x + (size_t)n * g.image + group * g.group_elements + part * g.part_elements, input, y0, x0, thread, threads);
   commit_copies();
-  const int filter = divide(warp, g.pixel_groups, g.pixel_groups_m), first = (warp - filter * g.pixel_groups) * P * 32 + lane;
+  const int filter = g.pixel_groups.divide(warp), first = (warp - filter * g.pixel_groups) * P * 32 + lane;
   int outputs[P];
 #pragma unroll
   for (int p = 0; p < P; p++) outputs[p] = output_at(g, first + p * 32, y0, x0);
@@ -236,7 +218,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
   int outputs4[4], map = 0;
   float added4[4];
   auto read_ahead = [&](int i) {
-    const int own_filter = divide(i, g.quads, g.quads_m), place = i * 4 - own_filter * places;
+    const int own_filter = g.quads.divide(i), place = i * 4 - own_filter * places;
     const int channel = channels[(own_filter << shift) + part];
     const float own_bias = g.has_bias ? bias[channel] : 0.f;
     map = channel * g.out_map;
@@ -266,12 +248,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
 }
 
 // A kernel for each number of pixels a lane and step between them, of vectors for each of these too.
-#define CONVOLUTION(NAME, P, STEP, V)                                                                          \
-  KERNEL NAME(const float* x, const int4* weights, const float* bias, const float* residual, float* y,        \
-              int stride FIELDS(PARAMETER)) {                                                                  \
-    const Geometry g = {FIELDS(PASSED)};                                                                       \
-    convolution<P, STEP, V>(g, stride, x, weights, bias, residual, y);                                         \
-  }
+#define CONVOLUTION(NAME, P, STEP, V) KERNEL(THREADS, 1, NAME, convolution<P, STEP, V>)
 #define SINGLE(P) CONVOLUTION(tvm_sparse_data_##P##_1, P, 1, 1) CONVOLUTION(tvm_sparse_data_##P##_2, P, 2, 1)
 #define VECTOR(V, P) \
   CONVOLUTION(tvm_sparse_vector##V##_##P##_1, P, 1, V) CONVOLUTION(tvm_sparse_vector##V##_##P##_2, P, 2, V)

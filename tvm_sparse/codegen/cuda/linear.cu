@@ -17,21 +17,12 @@
 //
 // Blocks that share the inputs (`parts`) are a cluster: at the end each sends its sums to the block that adds them up.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear/tiling.py, in that order.
+// Its integers are declared in scheduling/cuda/linear/kernels.py.
 
-#define FIELDS(X)                                                                                                     \
-  /* Images; of one of them inputs and outputs; a part's inputs and chunks; inputs of a read: 4, or 1. */             \
-  X(batch) X(inputs) X(outputs) X(parts) X(part_inputs) X(chunks) X(vector)                                           \
-  /* Filters of a block, and of those that it adds up; V filters a warp takes in a chunk; what follows the sum. */    \
-  X(filters) X(own_filters) X(own_filters_m) X(rows) X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
-
-#ifndef KERNEL
-#define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
-#endif
+#include "device/kernel.cuh"
+#include "device/cluster.cuh"
+#include "device/epilogue.cuh"
+#include "device/pipeline.cuh"
 
 // Warps of a block, and buffers of a warp's ring.
 constexpr int WARPS = 16, SLOTS = 3;
@@ -145,7 +136,7 @@ __device__ __forceinline__ void read_four(Element (&to)[4], const Element* x, in
 }
 
 template <int P, int V>
-__device__ __forceinline__ void linear(const Geometry& g, int stride, const Element* __restrict__ x,
+__device__ __forceinline__ void linear(const Geometry& g, const Element* __restrict__ x,
                                        const int4* __restrict__ weights, const Element* __restrict__ bias,
                                        const Element* __restrict__ residual, Element* __restrict__ y) {
   SHARED_MEMORY;
@@ -156,8 +147,8 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
   int4* rings = (int4*)(input + (CHUNK + 1) * IMAGES);
   float* sums = (float*)(rings + WARPS * SLOTS * Stream<V>::SLOT);
   const size_t number = (size_t)(blockIdx.y * g.parts + part) * WARPS + warp;
-  Stream<V> stream = {rings + warp * SLOTS * Stream<V>::SLOT, weights + number * stride, lane,
-                      stride / Stream<V>::SLOT};
+  Stream<V> stream = {rings + warp * SLOTS * Stream<V>::SLOT, weights + number * g.stride, lane,
+                      g.stride / Stream<V>::SLOT};
   stream.start();
   if (thread < IMAGES) input[CHUNK * IMAGES + thread] = 0.f;
   wait_for_kernel();
@@ -213,17 +204,17 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
   }
   if (g.parts > 1) {
     // All blocks are done with their inputs, whose place the others' sums take.
-    meet_cluster();
+    cluster_sync();
     for (int i = thread; i < g.filters * IMAGES; i += 32 * WARPS) {
-      const int filter = i / IMAGES, image = i % IMAGES, rank = divide(filter, g.own_filters, g.own_filters_m);
+      const int filter = i / IMAGES, image = i % IMAGES, rank = g.own_filters.divide(filter);
       const int slot = part * g.own_filters + filter - rank * g.own_filters;
       remote_store(remote_address(input + slot * PITCH + image, rank), sums[filter * PITCH + image]);
     }
-    meet_cluster();
+    cluster_sync();
     sums = input;
   }
   for (int i = thread; i < g.own_filters * IMAGES; i += 32 * WARPS) {
-    const int image = divide(i, g.own_filters, g.own_filters_m), filter = i - image * g.own_filters;
+    const int image = g.own_filters.divide(i), filter = i - image * g.own_filters;
     const int n = image0 + image, k = filter0 + part * g.own_filters + filter;
     if (n >= g.batch || k >= g.outputs) continue;
     float sum = 0.f;
@@ -236,13 +227,7 @@ __device__ __forceinline__ void linear(const Geometry& g, int stride, const Elem
 }
 
 // A kernel for each number of images a lane and of filters that share their non-zeros.
-#define LINEAR(P, V)                                                                                             \
-  KERNEL OF_TYPE(tvm_sparse_linear_##P##_##V)(const Element* x, const int4* weights, const Element* bias,        \
-                                              const Element* residual, Element* y,                               \
-                                              int stride FIELDS(PARAMETER)) {                                    \
-    const Geometry g = {FIELDS(PASSED)};                                                                         \
-    linear<P, V>(g, stride, x, weights, bias, residual, y);                                                      \
-  }
+#define LINEAR(P, V) KERNEL(32 * WARPS, 1, tvm_sparse_linear_##P##_##V, linear<P, V>)
 LINEAR(1, 1)
 LINEAR(2, 1)
 LINEAR(4, 1)

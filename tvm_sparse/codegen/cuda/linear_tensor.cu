@@ -14,25 +14,21 @@
 //
 // Blocks that share a tile's slabs (`parts`) are a cluster: at the end each adds up some of the sums of all.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/linear_tensor/tiling.py, in that
-// order.
+// Its integers are declared in scheduling/cuda/linear_tensor/kernels.py.
 
-#define FIELDS(X)                                                                                                 \
-  /* Images, in all and of a block in groups of 64; of one of them inputs and outputs; inputs of a read: 4, or 1. */ \
-  X(batch) X(groups) X(inputs) X(outputs) X(vector)                                                               \
-  /* Tiles of filters, slabs of a tile, blocks that share them; what follows the sum. */                          \
-  X(tiles) X(slabs) X(parts) X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
+#include "device/kernel.cuh"
+#include "device/cluster.cuh"
+#include "device/epilogue.cuh"
+#include "device/pipeline.cuh"
+#include "device/split.cuh"
+#include "device/wgmma.cuh"
 
 // Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
 constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
 // Barriers: of a slab that is full for a group of images, of one that is empty, of each writer's threads, and of sums.
 constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES, STAGED = WRITTEN + WRITERS;
 
-#ifndef TVM_SPARSE_LINEAR_TENSOR_PRIMITIVES
+#ifndef TVM_SPARSE_EMULATED
 // 64 rows of A in registers times F columns of B in shared memory.
 #define PRODUCT(NAME, KIND, LAST, F, SUMS, A0, A1, A2, A3, B)                                                   \
   __device__ __forceinline__ void NAME(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b) {     \
@@ -47,8 +43,6 @@ constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES, STA
 PRODUCTS(64, 32, 32, 33, 34, 35, 36)
 PRODUCTS(128, 64, 64, 65, 66, 67, 68)
 PRODUCTS(144, 72, 72, 73, 74, 75, 76)
-
-#define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
 
 // What all of a block knows. In shared memory: the ring, each slab F * SLAB weights as they are and as many as
@@ -96,7 +90,7 @@ __device__ __forceinline__ void hand_over(const Geometry& g, int number) {
   for (int group = 0; group < g.groups; group++) {
     // Of 64 images one warpgroup has the slab: it is the one that has every second slab from this one on.
     const int reader = g.groups == 1 ? number % MULTIPLIERS : group;
-    pass(FULL + reader * STAGES + number % STAGES, 256);
+    barrier_arrive(FULL + reader * STAGES + number % STAGES, 256);
   }
 }
 
@@ -122,7 +116,7 @@ __device__ __forceinline__ void write_dense(const Geometry& g, const Block<F>& b
     for (int i = 0; i < AHEAD; i++) {
       const int number = start + i * WRITERS;
       if (number >= block.slabs) break;
-      if (number >= STAGES) meet(EMPTY + number % STAGES, block.handing(g));
+      if (number >= STAGES) barrier_sync(EMPTY + number % STAGES, block.handing(g));
       char* to = block.buffer(number) + thread * 16;
 #pragma unroll
       for (int j = 0; j < READS; j++) {
@@ -214,10 +208,10 @@ __device__ __forceinline__ void write_lists(const Geometry& g, const Block<F>& b
       int4* to = (int4*)block.buffer(number);
       for (int i = lists.thread; i < B::BUFFER / 16; i += 128) to[i] = make_int4(0, 0, 0, 0);
     } else {
-      meet(EMPTY + number % STAGES, block.handing(g));
+      barrier_sync(EMPTY + number % STAGES, block.handing(g));
       lists.template write<true>(number - STAGES);
     }
-    meet(WRITTEN + writer, 128);
+    barrier_sync(WRITTEN + writer, 128);
     // In the place of the list of zeros.
     lists.fetch(number + B::AHEAD * WRITERS);
     wait_for_copies<B::AHEAD>();
@@ -310,12 +304,12 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
     for (int i = 0; i < 2; i++) {
       const int number = start + i * turns;
       if (number >= block.slabs) break;
-      meet(FULL + warpgroup * STAGES + number % STAGES, 256);
+      barrier_sync(FULL + warpgroup * STAGES + number % STAGES, 256);
       add_slab(sums, operands[i], block.buffer(number));
       wait_for_products<1>();
       // The slab before is multiplied: its place and its operands' registers are free.
       const int before = number - turns;
-      if (before >= 0 && before + STAGES < block.slabs) pass(EMPTY + before % STAGES, block.handing(g));
+      if (before >= 0 && before + STAGES < block.slabs) barrier_arrive(EMPTY + before % STAGES, block.handing(g));
       // Behind the last slab too, for nothing: with a branch here ptxas has products wait for each other.
       operands[1 - i].take(ahead);
       read(number + 2 * turns);
@@ -327,7 +321,7 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
 }
 
 // Warpgroups that multiply, alone: those that write weights do not touch the ring any more.
-__device__ __forceinline__ void meet_multiplying() { meet(STAGED, MULTIPLYING); }
+__device__ __forceinline__ void meet_multiplying() { barrier_sync(STAGED, MULTIPLYING); }
 
 // Each warpgroup's sums, 64 images of F filters, are rows in shared memory, in the ring, which nobody reads any more.
 template <int F>
@@ -395,7 +389,7 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
       write_dense(g, block, weights, warpgroup - MULTIPLIERS);
     else
       write_lists(g, block, weights, warpgroup - MULTIPLIERS);
-    if (g.parts > 1) meet_cluster();
+    if (g.parts > 1) cluster_sync();
   } else {
     take_registers<B::REGISTERS>();
     float sums[F / 2];
@@ -404,7 +398,7 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
     multiply(g, block, x, sums);
     stage_sums(block, sums);
     if (g.parts > 1)
-      meet_cluster();
+      cluster_sync();
     else
       meet_multiplying();
     write_sums(g, block, bias, residual, y);
@@ -413,11 +407,6 @@ __device__ __forceinline__ void linear(const Geometry& g, const float* __restric
   if (g.parts > 1) leave_cluster();
 }
 
-#define LINEAR(NAME, F, DENSE)                                                                            \
-  KERNEL tvm_sparse_##NAME##_##F(const float* x, const int4* weights, const float* bias,                  \
-                                 const float* residual, float* y FIELDS(PARAMETER)) {                     \
-    const Geometry g = {FIELDS(PASSED)};                                                                  \
-    linear<F, DENSE>(g, x, weights, bias, residual, y);                                                   \
-  }
+#define LINEAR(NAME, F, DENSE) KERNEL(128 * (MULTIPLIERS + WRITERS), 1, tvm_sparse_##NAME##_##F, linear<F, DENSE>)
 #define LINEARS(F) LINEAR(linear_tensor_lists, F, false) LINEAR(linear_tensor_dense, F, true)
 LINEARS(64) LINEARS(128) LINEARS(144)

@@ -19,13 +19,14 @@
 // A block keeps the weights of its 64 filters in shared memory, and goes on from tile to tile. Two warpgroups write inputs
 // of planes, a chunk of them at a time, through a ring of slots; two others have every other tile each, so that one
 // multiplies while the other writes its outputs.
-//
-// Of this file are outputs and products; plane_weights.cuh and plane_inputs.cuh come before it.
+
+#include "plane_weights.cuh"
+#include "plane_inputs.cuh"
 
 // How many output pixels are before a place of the line.
 __device__ __forceinline__ int pixels_before(const Geometry& g, int place) {
-  const int image = quotient(place, g.image_places, g.image_places_m), in_image = place - image * g.image_places;
-  const int row = quotient(in_image, g.pitch, g.pitch_m), column = in_image - row * g.pitch;
+  const int image = g.image_places.quotient(place), in_image = place - image * g.image_places;
+  const int row = g.pitch.quotient(in_image), column = in_image - row * g.pitch;
   return image < g.batch ? image * g.out_map + min(row * g.out_w + min(column, g.out_w), g.out_map) : g.batch * g.out_map;
 }
 
@@ -91,8 +92,8 @@ __device__ __forceinline__ void move_pixels(const Geometry& g, int tile, Move mo
 #pragma unroll
   for (int i = 0; i <= N / AT_ONCE; i++) {
     const int pixel = begin / ALIGNED * ALIGNED + i * AT_ONCE + (threadIdx.x & 31) * V;
-    const int image = quotient(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
-    const int row = quotient(in_map, g.out_w, g.out_w_m);
+    const int image = g.out_map.quotient(pixel), in_map = pixel - image * g.out_map;
+    const int row = g.out_w.quotient(in_map);
     if (pixel >= begin && pixel < end)
       move(image * g.out_image + in_map, image * g.image_places + row * g.pitch + in_map - row * g.out_w - tile * N);
   }
@@ -218,9 +219,9 @@ __device__ __forceinline__ void multiply(const Block<N>& block, const Element* b
         for (int i = 0; i < N / 2; i++) low_sums[i] = 0.f;
       for (int chunk = 0; chunk < weights.chunks; chunk++) {
         if (PARTS > 1 && left) {
-          meet(FULL_AGAIN + own.number, HANDING);
+          barrier_sync(FULL_AGAIN + own.number, HANDING);
         } else {
-          meet(FULL + MULTIPLIERS * slot + own.number, HANDING);
+          barrier_sync(FULL + MULTIPLIERS * slot + own.number, HANDING);
           last = slot, slot = block.next(slot), number++;
         }
         own.multiply(chunk, last, sums, low_sums);
@@ -229,7 +230,7 @@ __device__ __forceinline__ void multiply(const Block<N>& block, const Element* b
           if (threadIdx.x % 128 == 0) block.ranges.asked[last] = is_odd && chunk + 1 == weights.chunks ? 1 + own_tile : 0;
         }
         wait_for_products<0>();
-        pass(PARTS > 1 && left ? EMPTY_AGAIN : EMPTY + last, HANDING);
+        barrier_arrive(PARTS > 1 && left ? EMPTY_AGAIN : EMPTY + last, HANDING);
       }
 #pragma unroll
       for (int i = 0; i < N / 2; i++) computed(sums[i]);
@@ -245,7 +246,7 @@ __device__ __forceinline__ void multiply(const Block<N>& block, const Element* b
       __syncwarp();
       if (PARTS > 1 && is_odd) {
         if (!windows) {
-          meet(FULL_AGAIN + own.number, HANDING);
+          barrier_sync(FULL_AGAIN + own.number, HANDING);
           windows = same_of_all(block.ranges.windows[own.number]);
         }
         const unsigned char* of = block.ranges.window_of + own.number * N;
@@ -267,22 +268,22 @@ __device__ __forceinline__ void multiply(const Block<N>& block, const Element* b
 }
 
 template <int N>
-__device__ __forceinline__ void convolution(const Geometry& g, int stride, const Element* __restrict__ x,
+__device__ __forceinline__ void convolution(const Geometry& g, const Element* __restrict__ x,
                                             const int4* __restrict__ weights, const Element* __restrict__ bias,
                                             const Element* __restrict__ residual, Element* __restrict__ y) {
   SHARED_MEMORY;
   int4* const own = (int4*)shared + Block<N>::OUT_UNITS;
-  const int worker = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), k_tile = blockIdx.x - worker * g.k_tiles;
-  for (int i = threadIdx.x; i < stride; i += blockDim.x) copy<16>(own + i, weights + (size_t)k_tile * stride + i, true);
+  const int worker = g.k_tiles.divide(blockIdx.x), k_tile = blockIdx.x - worker * g.k_tiles;
+  for (int i = threadIdx.x; i < g.stride; i += blockDim.x) copy<16>(own + i, weights + (size_t)k_tile * g.stride + i, true);
   commit_copies();
-  const Ranges<N> ranges(own + stride);
+  const Ranges<N> ranges(own + g.stride);
   ranges.clear();
   wait_for_copies<0>();
   show_tensor_cores();
   __syncthreads();
   launch_next();
   const Weights held(own);
-  int4* const ring = own + stride + Ranges<N>::UNITS;
+  int4* const ring = own + g.stride + Ranges<N>::UNITS;
   const int slot_units = PARTS * g.slot_groups * g.staged, left = g.shared_units - (int)(ring - (int4*)shared);
   const Block<N> block = {g, held, ranges, ring, worker, min(MAX_SLOTS, left / slot_units), slot_units};
   if (same_of_all(threadIdx.x >> 7) >= MULTIPLIERS) {
@@ -295,12 +296,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int stride, const
   }
 }
 
-#define CONVOLUTION(N)                                                                                              \
-  KERNEL OF_TYPE(tvm_sparse_plane_##N)(const Element* x, const int4* weights, const Element* bias,                 \
-                                        const Element* residual, Element* y, int stride FIELDS(PARAMETER)) {        \
-    const Geometry g = {FIELDS(PASSED)};                                                                            \
-    convolution<N>(g, stride, x, weights, bias, residual, y);                                                      \
-  }
+#define CONVOLUTION(N) KERNEL(128 * MULTIPLIERS + WRITING, 1, tvm_sparse_plane_##N, convolution<N>)
 CONVOLUTION(64) CONVOLUTION(128)
 // Sums of two kinds have not room in the registers of a thread.
 #ifdef TVM_SPARSE_HALF

@@ -9,8 +9,8 @@ struct Place {
   bool is_image;
 
   __device__ __forceinline__ Place(const Geometry& g, int tile_begin, int first) : first(first) {
-    const int at = tile_begin + first, image = quotient(at, g.image_places, g.image_places_m);
-    const int in_image = at - image * g.image_places, row = quotient(in_image, g.pitch, g.pitch_m);
+    const int at = tile_begin + first, image = g.image_places.quotient(at);
+    const int in_image = at - image * g.image_places, row = g.pitch.quotient(in_image);
     in_y = row * g.stride_h - g.pad_h, in_x = (in_image - row * g.pitch) * g.stride_w - g.lead;
     from = image * g.image + in_y * g.in_w + in_x;
     is_image = image < g.batch && first < g.staged;
@@ -185,7 +185,7 @@ __device__ __forceinline__ unsigned find_windows(const Block<N>& block, int own_
   const int tile = block.worker + own_tile * g.workers;
   if (thread == 0) ranges.windows[multiplier] = 0;
   if (thread < N) ranges.largest[thread] = 0;
-  meet(WRITTEN, WRITING);
+  barrier_sync(WRITTEN, WRITING);
 #pragma unroll 1
   for (int number = 0; number < block.weights.chunks; number++) {
     const Chunk chunk(block.weights, number);
@@ -198,13 +198,13 @@ __device__ __forceinline__ unsigned find_windows(const Block<N>& block, int own_
       if (copy.to >= 0) ranges.tell(g, copy.first, chunk.planes[group * GROUP + 2], copy.largest());
     }
   }
-  meet(WRITTEN, WRITING);
+  barrier_sync(WRITTEN, WRITING);
   if (thread < N) {
     const int window = ranges.window(ranges.largest[thread]);
     ranges.window_of[multiplier * N + thread] = window;
     atomicOr(ranges.windows + multiplier, 1u << window);
   }
-  meet(WRITTEN, WRITING);
+  barrier_sync(WRITTEN, WRITING);
   return same_of_all(ranges.windows[multiplier]);
 }
 
@@ -221,13 +221,13 @@ __device__ __forceinline__ void write_inputs(const Block<N>& block, const Elemen
     int asked = -1;
     unsigned left = 0;
     if (number >= first) {
-      meet(EMPTY + slot, HANDING);
+      barrier_sync(EMPTY + slot, HANDING);
       if constexpr (PARTS > 1) asked = same_of_all(block.ranges.asked[slot]) - 1;
       if (asked >= 0) {
         left = find_windows(block, asked, x, warp) & ~(1u << WINDOWS);
         // Not passed: who multiplies may still wait for a residual when the first inputs are written, and a barrier takes
         // nobody twice in one round.
-        meet(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
+        barrier_sync(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
       }
     }
     int again = 0;
@@ -238,11 +238,11 @@ __device__ __forceinline__ void write_inputs(const Block<N>& block, const Elemen
       if (PARTS > 1 && is_odd && !left) block.ranges.odd[slot] = number + 1;
       show_tensor_cores();
       if (!left) {
-        pass(FULL + MULTIPLIERS * slot + own_tile % MULTIPLIERS, HANDING);
+        barrier_arrive(FULL + MULTIPLIERS * slot + own_tile % MULTIPLIERS, HANDING);
         break;
       }
-      pass(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
-      meet(EMPTY_AGAIN, HANDING);
+      barrier_arrive(FULL_AGAIN + asked % MULTIPLIERS, HANDING);
+      barrier_sync(EMPTY_AGAIN, HANDING);
       if (++again == chunks) again = 0, left &= left - 1;
     }
     slot = block.next(slot);

@@ -1,25 +1,11 @@
 // What the kernels of plane.cu are called with: numbers, weights in shared memory, primitives.
 //
-// Parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/plane/tiling.py, in that order.
+// The integers are declared in scheduling/cuda/plane/kernels.py.
 
-#define FIELDS(X)                                                                                                     \
-  /* Tiles of filters and of pixels; blocks that share those of the former. */                                        \
-  X(k_tiles) X(k_tiles_m) X(tiles) X(workers)                                                                         \
-  /* The line: places of an image, of a row; those of a plane that a tile needs, and in copies of so many pixels. */  \
-  X(image_places) X(image_places_m) X(pitch) X(pitch_m) X(staged) X(copies) X(vector)                                 \
-  /* Groups of 8 planes that a slot has room for; 16-byte units of a block's shared memory. */                        \
-  X(slot_groups) X(shared_units)                                                                                      \
-  /* Output: images, its size, elements of a map and of an image. */                                                  \
-  X(batch) X(out_h) X(out_w) X(out_w_m) X(out_map) X(out_map_m) X(out_image)                                          \
-  /* Input: its size, elements of an image, steps, zeros above and before it. */                                      \
-  X(in_h) X(in_w) X(image) X(stride_h) X(stride_w) X(pad_h) X(lead)                                                   \
-  /* Taps: how many, how far apart, whether each of an axis has planes of its own; places to the first column. */     \
-  X(r) X(s) X(dilation_h) X(dilation_w) X(own_rows) X(own_columns) X(first_column)                                    \
-  X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
+#include "device/kernel.cuh"
+#include "device/pipeline.cuh"
+#include "device/split.cuh"
+#include "device/wgmma.cuh"
 // Warpgroups that multiply, and those that write inputs; slots of the ring at most.
 constexpr int MULTIPLIERS = 2, WRITERS = 2, MAX_SLOTS = 4, WRITING = 128 * WRITERS, HANDING = WRITING + 128;
 // Registers of a thread that writes inputs; those that multiply take the rest of 256 for one of each.
@@ -35,15 +21,14 @@ constexpr int FILTERS_AT = 1, MAPS_AT = FILTERS_AT + FILTERS / 4, SCALES_AT = MA
 constexpr int GROUPS_AT = SCALES_AT + FILTERS / 4, GROUP = 3;
 // Units of a part of a k-step's weights, and of its first 8 planes.
 constexpr int STEP = 128, HALF = 64;
-// Numbers that one of a tensor is the sum of, which tensor cores multiply; how much larger an input's second one is stored.
+// Numbers that one of a tensor is the sum of, which tensor cores multiply.
 constexpr int PARTS = sizeof(Element) == 2 ? 1 : 2;
-constexpr float LOW = 2048.f;
 // Powers of two of a window, the first of which is -11 in that of inputs as they are, and windows on either side of it.
 constexpr int WINDOW = 26, FIRST_POWER = -11, WINDOWS = 5;
 // It ends with these.
 constexpr float SMALL = 1.f / 2048, LARGE = 32768.f;
 
-#ifndef TVM_SPARSE_PLANE_PRIMITIVES
+#ifndef TVM_SPARSE_EMULATED
 #ifdef TVM_SPARSE_BFLOAT16
 #define TYPES "f32.bf16.bf16"
 #define PAIR "bf16x2"
@@ -112,7 +97,6 @@ __device__ __forceinline__ float part_of(unsigned pair, int which) {
 __device__ __forceinline__ int first_bit(unsigned bits) { return __ffs(bits) - 1; }
 // What all lanes of a warp have, so that the compiler knows.
 __device__ __forceinline__ int same_of_all(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-#define KERNEL extern "C" __global__ void __launch_bounds__(128 * MULTIPLIERS + WRITING, 1)
 #endif
 
 // A tile's weights in shared memory.

@@ -19,20 +19,14 @@
 // products. What bounds it is shared memory: tensor cores read a slab once for every 64 filters. Where there are few tiles
 // several blocks, a cluster, share the slabs of one.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/quad/tiling.py, in that order.
+// Its integers are declared in scheduling/cuda/quad/kernels.py.
 
-#define FIELDS(X)                                                                                                  \
-  /* Blocks that share a tile's slabs; tiles of filters, in all and of a group, and its filters. */                \
-  X(parts) X(parts_m) X(k_tiles) X(k_tiles_m) X(group_tiles) X(group_tiles_m) X(group_filters)                     \
-  /* Output pixels in all, of a map, of a row; elements of an image. */                                            \
-  X(pixels) X(out_map) X(out_map_m) X(out_w) X(out_w_m) X(out_image)                                               \
-  /* Input: its size, elements of an image and of a group's channels; the filter's size and steps. */              \
-  X(in_h) X(in_w) X(image) X(group_elements) X(r) X(s) X(stride_h) X(stride_w) X(pad_h) X(pad_w) X(dilation_h)     \
-  X(dilation_w) X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
+#include "device/kernel.cuh"
+#include "device/cluster.cuh"
+#include "device/epilogue.cuh"
+#include "device/pipeline.cuh"
+#include "device/split.cuh"
+#include "device/wgmma.cuh"
 constexpr int max_of(int one, int other) { return one > other ? one : other; }
 
 // Positions of a slab; slabs of the ring; warpgroups that multiply and that write inputs.
@@ -49,7 +43,7 @@ constexpr int MULTIPLYING = 128 * MULTIPLIERS, HANDING = MULTIPLYING + 128, THRE
 // Barriers of a block: of all, of a slab that is full, of one that is empty, and of those who multiply.
 constexpr int ALL = 0, FULL = 1, EMPTY = FULL + STAGES, MULTIPLIED = EMPTY + STAGES;
 
-#ifndef TVM_SPARSE_QUAD_PRIMITIVES
+#ifndef TVM_SPARSE_EMULATED
 // 64 rows of A, of which registers hold the chosen columns and `choice` which they are, times N columns of B in shared
 // memory; the first two lanes of each four say the choices.
 #define PRODUCT(N, SUMS, A0, A1, A2, A3, B, CHOICE)                                                                   \
@@ -83,7 +77,6 @@ __device__ __forceinline__ unsigned lowered(unsigned both) {
 }
 // The larger of two magnitudes, each for itself; NaN is the largest.
 __device__ __forceinline__ unsigned larger(unsigned one, unsigned other) { return __vmaxu2(one, other & 0x7fff7fff); }
-#define KERNEL extern "C" __global__ void __launch_bounds__(128 * (MULTIPLIERS + WRITERS), 1)
 #endif
 
 // Where a position is, bytes from a pixel's place, and its tap as a bit.
@@ -124,7 +117,7 @@ struct Block {
 
 // Where an output pixel is in an image's first map of all images, or -1.
 __device__ __forceinline__ int place_of(const Geometry& g, int pixel) {
-  const int image = quotient(pixel, g.out_map, g.out_map_m);
+  const int image = g.out_map.quotient(pixel);
   return pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
 }
 
@@ -159,13 +152,13 @@ struct Pixels {
 template <int MT, int N>
 __device__ __forceinline__ Pixels<N> pixels_of(const Geometry& g, const Block<MT, N>& block, const float* x) {
   Pixels<N> pixels;
-  const int lane = threadIdx.x & 31, first_image = quotient(block.tile * N, g.out_map, g.out_map_m);
+  const int lane = threadIdx.x & 31, first_image = g.out_map.quotient(block.tile * N);
   pixels.images = (const char*)(x + (size_t)first_image * g.image);
 #pragma unroll
   for (int i = 0; i < N / 32; i++) {
     const int pixel = block.tile * N + i * 32 + lane;
-    const int image = quotient(pixel, g.out_map, g.out_map_m), in_map = pixel - image * g.out_map;
-    const int out_y = quotient(in_map, g.out_w, g.out_w_m), out_x = in_map - out_y * g.out_w;
+    const int image = g.out_map.quotient(pixel), in_map = pixel - image * g.out_map;
+    const int out_y = g.out_w.quotient(in_map), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
     pixels.from[i] = 4 * ((image - first_image) * g.image + in_y * g.in_w + in_x);
     pixels.inside[i] = 0;
@@ -206,7 +199,7 @@ __device__ __forceinline__ void write_inputs(const Block<MT, N>& block, const Pi
         values[i][j + 1] = pixels.input(i, at.of[1]);
       }
     }
-    if (number >= STAGES) meet(EMPTY + slot, HANDING);
+    if (number >= STAGES) barrier_sync(EMPTY + slot, HANDING);
 #pragma unroll
     for (int i = 0; i < B::GROUPS; i++) {
       unsigned high[4], low[4];
@@ -217,13 +210,13 @@ __device__ __forceinline__ void write_inputs(const Block<MT, N>& block, const Pi
         largest[i] = larger(largest[i], high[j]);
         bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
         const float2 kept = of_halves(high[j]);
-        low[j] = as_half((one - kept.x) * 2048.f, (other - kept.y) * 2048.f);
+        low[j] = as_half((one - kept.x) * LOW, (other - kept.y) * LOW);
       }
       *(uint4*)(to + i * 512) = make_uint4(high[0], high[1], high[2], high[3]);
       *(uint4*)(to + i * 512 + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
     }
     show_tensor_cores();
-    pass(FULL + slot, HANDING);
+    barrier_arrive(FULL + slot, HANDING);
   }
 }
 
@@ -315,7 +308,7 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
       const int number = start + i, m = i % MT, ahead = i + FETCHED - 1;
       if (m == 0 && number >= products) break;
       const Weights& own = weights[i];
-      if (m == 0) meet(FULL + slot, HANDING);
+      if (m == 0) barrier_sync(FULL + slot, HANDING);
       const unsigned high_at = ring + slot * (B::BUFFER >> 4), low_at = high_at + (B::PART >> 4);
       begin_products();
       add_product(sums[m], lowered[i % 2].high, descriptor(low_at), own.choice);
@@ -325,7 +318,7 @@ __device__ __forceinline__ void multiply(const Block<MT, N>& block, float (&sums
       wait_for_products<1>();
       // The one before is complete, its weights' place is free, and with a slab's first product all of the slab before.
       if (m == 0 && number > 0 && number + (STAGES - 1) * MT < products)
-        pass(EMPTY + (slot + STAGES - 1) % STAGES, HANDING);
+        barrier_arrive(EMPTY + (slot + STAGES - 1) % STAGES, HANDING);
       if (m == MT - 1) slot = (slot + 1) % STAGES;
       fetch(start + ahead, ahead % MT, weights[ahead % FETCHED]);
       if (number + 1 < products) lowered[(i + 1) % 2].compute(weights[(i + 1) % FETCHED]);
@@ -361,9 +354,9 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
     }
   }
   if (g.parts > 1)
-    meet_cluster();
+    cluster_sync();
   else
-    meet(MULTIPLIED, MULTIPLYING);
+    barrier_sync(MULTIPLIED, MULTIPLYING);
   int at[B::GROUPS];
 #pragma unroll
   for (int i = 0; i < B::GROUPS; i++) at[i] = place_of(g, block.tile * N + i * 32 + lane);
@@ -397,25 +390,25 @@ __device__ __forceinline__ void write_sums(const Geometry& g, const Block<MT, N>
 }
 
 template <int MT, int N>
-__device__ __forceinline__ void convolution(const Geometry& g, int rows, int stride, const float* __restrict__ x,
+__device__ __forceinline__ void convolution(const Geometry& g, const float* __restrict__ x,
                                             const int4* __restrict__ weights, const float* __restrict__ bias,
                                             const float* __restrict__ residual, float* __restrict__ y) {
   SHARED_MEMORY;
   using B = Block<MT, N>;
   B block;
-  const int place = quotient(blockIdx.x, g.parts, g.parts_m), part = block.part = blockIdx.x - place * g.parts;
-  block.tile = quotient(place, g.k_tiles, g.k_tiles_m);
-  const int k_tile = place - block.tile * g.k_tiles, group = divide(k_tile, g.group_tiles, g.group_tiles_m);
+  const int place = g.parts.quotient(blockIdx.x), part = block.part = blockIdx.x - place * g.parts;
+  block.tile = g.k_tiles.quotient(place);
+  const int k_tile = place - block.tile * g.k_tiles, group = g.group_tiles.divide(k_tile);
   const int in_group = (k_tile - group * g.group_tiles) * B::FILTERS;
   block.filter = group * g.group_filters + in_group, block.filters = min(B::FILTERS, g.group_filters - in_group);
-  block.weights = weights + (size_t)k_tile * rows * stride, block.stride = stride;
+  block.weights = weights + (size_t)k_tile * g.tile_rows * g.stride, block.stride = g.stride;
   block.factors = (const float*)(block.weights + 1);
   const unsigned count = block.weights->x, begin = count * part / g.parts;
-  block.weights += (size_t)(1 + begin) * stride, block.slabs = count * (part + 1) / g.parts - begin;
+  block.weights += (size_t)(1 + begin) * g.stride, block.slabs = count * (part + 1) / g.parts - begin;
   block.first_slab = (unsigned)block.tile % (unsigned)max(block.slabs, 1);
   block.ring = (char*)shared, block.positions = (Position*)(block.ring + STAGES * B::BUFFER);
   for (int i = threadIdx.x; i < block.slabs * (SLAB / 2); i += blockDim.x)
-    ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * stride + B::POSITIONS_AT + i % (SLAB / 2)];
+    ((int4*)block.positions)[i] = block.weights[(size_t)(i / (SLAB / 2)) * g.stride + B::POSITIONS_AT + i % (SLAB / 2)];
   block.found = (unsigned*)(block.ring + B::FOUND_AT), block.finite = block.found + N, block.is_any = block.finite + N;
   if (threadIdx.x <= 2 * N) block.found[threadIdx.x] = 0;
   __syncthreads();
@@ -436,38 +429,33 @@ __device__ __forceinline__ void convolution(const Geometry& g, int rows, int str
 #pragma unroll
     for (int i = 0; i < N / 32; i++)
       atomicMax(block.found + i * 32 + lane, 2 * max(largest[i] & 0xffff, largest[i] >> 16) + (bits[i] << 1 != 0));
-    meet(ALL, THREADS), meet(ALL, THREADS);
+    barrier_sync(ALL, THREADS), barrier_sync(ALL, THREADS);
     if (*block.is_any) {
       find_largest(block, pixels, writer);
-      meet(ALL, THREADS);
+      barrier_sync(ALL, THREADS);
 #pragma unroll
       for (int i = 0; i < N / 32; i++) scales[i] = power(exponent_of(block, i * 32 + lane));
       write_inputs(block, pixels, scales, writer, largest, bits);
-      meet(ALL, THREADS);
+      barrier_sync(ALL, THREADS);
     }
-    if (g.parts > 1) meet_cluster();
+    if (g.parts > 1) cluster_sync();
   } else {
     take_registers<256 - WRITERS_REGISTERS>();
     float sums[MT][N / 2];
     multiply(block, sums);
-    meet(ALL, THREADS);
+    barrier_sync(ALL, THREADS);
     if (threadIdx.x < N && is_out_of_range(block.found[threadIdx.x])) *block.is_any = 1;
-    meet(ALL, THREADS);
+    barrier_sync(ALL, THREADS);
     if (*block.is_any) {
-      meet(ALL, THREADS);
+      barrier_sync(ALL, THREADS);
       multiply(block, sums);
-      meet(ALL, THREADS);
+      barrier_sync(ALL, THREADS);
     }
     write_sums(g, block, sums, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
-  if (g.parts > 1) meet_cluster();
+  if (g.parts > 1) cluster_sync();
 }
 
-#define CONVOLUTION(MT, N)                                                                                        \
-  KERNEL tvm_sparse_quad_##MT##_##N(const float* x, const int4* weights, const float* bias, const float* residual, \
-                                     float* y, int rows, int stride FIELDS(PARAMETER)) {                         \
-    const Geometry g = {FIELDS(PASSED)};                                                                          \
-    convolution<MT, N>(g, rows, stride, x, weights, bias, residual, y);                                          \
-  }
+#define CONVOLUTION(MT, N) KERNEL(THREADS, 1, tvm_sparse_quad_##MT##_##N, convolution<MT, N>)
 CONVOLUTION(1, 64) CONVOLUTION(1, 96) CONVOLUTION(1, 128) CONVOLUTION(2, 64) CONVOLUTION(2, 96)

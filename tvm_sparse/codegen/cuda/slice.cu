@@ -18,29 +18,12 @@
 // uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the weights of
 // their positions. `k_warps` warps divide a chunk's k-steps and add up what they have at the end.
 //
-// Its parameters behind the tensors are the fields of `Geometry` in scheduling/cuda/slice/geometry.py, in that order.
+// Its integers are declared in scheduling/cuda/slice/kernels.py.
 
-#define FIELDS(X)                                                                                             \
-  /* Tiles and blocks; a tile has `tiles_8` groups of 8 pixels, an image `image_8` of them, a row `row_8`. */ \
-  X(filter_warps) X(filter_warps_m) X(pixel_warps) X(pixel_warps_m) X(k_warps) X(stages) X(k_tiles) X(k_tiles_m) \
-  X(group_tiles) X(group_tiles_m) X(tiles_x) X(tiles_x_m) X(tiles_y) X(tiles_y_m) X(images) X(rows) X(columns) \
-  X(tiles_8) X(image_8) X(image_8_m) X(row_8) X(row_8_m)                                                      \
-  /* Output: images, its size, elements of a map and of an image; pixels that are aligned together: 4, 2, 1. */ \
-  X(batch) X(out_h) X(out_w) X(out_map) X(out_image) X(aligned)                                                 \
-  /* Input: its size, elements of a channel, of an image, of a group's channels. */                           \
-  X(in_h) X(in_w) X(channel) X(image) X(group_elements) X(stride_h) X(stride_w) X(pad_h) X(row_step)           \
-  /* Staging: elements of a copy; copies of a channel, how many at once; of an image, of a row. */                  \
-  X(vector) X(per_channel) X(per_channel_m) X(slots_at_once) X(per_image) X(per_image_m) X(per_row) X(per_row_m)    \
-  /* In shared memory, elements: of a pixel's row, a row, an image, a channel, before a row; of all. */       \
-  X(pixel_row) X(row_pitch) X(image_pitch) X(channel_pitch) X(lead) X(input_elements)                         \
-  /* Rows that begin with zeros: of an image's channel, of a chunk. */                                        \
-  X(zero_rows) X(zero_rows_m) X(planes) X(planes_m)                                                           \
-  /* Among a chunk's weights: where channels and k-steps begin, 4 and 16 bytes each; what follows the sum. */ \
-  X(first_channel) X(filters_at) X(first_step) X(has_bias) X(has_residual) X(relu) X(relu_max)
-
-struct Geometry {
-  FIELDS(DECLARED)
-};
+#include "device/kernel.cuh"
+#include "device/epilogue.cuh"
+#include "device/pipeline.cuh"
+#include "device/split.cuh"
 
 #ifdef TVM_SPARSE_HALF
 // Half-precision numbers are multiplied as they are and added up in float32.
@@ -53,7 +36,7 @@ struct __align__(4 * QUADS) Offsets {
   int at[QUADS];
 };
 
-#ifndef TVM_SPARSE_TENSOR_PRIMITIVES
+#ifndef TVM_SPARSE_EMULATED
 // 16 rows of A times 8 columns of B.
 #ifdef TVM_SPARSE_BFLOAT16
 #define KIND "m16n8k16.row.col.f32.bf16.bf16.f32"
@@ -74,22 +57,17 @@ PRODUCT(add_corrections, "m16n8k16.row.col.f32.bf16.bf16.f32")
 __device__ __forceinline__ float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 #endif
 
-#ifndef KERNEL
-// Two blocks of 256 threads a multiprocessor, unless their sums alone take most of its registers.
-#define KERNEL(M, NW) extern "C" __global__ void __launch_bounds__(256, (M) * (NW) <= 16 ? 2 : 1)
-#endif
-
 // The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
 // Where a channel has fewer copies than there are threads, these take several channels at once.
 template <int V>
 __device__ __forceinline__ void stage_input(const Geometry& g, const Element* x, const int* channels, int count,
                                             Element* input, int images, int in_y0, int in_x0) {
   constexpr int AHEAD = 8;
-  const int first = g.slots_at_once > 1 ? divide(threadIdx.x, g.per_channel, g.per_channel_m) : 0;
+  const int first = g.slots_at_once > 1 ? g.per_channel.divide(threadIdx.x) : 0;
   if (first >= g.slots_at_once) return;
   for (int i = threadIdx.x - first * g.per_channel; i < g.per_channel; i += blockDim.x) {
-    const int image = divide(i, g.per_image, g.per_image_m), in_image = i - image * g.per_image;
-    const int row = divide(in_image, g.per_row, g.per_row_m), column = (in_image - row * g.per_row) * V;
+    const int image = g.per_image.divide(i), in_image = i - image * g.per_image;
+    const int row = g.per_row.divide(in_image), column = (in_image - row * g.per_row) * V;
     const int in_y = in_y0 + row * g.row_step, in_x = in_x0 + column;
     const bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w && image < images;
     const Element* from = x + (inside ? image * g.image + in_y * g.in_w + in_x : 0);
@@ -223,9 +201,9 @@ struct Place {
   int image, row, group;
 
   __device__ __forceinline__ Place(const Geometry& g, int number) {
-    image = divide(number, g.image_8, g.image_8_m);
+    image = g.image_8.divide(number);
     const int in_image = number - image * g.image_8;
-    row = divide(in_image, g.row_8, g.row_8_m);
+    row = g.row_8.divide(in_image);
     group = in_image - row * g.row_8;
   }
   __device__ __forceinline__ void next(const Geometry& g) {
@@ -240,33 +218,33 @@ struct Place {
 // A chunk's weights: where the k-steps of each filter warp begin, and at last where they end; how many channels the chunk
 // has, and which; each filter's output channel; then the k-steps: M fragments and the offsets.
 template <int M, int NW>
-__device__ __forceinline__ void convolution(const Geometry& g, int chunks, int stride, const Element* __restrict__ x,
+__device__ __forceinline__ void convolution(const Geometry& g, const Element* __restrict__ x,
                                             const int4* __restrict__ weights, const Element* __restrict__ bias,
                                             const Element* __restrict__ residual, Element* __restrict__ y) {
   SHARED_MEMORY;
   constexpr int STEP = (M * 32 + QUADS) * 16;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int rest = divide(warp, g.pixel_warps, g.pixel_warps_m), pixel_warp = warp - rest * g.pixel_warps;
-  const int k_warp = divide(rest, g.filter_warps, g.filter_warps_m), filter_warp = rest - k_warp * g.filter_warps;
-  const int tile = divide(blockIdx.x, g.k_tiles, g.k_tiles_m), k_tile = blockIdx.x - tile * g.k_tiles;
-  const int over_x = divide(tile, g.tiles_x, g.tiles_x_m), over_y = divide(over_x, g.tiles_y, g.tiles_y_m);
+  const int rest = g.pixel_warps.divide(warp), pixel_warp = warp - rest * g.pixel_warps;
+  const int k_warp = g.filter_warps.divide(rest), filter_warp = rest - k_warp * g.filter_warps;
+  const int tile = g.k_tiles.divide(blockIdx.x), k_tile = blockIdx.x - tile * g.k_tiles;
+  const int over_x = g.tiles_x.divide(tile), over_y = g.tiles_y.divide(over_x);
   const int x0 = (tile - over_x * g.tiles_x) * g.columns, y0 = (over_x - over_y * g.tiles_y) * g.rows;
   const int n0 = over_y * g.images, images = min(g.images, g.batch - n0);
-  const int4* own_weights = weights + (size_t)k_tile * chunks * stride;
-  const int stages = min(g.stages, chunks), stage_bytes = stride * 16 + g.input_elements * (int)sizeof(Element);
+  const int4* own_weights = weights + (size_t)k_tile * g.chunks * g.stride;
+  const int stages = min(g.stages, g.chunks), stage_bytes = g.stride * 16 + g.input_elements * (int)sizeof(Element);
   char* const ring = (char*)shared;
 
   auto stage_weights = [&](int chunk, int buffer) {
     int4* to = (int4*)(ring + buffer * stage_bytes);
-    const int4* from = own_weights + (size_t)chunk * stride;
-    for (int i = threadIdx.x; i < stride; i += blockDim.x) copy<16>(to + i, from + i, true);
+    const int4* from = own_weights + (size_t)chunk * g.stride;
+    for (int i = threadIdx.x; i < g.stride; i += blockDim.x) copy<16>(to + i, from + i, true);
   };
-  const int group = divide(k_tile, g.group_tiles, g.group_tiles_m);
+  const int group = g.group_tiles.divide(k_tile);
   x += (size_t)n0 * g.image + group * g.group_elements;
   auto stage_chunk = [&](int chunk, int buffer) {
-    const int* channels = (const int*)(own_weights + (size_t)chunk * stride) + g.first_channel;
+    const int* channels = (const int*)(own_weights + (size_t)chunk * g.stride) + g.first_channel;
     const int count = channels[-1];
-    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
+    Element* input = (Element*)(ring + buffer * stage_bytes + g.stride * 16);
     const int in_y0 = y0 * g.stride_h - g.pad_h, in_x0 = x0;
     if (g.vector * sizeof(Element) == 16)
       stage_input<16 / sizeof(Element)>(g, x, channels, count, input, images, in_y0, in_x0);
@@ -281,10 +259,10 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   // What needs nothing of the kernel before this one.
   for (int i = 0; i < stages - 1 || i == 0; i++) stage_weights(i, i);
   for (int i = threadIdx.x; i < stages * g.planes; i += blockDim.x) {
-    const int buffer = divide(i, g.planes, g.planes_m), plane = i - buffer * g.planes;
-    const int in_plane = divide(plane, g.zero_rows, g.zero_rows_m), row = plane - in_plane * g.zero_rows;
+    const int buffer = g.planes.divide(i), plane = i - buffer * g.planes;
+    const int in_plane = g.zero_rows.divide(plane), row = plane - in_plane * g.zero_rows;
     const int slot = in_plane / g.images, image = in_plane - slot * g.images;
-    Element* input = (Element*)(ring + buffer * stage_bytes + stride * 16);
+    Element* input = (Element*)(ring + buffer * stage_bytes + g.stride * 16);
     for (int j = 0; j < g.lead; j++)
       input[slot * g.channel_pitch + image * g.image_pitch + row * g.row_pitch + j] = narrowed(0.f);
   }
@@ -346,7 +324,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   }
 
   int buffer = 0;
-  for (int chunk = 0; chunk < chunks; chunk++) {
+  for (int chunk = 0; chunk < g.chunks; chunk++) {
     if (stages == 3)
       wait_for_copies<1>();
     else
@@ -354,7 +332,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
     __syncthreads();
     if (stages > 1) {
       const int ahead = chunk + stages - 1;
-      if (ahead < chunks) {
+      if (ahead < g.chunks) {
         const int to = buffer == 0 ? stages - 1 : buffer - 1;
         stage_weights(ahead, to);
         stage_chunk(ahead, to);
@@ -362,7 +340,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
       commit_copies();
     }
     const char* own = ring + buffer * stage_bytes;
-    const char* input = own + stride * 16;
+    const char* input = own + g.stride * 16;
     const int begin = ((const int*)own)[filter_warp] + k_warp, end = ((const int*)own)[filter_warp + 1];
     const char* step = own + g.first_step * 16 + begin * STEP;
     if (begin < end) {
@@ -375,7 +353,7 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
         offsets = next;
       }
     }
-    if (stages == 1 && chunk + 1 < chunks) {
+    if (stages == 1 && chunk + 1 < g.chunks) {
       __syncthreads();
       stage_weights(chunk + 1, 0);
       stage_chunk(chunk + 1, 0);
@@ -459,14 +437,10 @@ __device__ __forceinline__ void convolution(const Geometry& g, int chunks, int s
   }
 }
 
-// A kernel for each number of 16 filters and of 8 pixels a warp; their copies are 1, 2, 3 in the place of the 0.
-#define CONVOLUTION(M, NW)                                                                                      \
-  KERNEL(M, NW) OF_TYPE(tvm_sparse_slice0_##M##_##NW)(const Element* x, const int4* weights,                   \
-                                                      const Element* bias, const Element* residual,            \
-                                                      Element* y, int chunks, int stride FIELDS(PARAMETER)) {  \
-    const Geometry g = {FIELDS(PASSED)};                                                                        \
-    convolution<M, NW>(g, chunks, stride, x, weights, bias, residual, y);                                       \
-  }
+// A kernel for each number of 16 filters and of 8 pixels a warp; their copies are 1, 2, 3 in the place of the 0. Two blocks
+// of 256 threads a multiprocessor, unless their sums alone take most of its registers.
+#define CONVOLUTION(M, NW) \
+  KERNEL(256, (M) * (NW) <= 16 ? 2 : 1, tvm_sparse_slice0_##M##_##NW, convolution<M, NW>)
 #define CONVOLUTIONS(M) CONVOLUTION(M, 1) CONVOLUTION(M, 2) CONVOLUTION(M, 4) CONVOLUTION(M, 7) CONVOLUTION(M, 8)
 CONVOLUTIONS(1)
 CONVOLUTIONS(2)

@@ -2,9 +2,8 @@
 
 In: a convolution, its zeros and a GPU. Out: spaces of tiles, their decisions, and estimated times.
 
-`folded` has weights as instructions. `data`, `linear`, `linear_tensor`, `planes`, `positions` and `quads` have weights
-as data, each for a kernel of codegen/cuda that is written by hand: `tiling` says how a convolution is cut, `geometry`
-in which numbers the kernel is told, `packing` how its weights lie, `space` which tilings a search has. What all of
-these share is in `tiling_space`, `library_call`, `kernel_numbers` and `map_size`. The other files serve kernels that
-TVM compiles.
+`folded` has weights as instructions. `data`, `linear`, `linear_tensor`, `plane`, `quad` and `slice` have them as data,
+each for kernels in CUDA C++ of its name (codegen/cuda): `tiling` says how a convolution is cut, `kernels` what they are
+called with and which library holds them, `packing` how weights lie, `space` which tilings a search has. What all of
+these share is in `library`. The other files serve kernels that TVM compiles.
 """

@@ -12,12 +12,13 @@ from tvm import tirx
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data.geometry import geometry
+from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
 from tvm_sparse.scheduling.cuda.data.packing import packed
-from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling, library_of
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
 from tvm_sparse.scheduling.cuda.library.map_size import is_pointwise
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -128,7 +129,8 @@ class DataSpace(TilingSpace[Tiling]):
         tiling, shared_bytes = self.checked(decisions), self.gpu.block_shared_bytes
         launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
         rows = tiling.grid[0] * tiling.grid[1]
-        library = library_of(tiling.shared)
-        return library_call(
-            self.spec, library, tiling.kernel, rows, lambda stride: [stride, *geometry(tiling), *launch]
-        )
+
+        def numbers(stride: tirx.Var) -> list[Any]:
+            return [*arguments(PARAMETERS, tiling, stride=stride), *launch]
+
+        return library_call(self.spec, library_of(tiling.shared), tiling.kernel, rows, numbers)

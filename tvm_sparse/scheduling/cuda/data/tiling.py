@@ -5,7 +5,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
@@ -13,8 +13,6 @@ from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
 # Warps of a block at most where a warp takes several filters: their sums need registers.
 MAX_VECTOR_WARPS = 16
-# The libraries of kernels for one filter at a time, and for several.
-SINGLE_LIBRARY, VECTOR_LIBRARY = "data", "vector"
 
 
 class Staging(IntEnum):
@@ -224,8 +222,3 @@ def kernel_name(shared: int, lane_pixels: int, step: int) -> str:
     """The kernel for so many filters at a time and pixels of a lane, and this step between these."""
     kind = f"vector{shared}" if shared > 1 else "data"
     return f"tvm_sparse_{kind}_{lane_pixels}_{step}"
-
-
-def library_of(shared: int) -> str:
-    """The library that holds the kernels for so many filters at a time."""
-    return VECTOR_LIBRARY if shared > 1 else SINGLE_LIBRARY

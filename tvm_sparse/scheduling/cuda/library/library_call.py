@@ -9,6 +9,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
+from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
 from tvm_sparse.target.gpu import GpuInfo
 
 # Bytes from which on CUDA has to be told how much shared memory a kernel may ask for.
@@ -52,7 +53,7 @@ class Copies(NamedTuple):
 
 def library_call(
     spec: ConvSpec,
-    library: str,
+    library: KernelLibrary,
     kernel: str,
     rows: tirx.Var | int,
     numbers: Callable[[tirx.Var], Sequence[Any]],
@@ -82,4 +83,4 @@ def library_call(
             T.evaluate(T.call_packed(kernel, *tensors, *values))
         else:
             copies.call(kernel, [*tensors, *values[:-1]], values[-1])
-    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library})
+    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library.text})

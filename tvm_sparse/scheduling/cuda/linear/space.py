@@ -12,19 +12,13 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
+from tvm_sparse.scheduling.cuda.linear.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.linear.packing import packed
-from tvm_sparse.scheduling.cuda.linear.tiling import (
-    LANE_IMAGES,
-    LIBRARIES,
-    POSITIONS,
-    UNITS,
-    WARPS,
-    LinearTiling,
-    geometry,
-)
+from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES, POSITIONS, UNITS, WARPS, LinearTiling
 from tvm_sparse.target.gpu import GpuInfo
 
 # Rows of a warp in a chunk, and parts of the inputs.
@@ -92,10 +86,11 @@ class ManyImagesSpace(TilingSpace[LinearTiling]):
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
         tiling = self.checked(decisions)
         launch = (*tiling.grid, WARP * WARPS, tiling.parts, self.gpu.block_shared_bytes)
-        library = LIBRARIES[self.spec.dtype]
-        return library_call(
-            self.spec, library, tiling.kernel, tiling.streams, lambda stride: [stride, *geometry(tiling), *launch]
-        )
+
+        def numbers(stride: tirx.Var) -> list[Any]:
+            return [*arguments(PARAMETERS, tiling, stride=stride), *launch]
+
+        return library_call(self.spec, LIBRARIES[self.spec.dtype], tiling.kernel, tiling.streams, numbers)
 
 
 def variant_of(shared: int) -> str:

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, WARP, divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
 
 # Filters that a warp takes at a time -> images of a lane: there are kernels for these.
 LANE_IMAGES = {1: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2)}
@@ -15,8 +14,6 @@ LANE_IMAGES = {1: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2)}
 WARPS, CHUNK, SLOTS = 16, 768, 3
 # Positions of a step; by filters at a time: 16-byte units of a step, and steps of a ring's buffer, one unit a lane.
 POSITIONS, UNITS, STEPS = 4, {1: 2, 4: 5, 8: 9}, {1: 16, 4: 6, 8: 3}
-# The library of kernels for each type of tensors.
-LIBRARIES = {dtype: f"linear{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)
@@ -112,41 +109,3 @@ class LinearTiling:
 def kernel_name(lane_images: int, shared: int, dtype: str) -> str:
     """The kernel for so many images a lane and filters at a time."""
     return f"tvm_sparse_linear_{lane_images}_{shared}{OF_TYPE[dtype]}"
-
-
-class Geometry(NamedTuple):
-    """The kernel's integer parameters, in its order; their meaning is said there."""
-
-    batch: int
-    inputs: int
-    outputs: int
-    parts: int
-    part_inputs: int
-    chunks: int
-    vector: int
-    filters: int
-    own_filters: int
-    own_filters_m: int
-    rows: int
-    has_bias: int
-    has_residual: int
-    relu: int
-    relu_max: int
-
-
-def geometry(tiling: LinearTiling) -> Geometry:
-    """What the kernel is called with."""
-    spec = tiling.spec
-    return Geometry(
-        batch=spec.n,
-        inputs=tiling.inputs,
-        outputs=spec.k,
-        parts=tiling.parts,
-        part_inputs=tiling.part_inputs,
-        chunks=tiling.chunks,
-        vector=4 if tiling.inputs % 4 == 0 else 1,
-        filters=tiling.filters,
-        **divisor("own_filters", tiling.filters // tiling.parts),
-        rows=tiling.rows,
-        **epilogue(spec),
-    )

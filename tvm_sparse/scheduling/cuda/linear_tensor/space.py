@@ -12,19 +12,19 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
+from tvm_sparse.scheduling.cuda.linear_tensor.kernels import LIBRARY, PARAMETERS
 from tvm_sparse.scheduling.cuda.linear_tensor.packing import packed
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     FILTERS,
     IMAGES,
-    LIBRARY,
     PARTS,
     QUAD,
     QUAD_BYTES,
     SLAB,
     THREADS,
     LinearTensorTiling,
-    geometry,
 )
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -101,4 +101,5 @@ class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
         # TVM tells CUDA once how much a kernel may ask for.
         launch = (*tiling.grid, THREADS, tiling.parts, self.gpu.block_shared_bytes)
         units = tirx.Var("units", "int32")
-        return library_call(self.spec, LIBRARY, tiling.kernel, units, lambda stride: [*geometry(tiling), *launch])
+        numbers = [*arguments(PARAMETERS, tiling), *launch]
+        return library_call(self.spec, LIBRARY, tiling.kernel, units, lambda _: numbers)

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import epilogue
 
-# The library of kernels, and the filters of a block that there are kernels for.
-LIBRARY, FILTERS = "linear_tensor", (64, 128, 144)
+# Filters of a block that there are kernels for.
+FILTERS = (64, 128, 144)
 # Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs: of seven only fifteen clusters
 # run at once.
 ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 8)
@@ -103,36 +101,3 @@ class LinearTensorTiling:
 def kernel_name(filters: int, dense: bool) -> str:
     """The kernel for so many filters a block."""
     return f"tvm_sparse_linear_tensor_{'dense' if dense else 'lists'}_{filters}"
-
-
-class Geometry(NamedTuple):
-    """The kernel's integer parameters, in its order; their meaning is said there."""
-
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    vector: int
-    tiles: int
-    slabs: int
-    parts: int
-    has_bias: int
-    has_residual: int
-    relu: int
-    relu_max: int
-
-
-def geometry(tiling: LinearTensorTiling) -> Geometry:
-    """What the kernel is called with."""
-    spec = tiling.spec
-    return Geometry(
-        batch=spec.n,
-        groups=tiling.images // ROWS,
-        inputs=spec.c,
-        outputs=spec.k,
-        vector=4 if spec.c % 4 == 0 else 1,
-        tiles=tiling.tiles,
-        slabs=tiling.slabs,
-        parts=tiling.parts,
-        **epilogue(spec),
-    )

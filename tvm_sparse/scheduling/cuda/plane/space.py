@@ -14,9 +14,11 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
+from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.plane.packing import packed
 from tvm_sparse.scheduling.cuda.plane.tiling import (
     CHANNEL,
@@ -24,14 +26,12 @@ from tvm_sparse.scheduling.cuda.plane.tiling import (
     GROUP,
     GROUP_UNITS,
     GROUPS_AT,
-    LIBRARIES,
     PIXELS,
     ROW,
     STEP_UNITS,
     TAP,
     THREADS,
     PlaneTiling,
-    geometry,
 )
 from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.family import HALF_VARIANTS
@@ -176,13 +176,11 @@ class PlaneSpace(TilingSpace[PlaneTiling]):
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
         tiling, gpu = self.checked(decisions), self.gpu
-        numbers = geometry(tiling, gpu.multiprocessors, gpu.block_shared_bytes)
-        blocks = tiling.k_tiles * tiling.workers(gpu.multiprocessors)
-        launch = (blocks, 1, 1, THREADS, 1, gpu.block_shared_bytes)
-        return library_call(
-            self.spec,
-            LIBRARIES[self.spec.dtype],
-            tiling.kernel,
-            tiling.k_tiles,
-            lambda stride: [stride, *numbers, *launch],
-        )
+        workers = tiling.workers(gpu.multiprocessors)
+        given = {"workers": workers, "shared_units": gpu.block_shared_bytes // 16}
+        launch = (tiling.k_tiles * workers, 1, 1, THREADS, 1, gpu.block_shared_bytes)
+
+        def numbers(stride: tirx.Var) -> list[Any]:
+            return [*arguments(PARAMETERS, tiling, stride=stride, **given), *launch]
+
+        return library_call(self.spec, LIBRARIES[self.spec.dtype], tiling.kernel, tiling.k_tiles, numbers)

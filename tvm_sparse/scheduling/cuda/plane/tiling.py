@@ -8,11 +8,10 @@ from typing import NamedTuple
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, divisor, epilogue
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE
 
-# Pixels of a tile that there are kernels for, and the library of kernels for each type of tensors.
+# Pixels of a tile that there are kernels for, by the type of tensors.
 PIXELS = {FLOAT32: (64, 128), FLOAT16: (64, 128, 192), BFLOAT16: (64, 128, 192)}
-LIBRARIES = {dtype: f"plane{OF_TYPE[dtype]}" for dtype in (FLOAT32, FLOAT16, BFLOAT16)}
 # Filters of a block; planes of a group; threads of a block; slots of the ring at most.
 FILTERS, GROUP, THREADS, MAX_SLOTS = 64, 8, 512, 4
 # Where an input is has 32 bits.
@@ -172,83 +171,3 @@ def _shift(distance: int, stride: int, is_own: bool) -> Shift:
 def kernel_name(pixels: int, dtype: str) -> str:
     """The kernel for tiles of so many pixels."""
     return f"tvm_sparse_plane_{pixels}{OF_TYPE[dtype]}"
-
-
-class Geometry(NamedTuple):
-    """The kernel's integer parameters, in its order; their meaning is said there."""
-
-    k_tiles: int
-    k_tiles_m: int
-    tiles: int
-    workers: int
-    image_places: int
-    image_places_m: int
-    pitch: int
-    pitch_m: int
-    staged: int
-    copies: int
-    vector: int
-    slot_groups: int
-    shared_units: int
-    batch: int
-    out_h: int
-    out_w: int
-    out_w_m: int
-    out_map: int
-    out_map_m: int
-    out_image: int
-    in_h: int
-    in_w: int
-    image: int
-    stride_h: int
-    stride_w: int
-    pad_h: int
-    lead: int
-    r: int
-    s: int
-    dilation_h: int
-    dilation_w: int
-    own_rows: int
-    own_columns: int
-    first_column: int
-    has_bias: int
-    has_residual: int
-    relu: int
-    relu_max: int
-
-
-def geometry(tiling: PlaneTiling, multiprocessors: int, shared_bytes: int) -> Geometry:
-    """What the kernel is called with on a GPU of so many multiprocessors, for blocks of so much shared memory."""
-    spec = tiling.spec
-    return Geometry(
-        **divisor("k_tiles", tiling.k_tiles),
-        tiles=tiling.tiles,
-        workers=tiling.workers(multiprocessors),
-        **divisor("image_places", tiling.image_places),
-        **divisor("pitch", tiling.pitch),
-        staged=tiling.staged,
-        copies=tiling.staged // tiling.read_together,
-        vector=tiling.vector,
-        slot_groups=tiling.groups,
-        shared_units=shared_bytes // 16,
-        batch=spec.n,
-        out_h=spec.out_h,
-        **divisor("out_w", spec.out_w),
-        **divisor("out_map", spec.out_h * spec.out_w),
-        out_image=spec.k * spec.out_h * spec.out_w,
-        in_h=spec.h,
-        in_w=spec.w,
-        image=spec.c * spec.h * spec.w,
-        stride_h=spec.stride[0],
-        stride_w=spec.stride[1],
-        pad_h=spec.padding[0],
-        lead=tiling.lead,
-        r=spec.r,
-        s=spec.s,
-        dilation_h=spec.dilation[0],
-        dilation_w=spec.dilation[1],
-        own_rows=int(tiling.plane != CHANNEL),
-        own_columns=int(tiling.plane == TAP),
-        first_column=tiling.first_column,
-        **epilogue(spec),
-    )

@@ -13,18 +13,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
+from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed
-from tvm_sparse.scheduling.cuda.quad.tiling import (
-    LIBRARY,
-    MAX_POSITIONS,
-    PARTS,
-    PIXELS,
-    SLAB,
-    THREADS,
-    QuadTiling,
-    geometry,
-)
+from tvm_sparse.scheduling.cuda.quad.tiling import MAX_POSITIONS, PARTS, PIXELS, SLAB, THREADS, QuadTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -112,6 +105,8 @@ class QuadSpace(TilingSpace[QuadTiling]):
         rows = tirx.Var("rows", "int32")
         tile_rows = tirx.floordiv(rows, tiling.k_tiles)
         launch = (tiling.blocks, 1, 1, THREADS, tiling.parts, tiling.shared_bytes)
-        return library_call(
-            self.spec, LIBRARY, tiling.kernel, rows, lambda stride: [tile_rows, stride, *geometry(tiling), *launch]
-        )
+
+        def numbers(stride: tirx.Var) -> list[Any]:
+            return [*arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=stride), *launch]
+
+        return library_call(self.spec, LIBRARY, tiling.kernel, rows, numbers)

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import divisor, epilogue
 
-# The library of kernels, and the tiles of 64 filters of a warpgroup and pixels of a block that there are kernels for.
-LIBRARY = "quad"
+# Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.
 PIXELS = {1: (64, 96, 128), 2: (64, 96)}
 # Blocks that share a tile's slabs.
 PARTS = (1, 2, 4, 8)
@@ -109,66 +106,3 @@ class QuadTiling:
 def kernel_name(m_tiles: int, pixels: int) -> str:
     """The kernel for so many tiles of filters a warpgroup and pixels a block."""
     return f"tvm_sparse_quad_{m_tiles}_{pixels}"
-
-
-class Geometry(NamedTuple):
-    """The kernel's integer parameters, in its order; their meaning is said there."""
-
-    parts: int
-    parts_m: int
-    k_tiles: int
-    k_tiles_m: int
-    group_tiles: int
-    group_tiles_m: int
-    group_filters: int
-    pixels: int
-    out_map: int
-    out_map_m: int
-    out_w: int
-    out_w_m: int
-    out_image: int
-    in_h: int
-    in_w: int
-    image: int
-    group_elements: int
-    r: int
-    s: int
-    stride_h: int
-    stride_w: int
-    pad_h: int
-    pad_w: int
-    dilation_h: int
-    dilation_w: int
-    has_bias: int
-    has_residual: int
-    relu: int
-    relu_max: int
-
-
-def geometry(tiling: QuadTiling) -> Geometry:
-    """What the kernel is called with."""
-    spec = tiling.spec
-    out_map, image = spec.out_h * spec.out_w, spec.c * spec.h * spec.w
-    return Geometry(
-        **divisor("parts", tiling.parts),
-        **divisor("k_tiles", tiling.k_tiles),
-        **divisor("group_tiles", tiling.group_tiles),
-        group_filters=tiling.group_filters,
-        pixels=spec.pixels,
-        **divisor("out_map", out_map),
-        **divisor("out_w", spec.out_w),
-        out_image=spec.k * out_map,
-        in_h=spec.h,
-        in_w=spec.w,
-        image=image,
-        group_elements=image // spec.groups,
-        r=spec.r,
-        s=spec.s,
-        stride_h=spec.stride[0],
-        stride_w=spec.stride[1],
-        pad_h=spec.padding[0],
-        pad_w=spec.padding[1],
-        dilation_h=spec.dilation[0],
-        dilation_w=spec.dilation[1],
-        **epilogue(spec),
-    )

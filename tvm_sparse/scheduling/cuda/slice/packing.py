@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_sparse.conv.structure import Structure
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, PIXELS, QUAD, SliceTiling
 
 

@@ -13,18 +13,11 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
+from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
-from tvm_sparse.scheduling.cuda.slice.geometry import geometry
+from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.slice.packing import packed
-from tvm_sparse.scheduling.cuda.slice.tiling import (
-    FILTERS,
-    LIBRARIES,
-    MAX_STAGES,
-    MAX_WARPS,
-    N_TILES,
-    WARP,
-    SliceTiling,
-)
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MAX_STAGES, MAX_WARPS, N_TILES, WARP, SliceTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions, estimated_us
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
@@ -98,8 +91,8 @@ class SliceSpace(TilingSpace[SliceTiling]):
         def numbers(stride: tirx.Var) -> list[Any]:
             buffers = tirx.min(chunks, tiling.stages) * tiling.buffer_bytes(stride)
             shared_bytes = tirx.max(buffers, tiling.sums_bytes)
-            grid = (tiling.blocks, 1, 1)
-            return [chunks, stride, *geometry(tiling), *grid, WARP * tiling.warps, 1, shared_bytes]
+            launch = (tiling.blocks, 1, 1, WARP * tiling.warps, 1, shared_bytes)
+            return [*arguments(PARAMETERS, tiling, chunks=chunks, stride=stride), *launch]
 
         library, copies = LIBRARIES[self.spec.dtype], Copies.of(self.gpu)
         return library_call(self.spec, library, tiling.kernel, rows, numbers, copies)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import OF_TYPE, WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 
 # Filters and pixels of a tensor core's product.
@@ -21,8 +21,6 @@ MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
 # How kernels' names begin, with the place of a copy's number.
 COPY = "tvm_sparse_slice{}_"
-# The library of kernels for each type of tensors.
-LIBRARIES = {dtype: f"slice{end}" for dtype, end in OF_TYPE.items()}
 
 
 @dataclass(frozen=True)

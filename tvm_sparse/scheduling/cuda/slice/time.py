@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
-from tvm_sparse.scheduling.cuda.library.kernel_numbers import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.slice.tiling import QUAD, SliceTiling
 from tvm_sparse.target.gpu import GpuInfo
 

@@ -1,8 +1,6 @@
-// What kernels share whose warpgroups multiply (`wgmma`): products, barriers of some of a block's threads, registers.
-//
-// The other files of a build may define the first of these in their own way (tests run the kernels on a CPU).
+// Products of warpgroups (`wgmma`), which read B, or A too, from shared memory.
 
-#ifndef TVM_SPARSE_WARPGROUP_PRIMITIVES
+#ifndef TVM_SPARSE_EMULATED
 // Operands of a product: so many sums of a thread.
 #define NUMBERS_32                                                                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
@@ -23,6 +21,7 @@
 #define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
 #define SUMS_72 SUMS_64, SUMS_8(64)
 #define SUMS_96 SUMS_72, SUMS_8(72), SUMS_8(80), SUMS_8(88)
+// A product of 64 rows of A times N columns of B, added to SUMS of each thread. A's operands are AN of inputs.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until all groups of products but the last LEFT are complete.
@@ -35,41 +34,6 @@ __device__ __forceinline__ void computed(unsigned& value) { asm volatile("" : "+
 __device__ __forceinline__ void computed(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 // What was written to shared memory is there for tensor cores.
 __device__ __forceinline__ void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// A barrier of some of a block's threads: `meet` waits for `threads` to come, `pass` does not wait itself.
-__device__ __forceinline__ void meet(int barrier, int threads) {
-  asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void pass(int barrier, int threads) {
-  asm volatile("barrier.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-// A warpgroup's registers a thread, fewer or more than it began with.
-template <int COUNT>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-// What will be read comes to the level-2 cache meanwhile, 32 bytes.
-__device__ __forceinline__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-// 16 bytes on their way to registers from here on, however much later they are needed.
-__device__ __forceinline__ void read_early(unsigned (&to)[4], const int4* from) {
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "l"(from));
-}
-// A number in the shared memory of a cluster's other block, where this one has it at `pointer`.
-__device__ __forceinline__ float remote_load(const float* pointer, int other) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote_address(pointer, other)) : "memory");
-  return value;
-}
-// All threads of a cluster's blocks, none of which reads what another has written before.
-__device__ __forceinline__ void leave_cluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  cluster_wait();
-}
 #endif
 
 // Where tensor cores find 16-byte rows of B: 8 columns side by side are 128 bytes, and groups of 16 bytes' worth of
@@ -79,4 +43,3 @@ __device__ __forceinline__ unsigned lower_half(unsigned at, unsigned pitch) {
   return (at & 0x3ffff) >> 4 | pitch >> 4 << 16;
 }
 __device__ __forceinline__ unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
-
