@@ -54,7 +54,7 @@ def check(name: str) -> None:
     """Compile a library with the options of users' kernels: a stack frame makes a kernel several times slower."""
     with cuda_compiler(TARGET):
         code = kernel_library._compiled(kernel_library.source(LIBRARIES[name]), arch(name))
-    assert function_bytes(code).keys() == set(LIBRARIES[name].kernels)
+    assert function_bytes(code).keys() == set(LIBRARIES[name].names)
     frames = [int.from_bytes(each, "little") for each in FRAME.findall(sections(code)[".nv.info"])]
     assert len(frames) == len(LIBRARIES[name].kernels) and not any(frames), f"{name}: {frames}"
 

@@ -28,7 +28,7 @@ def test_the_record_is_of_these_sources() -> None:
 
 def test_a_model_may_have_tensors_of_several_types() -> None:
     """No two libraries have a kernel of the same name."""
-    names = [name for each in LIBRARIES.values() for name in each.kernels]
+    names = [name for each in LIBRARIES.values() for name in each.names]
     assert len(names) == len(set(names))
 
 

@@ -161,15 +161,13 @@ def use_cuda_family():
     """It is found and refuses what it says; its kernel, on a CPU, is right for each decision and launched with it."""
     from tvm_sparse.schedules.simple_cuda import LIBRARY, PARAMETERS
 
-    target, spec = (
-        resolve_target('{"kind":"cuda","arch":"sm_90"}'),
-        ConvSpec(2, 8, 6, 6, 12, 1, 1, bias=True, relu=True),
-    )
+    target = resolve_target('{"kind":"cuda","arch":"sm_90"}')
+    spec = ConvSpec(2, 8, 6, 6, 12, 1, 1, bias=True, relu=True)
     weight = WEIGHT[:, :, :1, :1]
     pattern = SparsityPattern.of(weight)
     _, reasons = spaces_of(SPEC, PATTERN, target, ["simple_cuda"])
     assert reasons == {"simple_cuda": "it is for 1x1 convolutions in float32, of one group, on Hopper"}
-    space, emulated = find_space("simple_cuda", spec, pattern, target), compiled("", LIBRARY, ["simple"])
+    space, emulated = find_space("simple_cuda", spec, pattern, target), compiled("", LIBRARY)
     case = Case(spec, weight, 1, integers=False)
     inputs = reference.random_arguments(spec, 1)
     for decisions in space.starts():
@@ -177,7 +175,8 @@ def use_cuda_family():
         (packed,) = kernel.constants
         integers = arguments(PARAMETERS, tiling, stride=packed.shape[1])
         launch = (spec.k, 1, 1, tiling.threads, 1)
-        assert case.error(inputs, launched(emulated, 0, spec, packed, inputs, integers, *launch)) <= 1
+        output = launched(emulated, LIBRARY, "tvm_sparse_simple", spec, packed, inputs, integers, *launch)
+        assert case.error(inputs, output) <= 1
         assert 'T.call_packed("tvm_sparse_simple"' in kernel.func.script()
     assert len({apply_decisions(space, weight, each).func.script() for each in space.starts()}) == 4
 

@@ -43,7 +43,7 @@ def met_in(seed: int) -> set[object]:
     space = choose([each for each in spaces if isinstance(each, ManyImagesSpace)])
     tiling = choose([each for _, each in space.ranked])
     (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
-    assert tiling.kernel in LIBRARIES[case.spec.dtype].kernels
+    assert tiling.kernel in LIBRARIES[case.spec.dtype].names
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     error = case.error(arguments, run(tiling, weights, arguments))
     assert error <= 1, f"{error}: {tiling}, {case!r}"

@@ -28,10 +28,10 @@ from tvm_sparse.scheduling.cuda.linear_tensor.packing import BANKS, packed
 from tvm_sparse.scheduling.cuda.linear_tensor.space import LinearTensorSpace
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     FILTERS,
-    MAX_SLABS,
+    K_BLOCK,
+    MAX_K_BLOCKS,
     PARTS,
     QUAD,
-    SLAB,
     STAGES,
     LinearTensorTiling,
 )
@@ -65,7 +65,7 @@ def met_in(seed: int) -> set[object]:
     error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
     assert error <= 1, f"{error}: {tiling}, {case!r}"
     met = {(tiling.filters, tiling.dense), f"{tiling.parts} parts", f"{tiling.images} images", case.integers}
-    met |= {"ring"} if tiling.part_slabs > 2 * STAGES else set()
+    met |= {"ring"} if tiling.part_k_blocks > 2 * STAGES else set()
     met |= {"unaligned"} if case.spec.c % 4 else set()
     return met | ({"image blocks"} if tiling.grid[2] > 1 else set())
 
@@ -73,7 +73,7 @@ def met_in(seed: int) -> set[object]:
 @needs_compiler
 @random_seeds((1, 2, 4, 5, 8, 13, 16, 19, 38), 40)
 def test_random_layers_match_the_reference(seeds: Iterable[int]) -> None:
-    """All kernels, clusters of all sizes, rings that go round, unaligned rows, what fills no tile, slab or block."""
+    """All kernels, clusters of all sizes, rings that go round, unaligned rows, what fills no tile, k-block or block."""
     met = set().union(*map(met_in, seeds))
     parts = {f"{each} parts" for each in PARTS}
     others = {"ring", "unaligned", "image blocks", "64 images", "128 images"}
@@ -83,7 +83,7 @@ def test_random_layers_match_the_reference(seeds: Iterable[int]) -> None:
 @needs_compiler
 @pytest.mark.parametrize("filters", FILTERS)
 def test_lists_longer_than_their_room_are_read_from_memory(filters: int) -> None:
-    """Slabs of one list and another in turns through a ring: full ones, empty ones, and some of few."""
+    """K-blocks of one list and another in turns through a ring: full ones, empty ones, and some of few."""
     spec = layer(64, 40 * 32, filters, bias=True)
     weight = normal_weight(spec, 0.1, 0)
     weight.reshape(filters, -1, 32)[:, 1::5] = np.random.default_rng(1).standard_normal((filters, 8, 32))
@@ -126,7 +126,7 @@ def test_the_relu_keeps_nan() -> None:
 @needs_compiler
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_makes_the_outputs_of_its_image_nan(value: float) -> None:
-    """And of no other image: zeros are multiplied too, also those that fill up the last slab."""
+    """And of no other image: zeros are multiplied too, also those that fill up the last k-block."""
     spec = layer(70, 300, 20)
     weight = random_weight(spec, 0.1, "unstructured", 3, integers=False)
     x = reference.random_arguments(spec, 0)["x"]
@@ -162,15 +162,15 @@ def test_lists_hold_the_weight(filters: int) -> None:
     weight = normal_weight(spec, 0.1, 0)
     tiling = LinearTensorTiling(spec, filters, 64, 1)
     bytes_ = packed(weight, tiling).tobytes()
-    lists = tiling.tiles * tiling.slabs
+    lists = tiling.tiles * tiling.k_blocks
     begins = np.frombuffer(bytes_, np.int32, lists + 1)
     head, quads = -(-(lists + 1) // 4) * 16, int(begins[-1])
     values = np.frombuffer(bytes_, np.float32, quads * QUAD, head).reshape(-1, QUAD)
     places = np.frombuffer(bytes_, np.uint16, quads * QUAD, head + quads * 16).reshape(-1, QUAD)
-    found, accesses, writes = np.zeros((tiling.tiles, tiling.slabs, tiling.places), np.float32), 0, 0
+    found, accesses, writes = np.zeros((tiling.tiles, tiling.k_blocks, tiling.places), np.float32), 0, 0
     for i in range(lists):
         own = slice(begins[i], begins[i + 1])
-        found[i // tiling.slabs, i % tiling.slabs][places[own] // 4] = values[own]
+        found[i // tiling.k_blocks, i % tiling.k_blocks][places[own] // 4] = values[own]
         for first in range(begins[i], begins[i + 1], 32):
             for lane_places in places[first : min(first + 32, begins[i + 1])].T:
                 accesses += np.bincount(np.unique(lane_places) // 4 % BANKS).max()
@@ -179,8 +179,8 @@ def test_lists_hold_the_weight(filters: int) -> None:
     dense = packed(weight, replace(tiling, dense=True)).view(np.float32).reshape(found.shape)
     np.testing.assert_array_equal(found, dense)
     k, c = 123, 456
-    place = tiling.place(np.array(k % filters), np.array(c % SLAB))
-    assert dense[k // filters, c // SLAB, place] == weight[k, c, 0, 0]
+    place = tiling.place(np.array(k % filters), np.array(c % K_BLOCK))
+    assert dense[k // filters, c // K_BLOCK, place] == weight[k, c, 0, 0]
     assert np.count_nonzero(dense) == np.count_nonzero(weight)
 
 
@@ -198,9 +198,9 @@ def test_packing_is_fast() -> None:
 @needs_compiler
 @pytest.mark.parametrize("filters", FILTERS)
 def test_shared_memory_holds_what_the_kernel_puts_there(filters: int) -> None:
-    """The ring, lists, and where the slabs of a part begin."""
+    """The ring, lists, and where the k-blocks of a part begin."""
     tiling = LinearTensorTiling(layer(64, 4096, 4096), filters, 128, 4)
-    assert tiling.shared_bytes >= table_bytes(filters) + 4 * (MAX_SLABS + 1)
+    assert tiling.shared_bytes >= table_bytes(filters) + 4 * (MAX_K_BLOCKS + 1)
     assert tiling.shared_bytes <= 227 << 10
 
 
@@ -228,13 +228,13 @@ def test_decisions_that_do_not_fit_are_a_sentence() -> None:
     for decisions, sentence in (
         ({"filters": 96, "images": 64, "parts": 1}, "no kernel has 96 filters"),
         ({"filters": 64, "images": 64, "parts": 9}, "9 parts"),
-        ({"filters": 64, "images": 64, "parts": 4}, "4 parts of 3 slabs"),
+        ({"filters": 64, "images": 64, "parts": 4}, "4 parts of 3 k-blocks"),
     ):
         with pytest.raises(BuildError, match=sentence):
             find_space(
                 "linear_tensor_cuda", spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), TARGET
             ).packed(np.ones(spec.weight_shape, np.float32), decisions)
-    assert "slabs of inputs, at most" in LinearTensorTiling(layer(64, 40_000, 64), 64, 64, 1).obstacle
+    assert "k-blocks of inputs, at most" in LinearTensorTiling(layer(64, 40_000, 64), 64, 64, 1).obstacle
 
 
 def test_what_is_expected_ranks_it() -> None:

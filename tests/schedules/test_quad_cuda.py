@@ -27,7 +27,7 @@ from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, 
 from tvm_sparse.scheduling.cuda.library.parameters import multiplier
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed, quads
 from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
-from tvm_sparse.scheduling.cuda.quad.tiling import PARTS, SLAB, STAGES, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, PARTS, STAGES, QuadTiling
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(3, 24, 9, 7, 256, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
@@ -41,7 +41,7 @@ def space_of(spec: ConvSpec, weight: np.ndarray) -> QuadSpace:
     return space
 
 
-def slabs_of(weights: np.ndarray, tiling: QuadTiling) -> int:
+def k_blocks_of(weights: np.ndarray, tiling: QuadTiling) -> int:
     """Of a tile, behind its first row."""
     return len(weights) // tiling.k_tiles - 1
 
@@ -56,11 +56,11 @@ def met_in(seed: int) -> set[object]:
     arguments = reference.random_arguments(case.spec, case.seed, case.integers)
     error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
     assert error <= 1, f"{error}: {tiling}, {case!r}"
-    slabs = slabs_of(weights, tiling)
-    met = {(tiling.m_tiles, tiling.pixels), slabs > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
+    k_blocks = k_blocks_of(weights, tiling)
+    met = {(tiling.m_tiles, tiling.pixels), k_blocks > STAGES, f"{min(case.spec.groups, 2)} groups", case.integers}
     met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
     met |= {"filled tile"} if tiling.k_tiles * tiling.filters > case.spec.k else set()
-    return met | {f"{tiling.parts} parts", "a part without slabs" if slabs < tiling.parts else "slabs"}
+    return met | {f"{tiling.parts} parts", "a part without k-blocks" if k_blocks < tiling.parts else "k_blocks"}
 
 
 @needs_compiler
@@ -69,7 +69,7 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met = set().union(*map(met_in, seeds))
     parts = {f"{each} parts" for each in PARTS}
-    others = {"many tiles", "filled tile", "a part without slabs"}
+    others = {"many tiles", "filled tile", "a part without k-blocks"}
     assert met >= {*KERNELS, True, False, "1 groups", "2 groups", *others, *parts}
 
 
@@ -127,7 +127,7 @@ def test_the_relu_keeps_nan() -> None:
 
 @needs_compiler
 def test_an_infinite_input_reaches_no_filter_without_a_weight_for_it() -> None:
-    """What no filter uses is in no four, and what fills a slab up is read anyway."""
+    """What no filter uses is in no four, and what fills a k-block up is read anyway."""
     spec = ConvSpec(1, 8, 8, 8, 128, 1, 1)
     weight = np.zeros(spec.weight_shape, np.float32)
     weight[:, 3] = 1
@@ -151,7 +151,7 @@ def test_positions_find_fours(density: float, filters: int) -> None:
     assert density > 0.25 or (np.ptp(four, axis=1) < 2 * WINDOW).mean() > 0.9
 
 
-def test_the_estimate_of_slabs_is_near() -> None:
+def test_the_estimate_of_k_blocks_is_near() -> None:
     """For unstructured weights of several densities, and for filters that share their zeros, which fit nothing."""
     spec = replace(LAYER, c=256)
     for density in (0.05, 0.1, 0.2, 0.4):
@@ -160,15 +160,15 @@ def test_the_estimate_of_slabs_is_near() -> None:
         for _, tiling in space.ranked:
             # Pixels and parts change nothing about how a tile's weights are packed, which takes long.
             if tiling.filters not in found:
-                found[tiling.filters] = slabs_of(packed(weight, tiling), tiling)
-            slabs = found[tiling.filters]
-            assert slabs == pytest.approx(space.slabs(tiling), rel=0.15), (density, tiling)
+                found[tiling.filters] = k_blocks_of(packed(weight, tiling), tiling)
+            k_blocks = found[tiling.filters]
+            assert k_blocks == pytest.approx(space.k_blocks(tiling), rel=0.15), (density, tiling)
     mask = np.random.default_rng(0).random((1, 256, 3, 3)) < 0.1
     weight = (normal_weight(spec, 1.0, 0) * mask).astype(np.float32)
     (tiling,) = {replace(each, pixels=64, parts=1) for _, each in space_of(spec, weight).ranked if each.m_tiles == 1}
-    slabs = slabs_of(packed(weight, tiling), tiling)
-    assert slabs == pytest.approx(2 * mask.sum() / SLAB, rel=0.1)
-    assert slabs == pytest.approx(space_of(spec, weight).slabs(tiling), rel=0.15)
+    k_blocks = k_blocks_of(packed(weight, tiling), tiling)
+    assert k_blocks == pytest.approx(2 * mask.sum() / K_BLOCK, rel=0.1)
+    assert k_blocks == pytest.approx(space_of(spec, weight).k_blocks(tiling), rel=0.15)
 
 
 def test_what_is_not_served_says_why() -> None:

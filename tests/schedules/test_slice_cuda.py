@@ -59,7 +59,7 @@ def met_in(seed: int) -> set[object]:
         if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
             continue
         check(case, space, tiling)
-        assert tiling.kernel.format(0) in LIBRARIES[case.spec.dtype].kernels
+        assert tiling.kernel.format(0) in LIBRARIES[case.spec.dtype].names
         met |= {(tiling.m_tiles, tiling.n_tiles), f"{stages} stages", f"{tiling.k_warps} for positions"}
         met |= {case.spec.dtype, *(["images"] if tiling.images > 1 else [])}
     return met

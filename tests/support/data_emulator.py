@@ -11,7 +11,7 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
-from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Tiling
+from tvm_sparse.scheduling.cuda.data.tiling import Tiling
 from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP, KernelLibrary
 
@@ -41,6 +41,8 @@ static unsigned rounded(float value) {{
 }}
 static unsigned as_bfloat16(float first, float second) {{ return rounded(first) | rounded(second) << 16; }}
 static float of_bfloat16(unsigned bits) {{ return BITS_AS_FLOAT(bits << 16); }}
+static unsigned as_half(float first, float second) {{ return to_half(first) | (unsigned)to_half(second) << 16; }}
+static float2 of_halves(unsigned both) {{ return make_float2(from_half(both), from_half(both >> 16)); }}
 template <int BYTES> static void copy(void* to, const void* from, bool inside) {{
   if (((long)to | (inside ? (long)from : 0)) % BYTES) abort();
   if (inside) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
@@ -65,6 +67,9 @@ static void remote_store(unsigned address, float value) {{
   *(float*)((unsigned char*)shared_memory + address) = value;
 }}
 static int computed_anew(int value) {{ return value; }}
+template <int COUNT> static void give_registers() {{}}
+template <int COUNT> static void take_registers() {{}}
+static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
 #define SHARED_MEMORY float* shared = (float*)shared_memory[rank]
 #define KERNEL(...)
 #define __align__(n) alignas(n)
@@ -115,10 +120,10 @@ extern "C" void launch(const Element* x, const int4* weights, const Element* bia
 """
 
 
-def compiled(emulated: str, library: KernelLibrary, functions: Sequence[str], more: str = "") -> ctypes.CDLL:
-    """The kernels of a library that call such C++ functions, `emulated` being what they need of a GPU."""
+def compiled(emulated: str, library: KernelLibrary, more: str = "") -> ctypes.CDLL:
+    """The kernels of a library, `emulated` being what they need of a GPU beside what all do."""
     defined = "".join(f"#define {each}\n" for each in library.defined)
-    launch = LAUNCH.format(kernels=", ".join(f"body<{each}>" for each in functions))
+    launch = LAUNCH.format(kernels=", ".join(f"body<{each.function}>" for each in library.kernels))
     source = defined + PRELUDE + PRIMITIVES + MEETING + emulated + kernel_library.source(library) + more + launch
     # Products run for longer than all else is compiled.
     flags = ("-O1", "-finline-functions", "-std=c++17", "-ffp-contract=off")
@@ -126,8 +131,9 @@ def compiled(emulated: str, library: KernelLibrary, functions: Sequence[str], mo
 
 
 def launched(
-    library: ctypes.CDLL,
-    kernel: int,
+    compiled: ctypes.CDLL,
+    library: KernelLibrary,
+    kernel: str,
     spec: ConvSpec,
     weights: np.ndarray,
     arguments: dict[str, np.ndarray],
@@ -143,15 +149,14 @@ def launched(
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
     # The pointers keep the arrays.
     pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*tensors, np.array(integers, np.int32))]
-    library.launch(*pointers, len(integers), kernel, *launch)
+    compiled.launch(*pointers, len(integers), library.names.index(kernel), *launch)
     return y
 
 
 @cache
 def _library(shared: int) -> ctypes.CDLL:
     """The kernels for so many filters at a time."""
-    steps = ((pixels + 1, step) for pixels in range(MAX_LANE_PIXELS[shared]) for step in (1, 2))
-    return compiled("", library_of(shared), [f"convolution<{pixels}, {step}, {shared}>" for pixels, step in steps])
+    return compiled("", library_of(shared))
 
 
 def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -159,5 +164,6 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -
     threads, stride = WARP * tiling.warps, weights.shape[1]
     assert threads <= MAX_THREADS and tiling.parts <= MAX_CLUSTER and tiling.shared_bytes(stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, stride=stride)
-    kernel, launch = 2 * (tiling.lane_pixels - 1) + tiling.step - 1, (*tiling.grid, threads, tiling.parts)
-    return launched(_library(tiling.shared), kernel, tiling.spec, weights, arguments, integers, *launch)
+    emulated, library = _library(tiling.shared), library_of(tiling.shared)
+    launch = (*tiling.grid, threads, tiling.parts)
+    return launched(emulated, library, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -17,12 +17,13 @@ KERNELS = [(p, v) for v, some in LANE_IMAGES.items() for p in some]
 
 @cache
 def _library(dtype: str) -> ctypes.CDLL:
-    return compiled("", LIBRARIES[dtype], [f"linear<{p}, {v}>" for p, v in KERNELS])
+    return compiled("", LIBRARIES[dtype])
 
 
 def run(tiling: LinearTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     assert tiling.parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, stride=weights.shape[1])
-    kernel, launch = KERNELS.index((tiling.lane_images, tiling.shared)), (*tiling.grid, WARP * WARPS, tiling.parts)
-    return launched(_library(tiling.spec.dtype), kernel, tiling.spec, weights, arguments, integers, *launch)
+    spec, launch = tiling.spec, (*tiling.grid, WARP * WARPS, tiling.parts)
+    emulated, library = _library(spec.dtype), LIBRARIES[spec.dtype]
+    return launched(emulated, library, tiling.kernel, spec, weights, arguments, integers, *launch)

@@ -65,7 +65,7 @@ template <int LEFT> static void wait_for_products() {{
 }}
 """
 NEEDED = """
-static_assert(128 * (MULTIPLIERS + WRITERS) == {threads});
+static_assert(Role::THREADS == {threads});
 extern "C" int needed_bytes(int filters) {{
   const int all[][2] = {{{needed}}};
   for (auto& each : all)
@@ -79,8 +79,7 @@ KERNELS = [(filters, dense) for filters in FILTERS for dense in (False, True)]
 @cache
 def _library() -> ctypes.CDLL:
     needed = ", ".join(f"{{{filters}, Block<{filters}>::TABLE_AT}}" for filters in FILTERS)
-    functions = [f"linear<{filters}, {str(dense).lower()}>" for filters, dense in KERNELS]
-    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, functions, NEEDED.format(threads=THREADS, needed=needed))
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, NEEDED.format(threads=THREADS, needed=needed))
 
 
 def table_bytes(filters: int) -> int:
@@ -92,5 +91,5 @@ def run(tiling: LinearTensorTiling, weights: np.ndarray, arguments: dict[str, np
     """The output of a tiling's kernel; elements that it does not write are NaN."""
     assert tiling.parts <= MAX_CLUSTER and tiling.shared_bytes <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling)
-    kernel, launch = KERNELS.index((tiling.filters, tiling.dense)), (*tiling.grid, THREADS, tiling.parts)
-    return launched(_library(), kernel, tiling.spec, weights, arguments, integers, *launch)
+    launch = (*tiling.grid, THREADS, tiling.parts)
+    return launched(_library(), LIBRARY, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)

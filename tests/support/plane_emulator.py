@@ -13,7 +13,7 @@ from warpgroup_emulator import WARPGROUPS
 
 from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES, PARAMETERS
-from tvm_sparse.scheduling.cuda.plane.tiling import PIXELS, THREADS, PlaneTiling
+from tvm_sparse.scheduling.cuda.plane.tiling import THREADS, PlaneTiling
 
 MULTIPLY = """
 #include <strings.h>
@@ -73,7 +73,7 @@ static void add_product(float (&sums)[N], unsigned long long a, unsigned long lo
 
 @cache
 def _library(dtype: str) -> ctypes.CDLL:
-    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[dtype], [f"convolution<{each}>" for each in PIXELS[dtype]])
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[dtype])
 
 
 def run(
@@ -91,7 +91,7 @@ def run(
     assert 16 * weights.shape[1] + tiling.ring_bytes(1) <= SHARED
     given = {"stride": weights.shape[1], "workers": workers, "shared_units": SHARED // 16}
     integers = parameters.arguments(PARAMETERS, tiling, **given)
-    library, kernel = _library(spec.dtype), PIXELS[spec.dtype].index(tiling.pixels)
-    ctypes.c_int.in_dll(library, "late_copies").value = late_copies
+    emulated, library = _library(spec.dtype), LIBRARIES[spec.dtype]
+    ctypes.c_int.in_dll(emulated, "late_copies").value = late_copies
     launch = (tiling.k_tiles * workers, 1, 1, THREADS, 1)
-    return launched(library, kernel, spec, weights, arguments, integers, *launch)
+    return launched(emulated, library, tiling.kernel, spec, weights, arguments, integers, *launch)

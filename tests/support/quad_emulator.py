@@ -40,8 +40,6 @@ static void add_product(float (&sums)[N], const unsigned (&a)[4], unsigned long 
     }}
   meet(agreed, lanes, lanes + 32);
 }}
-static unsigned as_half(float first, float second) {{ return to_half(first) | (unsigned)to_half(second) << 16; }}
-static float2 of_halves(unsigned both) {{ return make_float2(from_half(both), from_half(both >> 16)); }}
 static unsigned lowered(unsigned both) {{
   const float2 values = of_halves(both);
   return as_half(values.x / 2048, values.y / 2048);
@@ -57,13 +55,13 @@ EXPORTED = f"""
 static_assert(THREADS == {THREADS});
 extern "C" int quotient_of(unsigned n, int d, int m) {{ return FastDivmod{{d, m}}.quotient(n); }}
 """
+
 KERNELS = [(m, n) for m, some in PIXELS.items() for n in some]
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    functions = [f"convolution<{m}, {n}>" for m, n in KERNELS]
-    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, functions, EXPORTED)
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, EXPORTED)
 
 
 def quotient(n: int, d: int, m: int) -> int:
@@ -76,5 +74,5 @@ def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     assert tiling.shared_bytes <= SHARED
     tile_rows = len(weights) // tiling.k_tiles
     integers = parameters.arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=weights.shape[1])
-    kernel, launch = KERNELS.index((tiling.m_tiles, tiling.pixels)), (tiling.blocks, 1, 1, THREADS, tiling.parts)
-    return launched(_library(), kernel, tiling.spec, weights, arguments, integers, *launch)
+    launch = (tiling.blocks, 1, 1, THREADS, tiling.parts)
+    return launched(_library(), LIBRARY, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -10,7 +10,7 @@ from data_emulator import compiled, launched
 from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
-from tvm_sparse.scheduling.cuda.slice.tiling import N_TILES, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import SliceTiling
 
 MULTIPLY = f"""
 static unsigned held[{MAX_THREADS}][6];
@@ -63,12 +63,11 @@ static void add_corrections(float (&sum)[4], const unsigned (&a)[4], unsigned b0
 }}
 #endif
 """
-KERNELS = [(m, n) for m, some in N_TILES.items() for n in some]
 
 
 @cache
 def _library(dtype: str) -> ctypes.CDLL:
-    return compiled(MULTIPLY, LIBRARIES[dtype], [f"convolution<{m}, {n}>" for m, n in KERNELS])
+    return compiled(MULTIPLY, LIBRARIES[dtype])
 
 
 def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -76,5 +75,6 @@ def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarra
     chunks, stride = len(weights) // tiling.k_tiles, weights.shape[1]
     assert tiling.shared_bytes(chunks, stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, chunks=chunks, stride=stride)
-    kernel, launch = KERNELS.index((tiling.m_tiles, tiling.n_tiles)), (tiling.blocks, 1, 1, WARP * tiling.warps, 1)
-    return launched(_library(tiling.spec.dtype), kernel, tiling.spec, weights, arguments, integers, *launch)
+    spec, launch = tiling.spec, (tiling.blocks, 1, 1, WARP * tiling.warps, 1)
+    emulated, library, kernel = _library(spec.dtype), LIBRARIES[spec.dtype], tiling.kernel.format(0)
+    return launched(emulated, library, kernel, spec, weights, arguments, integers, *launch)

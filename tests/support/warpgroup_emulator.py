@@ -10,11 +10,8 @@ static unsigned shared_address(const void* to) {{
 }}
 static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
 template <typename T> static void computed(T&) {{}}
-template <int COUNT> static void give_registers() {{}}
-template <int COUNT> static void take_registers() {{}}
 static void show_tensor_cores() {{}}
 static void prefetch(const float*) {{}}
-static float remote_load(const float* pointer, int other) {{ return tvm_sparse_cluster_load(pointer, other, 0); }}
 static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
 // In which round a thread was last at a barrier: at no barrier of a GPU may it be twice in one.
 static int came[{MAX_CLUSTER}][16][{MAX_THREADS}];

@@ -35,8 +35,7 @@ constexpr int THREADS = 1024;
 // Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
 // before. With a row stride, rows whose outputs follow each other lie together, as planes.
 template <int V>
-__device__ __forceinline__ void stage_rows(const Geometry& g, const float* x, float* input, int y0, int x0, int thread,
-                                           int threads) {
+DEVICE void stage_rows(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
   for (int i = thread; i < g.vectors; i += threads) {
     int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
     int row = g.per_row.divide(rest), column = (rest - row * g.per_row) * V;
@@ -50,8 +49,7 @@ __device__ __forceinline__ void stage_rows(const Geometry& g, const float* x, fl
 
 // One float at a time: with strides, each residue of row and column is a plane, in which an output's neighbour reads
 // the next float.
-__device__ __forceinline__ void stage_planes(const Geometry& g, const float* x, float* input, int y0, int x0,
-                                             int thread, int threads) {
+DEVICE void stage_planes(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
   for (int i = thread; i < g.vectors; i += threads) {
     int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
     int plane = g.plane.divide(rest), place = rest - plane * g.plane;
@@ -63,8 +61,7 @@ __device__ __forceinline__ void stage_planes(const Geometry& g, const float* x, 
   }
 }
 
-__device__ __forceinline__ void stage(const Geometry& g, const float* x, float* input, int y0, int x0, int thread,
-                                      int threads) {
+DEVICE void stage(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
   if (g.mode == PLANES)
     stage_planes(g, x, input, y0, x0, thread, threads);
   else if (g.mode == RUN)
@@ -78,7 +75,7 @@ __device__ __forceinline__ void stage(const Geometry& g, const float* x, float* 
 }
 
 // Element of a map that the pixel at `place` of a tile is, or -1 where it is none.
-__device__ __forceinline__ int output_at(const Geometry& g, int place, int y0, int x0) {
+DEVICE int output_at(const Geometry& g, int place, int y0, int x0) {
   int row = g.pitch.divide(place), column = place - row * g.pitch;
   bool inside = row < g.rows && column < g.columns && y0 + row < g.out_h && x0 + column < g.out_w;
   return inside ? (y0 + row) * g.out_w + x0 + column : -1;
@@ -86,45 +83,36 @@ __device__ __forceinline__ int output_at(const Geometry& g, int place, int y0, i
 
 // Adds the products of pairs `begin` to `end`, (value, offset) twice each, to the sums of one filter.
 template <int P, int STEP>
-__device__ __forceinline__ void add_pairs(float (&acc)[1][P], const char* mine, const int4* pairs, int begin, int end) {
+DEVICE void add_pairs(float (&acc)[1][P], const char* mine, const int4* pairs, int begin, int end) {
   int4 pair = pairs[begin];
 #pragma unroll 2
   for (int i = begin; i < end; i++) {
     int4 next = pairs[i + 1];
     const char *at0 = mine + pair.y, *at1 = mine + pair.w;
     float in0[P], in1[P];
-#pragma unroll
-    for (int p = 0; p < P; p++) in0[p] = *(const float*)(at0 + p * 128 * STEP);
-#pragma unroll
-    for (int p = 0; p < P; p++) in1[p] = *(const float*)(at1 + p * 128 * STEP);
-#pragma unroll
-    for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.x), in0[p], acc[0][p]);
-#pragma unroll
-    for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.z), in1[p], acc[0][p]);
+    UNROLL for (int p = 0; p < P; p++) in0[p] = *(const float*)(at0 + p * 128 * STEP);
+    UNROLL for (int p = 0; p < P; p++) in1[p] = *(const float*)(at1 + p * 128 * STEP);
+    UNROLL for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.x), in0[p], acc[0][p]);
+    UNROLL for (int p = 0; p < P; p++) acc[0][p] = fmaf(BITS_AS_FLOAT(pair.z), in1[p], acc[0][p]);
     pair = next;
   }
 }
 
 // The same of V filters that share their non-zeros: a pair is two offsets, then V values each.
 template <int P, int STEP, int V>
-__device__ __forceinline__ void add_vectors(float (&acc)[V][P], const char* mine, const int4* pairs, int begin,
-                                            int end) {
+DEVICE void add_vectors(float (&acc)[V][P], const char* mine, const int4* pairs, int begin, int end) {
   constexpr int UNITS = V / 2 + 1;
   const int4* pair = pairs + begin * UNITS;
   int4 offsets = *pair;
   for (int i = begin; i < end; i++, pair += UNITS) {
     const int4 next = pair[UNITS];
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
+    UNROLL for (int j = 0; j < 2; j++) {
       const char* at = mine + (j ? offsets.y : offsets.x);
       float in[P];
-#pragma unroll
-      for (int p = 0; p < P; p++) in[p] = *(const float*)(at + p * 128 * STEP);
-#pragma unroll
-      for (int q = 0; q < V / 4; q++) {
+      UNROLL for (int p = 0; p < P; p++) in[p] = *(const float*)(at + p * 128 * STEP);
+      UNROLL for (int q = 0; q < V / 4; q++) {
         const float4 values = ((const float4*)(pair + 1))[j * (V / 4) + q];
-#pragma unroll
-        for (int p = 0; p < P; p++) {
+        UNROLL for (int p = 0; p < P; p++) {
           acc[4 * q][p] = fmaf(values.x, in[p], acc[4 * q][p]);
           acc[4 * q + 1][p] = fmaf(values.y, in[p], acc[4 * q + 1][p]);
           acc[4 * q + 2][p] = fmaf(values.z, in[p], acc[4 * q + 2][p]);
@@ -136,99 +124,37 @@ __device__ __forceinline__ void add_vectors(float (&acc)[V][P], const char* mine
   }
 }
 
-// A block's weights: where the pairs of each V filters begin (filters / V + 1), each filter's output channel, then the
-// pairs.
-template <int P, int STEP, int V>
-__device__ __forceinline__ void convolution(const Geometry& g, const float* __restrict__ x,
-                                            const int4* __restrict__ weights, const float* __restrict__ bias,
-                                            const float* __restrict__ residual, float* __restrict__ y) {
-  SHARED_MEMORY;
-  const int thread = threadIdx.x, threads = blockDim.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
-  int over_x = g.tiles_x.divide(blockIdx.z), n = g.tiles_y.divide(over_x);
-  const int y0 = (over_x - n * g.tiles_y) * g.rows, x0 = (blockIdx.z - over_x * g.tiles_x) * g.columns;
-  const int places = g.pixel_groups * P * 32;
-  int4* own = (int4*)shared;
-  float *input = shared + g.stride * 4, *sums = input + g.input_floats;
-  if (g.parts > 1) cluster_arrive();
-  const int4* from = weights + (size_t)(blockIdx.y * g.parts + part) * g.stride;
-  for (int i = thread; i < g.stride; i += threads) copy<16>(own + i, from + i, true);
+// What a block reads but residuals: weights and zeros, which need nothing of the kernel before this one, then its
+// input.
+DEVICE void stage_block(const Geometry& g, const float* x, const int4* weights, int4* own, float* input, int y0, int x0,
+                        int thread, int threads) {
+  for (int i = thread; i < g.stride; i += threads) copy<16>(own + i, weights + i, true);
   for (int i = thread; i < g.zero_rows; i += threads)
     for (int j = 0; j < g.lead; j++)
       if (i * g.row_pitch + j < g.input_floats) input[i * g.row_pitch + j] = 0.f;
   wait_for_kernel();
   launch_next();
-  const int group = g.k_tiles.divide(blockIdx.y);
-  stage(g, x + (size_t)n * g.image + group * g.group_elements + part * g.part_elements, input, y0, x0, thread, threads);
+  stage(g, x, input, y0, x0, thread, threads);
   commit_copies();
-  const int filter = g.pixel_groups.divide(warp), first = (warp - filter * g.pixel_groups) * P * 32 + lane;
-  int outputs[P];
-#pragma unroll
-  for (int p = 0; p < P; p++) outputs[p] = output_at(g, first + p * 32, y0, x0);
-  y += (size_t)n * g.out_image;
-  residual += (size_t)n * g.out_image;
-  wait_for_copies();
-  __syncthreads();
-  const int *begins = (const int*)own, *channels = begins + g.filters / V + 1;
-  const int4* pairs = own + g.first_pair;
-  const char* mine = (const char*)(input + first * STEP);
-  if (g.parts > 1) cluster_wait();
-  const int shift = g.parts == 8 ? 3 : g.parts == 4 ? 2 : g.parts == 2 ? 1 : 0;
-  for (int f = filter; f < g.filters / V; f += g.filters_at_once) {
-    float acc[V][P], added[V][P];
-    // Of one filter, what memory holds of its outputs is read ahead; of several there are no registers for it.
-    auto read_ahead = [&](int v) {
-      const int channel = channels[f * V + v];
-      const float own_bias = g.has_bias ? bias[channel] : 0.f;
-#pragma unroll
-      for (int p = 0; p < P; p++) {
-        const bool reads = g.has_residual && outputs[p] >= 0;
-        added[v][p] = own_bias + (reads ? residual[channel * g.out_map + outputs[p]] : 0.f);
-      }
-    };
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-      for (int p = 0; p < P; p++) acc[v][p] = 0.f;
-    if (V == 1 && g.parts == 1) read_ahead(0);
-    if constexpr (V == 1)
-      add_pairs<P, STEP>(acc, mine, pairs, begins[f], begins[f + 1]);
-    else
-      add_vectors<P, STEP, V>(acc, mine, pairs, begins[f], begins[f + 1]);
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-      const int each = f * V + v;
-      if (g.parts == 1) {
-        if (V > 1) read_ahead(v);
-        const int map = channels[each] * g.out_map;
-#pragma unroll
-        for (int p = 0; p < P; p++)
-          if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, acc[v][p] + added[v][p]);
-      } else {
-        const int slot = part * (g.filters >> shift) + (each >> shift);
-        unsigned to = remote_address(sums + slot * places + first, each & (g.parts - 1));
-#pragma unroll
-        for (int p = 0; p < P; p++) remote_store(to + p * 128, acc[v][p]);
-      }
-    }
-  }
-  if (g.parts == 1) return;
-  // Four pixels a thread of the filters that are this block's to add up; what memory holds of them is read ahead.
-  cluster_arrive();
-  const int all = (g.filters >> shift) * places / 4;
-  int outputs4[4], map = 0;
-  float added4[4];
+}
+
+// Four pixels a thread of the filters that are this block's to add up; what memory holds of them is read ahead.
+DEVICE void add_up(const Geometry& g, const float* sums, const int* channels, int shift, int places, int y0, int x0,
+                   const float* bias, const float* residual, float* y) {
+  const int part = blockIdx.x, threads = blockDim.x, all = (g.filters >> shift) * places / 4;
+  int outputs[4], map = 0;
+  float added[4];
   auto read_ahead = [&](int i) {
     const int own_filter = g.quads.divide(i), place = i * 4 - own_filter * places;
     const int channel = channels[(own_filter << shift) + part];
     const float own_bias = g.has_bias ? bias[channel] : 0.f;
     map = channel * g.out_map;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      outputs4[j] = output_at(g, place + j, y0, x0);
-      added4[j] = own_bias + (g.has_residual && outputs4[j] >= 0 ? residual[map + outputs4[j]] : 0.f);
+    UNROLL for (int j = 0; j < 4; j++) {
+      outputs[j] = output_at(g, place + j, y0, x0);
+      added[j] = own_bias + (g.has_residual && outputs[j] >= 0 ? residual[map + outputs[j]] : 0.f);
     }
   };
-  int i = thread;
+  int i = threadIdx.x;
   if (i < all) read_ahead(i);
   cluster_wait();
   while (i < all) {
@@ -237,25 +163,84 @@ __device__ __forceinline__ void convolution(const Geometry& g, const float* __re
       const float4 next = ((const float4*)sums)[p * all + i];
       sum[0] += next.x, sum[1] += next.y, sum[2] += next.z, sum[3] += next.w;
     }
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float value = sum[j] + added4[j];
-      if (outputs4[j] >= 0) y[map + outputs4[j]] = with_relu(g, value);
+    UNROLL for (int j = 0; j < 4; j++) {
+      const float value = sum[j] + added[j];
+      if (outputs[j] >= 0) y[map + outputs[j]] = with_relu(g, value);
     }
     i += threads;
     if (i < all) read_ahead(i);
   }
 }
 
-// A kernel for each number of pixels a lane and step between them, of vectors for each of these too.
-#define CONVOLUTION(NAME, P, STEP, V) KERNEL(THREADS, 1, NAME, convolution<P, STEP, V>)
-#define SINGLE(P) CONVOLUTION(tvm_sparse_data_##P##_1, P, 1, 1) CONVOLUTION(tvm_sparse_data_##P##_2, P, 2, 1)
-#define VECTOR(V, P) \
-  CONVOLUTION(tvm_sparse_vector##V##_##P##_1, P, 1, V) CONVOLUTION(tvm_sparse_vector##V##_##P##_2, P, 2, V)
-#ifdef TVM_SPARSE_VECTORS
-VECTOR(4, 1) VECTOR(4, 2) VECTOR(4, 3) VECTOR(4, 4) VECTOR(4, 5) VECTOR(4, 6) VECTOR(4, 7) VECTOR(4, 8)
-VECTOR(8, 1) VECTOR(8, 2) VECTOR(8, 3) VECTOR(8, 4) VECTOR(8, 5) VECTOR(8, 6) VECTOR(8, 7) VECTOR(8, 8)
-VECTOR(16, 1) VECTOR(16, 2) VECTOR(16, 3) VECTOR(16, 4)
-#else
-SINGLE(1) SINGLE(2) SINGLE(3) SINGLE(4) SINGLE(5) SINGLE(6) SINGLE(7) SINGLE(8)
-#endif
+// A warp's share of the filters, V at a time, each with P pixels of a lane: their sums go to memory, or to the block of
+// the cluster that adds them up.
+template <int P, int STEP, int V> DEVICE void add_filters(const Geometry& g, const int* begins, const int* channels,
+                                                          const int4* pairs, const char* mine, float* sums, int filter,
+                                                          int first, int shift, int places, const int (&outputs)[P],
+                                                          const float* bias, const float* residual, float* y) {
+  for (int f = filter; f < g.filters / V; f += g.filters_at_once) {
+    float acc[V][P], added[V][P];
+    // Of one filter, what memory holds of its outputs is read ahead; of several there are no registers for it.
+    auto read_ahead = [&](int v) {
+      const int channel = channels[f * V + v];
+      const float own_bias = g.has_bias ? bias[channel] : 0.f;
+      UNROLL for (int p = 0; p < P; p++) {
+        const bool reads = g.has_residual && outputs[p] >= 0;
+        added[v][p] = own_bias + (reads ? residual[channel * g.out_map + outputs[p]] : 0.f);
+      }
+    };
+    UNROLL for (int v = 0; v < V; v++)
+      UNROLL for (int p = 0; p < P; p++) acc[v][p] = 0.f;
+    if (V == 1 && g.parts == 1) read_ahead(0);
+    if constexpr (V == 1)
+      add_pairs<P, STEP>(acc, mine, pairs, begins[f], begins[f + 1]);
+    else
+      add_vectors<P, STEP, V>(acc, mine, pairs, begins[f], begins[f + 1]);
+    UNROLL for (int v = 0; v < V; v++) {
+      const int each = f * V + v;
+      if (g.parts == 1) {
+        if (V > 1) read_ahead(v);
+        const int map = channels[each] * g.out_map;
+        UNROLL for (int p = 0; p < P; p++)
+          if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, acc[v][p] + added[v][p]);
+      } else {
+        const int slot = blockIdx.x * (g.filters >> shift) + (each >> shift);
+        unsigned to = remote_address(sums + slot * places + first, each & (g.parts - 1));
+        UNROLL for (int p = 0; p < P; p++) remote_store(to + p * 128, acc[v][p]);
+      }
+    }
+  }
+}
+
+// A block's weights: where the pairs of each V filters begin (filters / V + 1), each filter's output channel, then the
+// pairs.
+template <int P, int STEP, int V>
+DEVICE void convolution(const Geometry& g, const float* __restrict__ x, const int4* __restrict__ weights,
+                        const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y) {
+  SHARED_MEMORY;
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
+  int over_x = g.tiles_x.divide(blockIdx.z), n = g.tiles_y.divide(over_x);
+  const int y0 = (over_x - n * g.tiles_y) * g.rows, x0 = (blockIdx.z - over_x * g.tiles_x) * g.columns;
+  const int places = g.pixel_groups * P * 32;
+  int4* own = (int4*)shared;
+  float *input = shared + g.stride * 4, *sums = input + g.input_floats;
+  if (g.parts > 1) cluster_arrive();
+  const int group = g.k_tiles.divide(blockIdx.y);
+  stage_block(g, x + (size_t)n * g.image + group * g.group_elements + part * g.part_elements,
+              weights + (size_t)(blockIdx.y * g.parts + part) * g.stride, own, input, y0, x0, thread, threads);
+  const int filter = g.pixel_groups.divide(warp), first = (warp - filter * g.pixel_groups) * P * 32 + lane;
+  int outputs[P];
+  UNROLL for (int p = 0; p < P; p++) outputs[p] = output_at(g, first + p * 32, y0, x0);
+  y += (size_t)n * g.out_image;
+  residual += (size_t)n * g.out_image;
+  wait_for_copies();
+  __syncthreads();
+  const int *begins = (const int*)own, *channels = begins + g.filters / V + 1;
+  if (g.parts > 1) cluster_wait();
+  const int shift = g.parts == 8 ? 3 : g.parts == 4 ? 2 : g.parts == 2 ? 1 : 0;
+  add_filters<P, STEP, V>(g, begins, channels, own + g.first_pair, (const char*)(input + first * STEP), sums, filter,
+                          first, shift, places, outputs, bias, residual, y);
+  if (g.parts == 1) return;
+  cluster_arrive();
+  add_up(g, sums, channels, shift, places, y0, x0, bias, residual, y);
+}

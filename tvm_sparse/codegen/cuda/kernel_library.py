@@ -33,7 +33,7 @@ def launched_libraries(module: tvm.IRModule) -> list[str]:
 
 
 def source(library: KernelLibrary) -> str:
-    """The CUDA source of a library: its file, with each of our headers where that is first included."""
+    """The CUDA source of a library: its file, each of our headers where that is first included, and its kernels."""
     included: set[str] = set()
 
     def text(name: str) -> str:
@@ -46,7 +46,9 @@ def source(library: KernelLibrary) -> str:
         included.add(name)
         return text(name) if is_new else ""
 
-    return "".join(f"#define {each}\n" for each in library.defined) + text(library.file)
+    defined = "".join(f"#define {each}\n" for each in library.defined)
+    kernels = "".join(f"KERNEL({each.name}, {each.blocks}, {each.function})\n" for each in library.kernels)
+    return defined + text(library.file) + kernels
 
 
 @cache
@@ -64,7 +66,7 @@ def built(text: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
     tags = [*_LAUNCH, LAUNCHED_EARLY, LAUNCHED_WITH_SHARED]
     modules = []
     for copy in library.copies:
-        kernels = [each.replace(first, copy) for each in library.kernels]
+        kernels = [each.replace(first, copy) for each in library.names]
         facts = {each: {"name": each, "arg_types": parameters, "launch_param_tags": tags} for each in kernels}
         metadata = {"tvm_version": tvm.__version__, "func_info": facts}
         facts_of = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(metadata))

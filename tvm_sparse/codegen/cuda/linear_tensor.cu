@@ -3,16 +3,16 @@
 //
 // A block computes F filters of 64 or 128 images. Two warpgroups multiply (`wgmma`): the rows of A are 64 images, whose
 // inputs a thread reads from memory right into the registers of a product, and the columns of B are the filters, whose
-// weights two other warpgroups write to shared memory, SLAB inputs (a slab) of all filters at a time, through a ring of
-// `STAGES` slabs. So weights are read sparse and multiplied dense: of a sparse layer a writer has a list of (place,
-// value) for each slab, and what it writes it makes zero again when the slab has been multiplied. Of 64 images the
-// multiplying warpgroups take every second slab each, of 128 images each its own of every slab.
+// weights two other warpgroups write to shared memory, K_BLOCK inputs (a k-block) of all filters at a time, through a
+// ring of `STAGES` k-blocks. So weights are read sparse and multiplied dense: of a sparse layer a producer has a list
+// of (place, value) for each k-block, and what it writes it makes zero again when the k-block has been multiplied. Of
+// 64 images the multiplying warpgroups take every second k-block each, of 128 images each its own of every k-block.
 //
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
 // `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller. So
 // a weight is written twice, as it is and as the two columns (low, high) of a product in bfloat16.
 //
-// Blocks that share a tile's slabs (`parts`) are a cluster: at the end each adds up some of the sums of all.
+// Blocks that share a tile's k-blocks (`parts`) are a cluster: at the end each adds up some of the sums of all.
 //
 // Its integers are declared in scheduling/cuda/linear_tensor/kernels.py.
 
@@ -23,125 +23,111 @@
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
 
-// Slabs of the ring; warpgroups that multiply and that write weights; of threads those that multiply.
-constexpr int STAGES = 4, MULTIPLIERS = 2, WRITERS = 2, MULTIPLYING = 128 * MULTIPLIERS;
-// Barriers: of a slab that is full for a group of images, of one that is empty, of each writer's threads, and of sums.
-constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES, STAGED = WRITTEN + WRITERS;
+// K-blocks of the ring; warpgroups that consume, and that produce; threads that consume.
+constexpr int STAGES = 4, CONSUMERS = 2, PRODUCERS = 2;
+using Role = Roles<CONSUMERS, PRODUCERS, 80>;
+constexpr int CONSUMING = Role::CONSUMING, THREADS = Role::THREADS;
+// Barriers: of a k-block that is full for a group of images, of one that is empty, of each producer's threads, and of
+// sums.
+constexpr int FULL = 1, EMPTY = FULL + 2 * STAGES, WRITTEN = EMPTY + STAGES, STAGED = WRITTEN + PRODUCERS;
+static_assert(STAGED < BARRIERS);
 
 #ifndef TVM_SPARSE_EMULATED
 // 64 rows of A in registers times F columns of B in shared memory.
-#define PRODUCT(NAME, KIND, LAST, F, SUMS, A0, A1, A2, A3, B)                                                   \
-  __device__ __forceinline__ void NAME(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b) {     \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #F KIND " {" NUMBERS_##SUMS "}, {%" #A0 ", %" #A1 ", %" #A2 \
-                 ", %" #A3 "}, %" #B ", 1, 1, 1" LAST ";"                                                       \
-                 : SUMS_##SUMS                                                                                  \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                         \
+#define PRODUCT(NAME, KIND, LAST, F, SUMS)                                                               \
+  DEVICE void NAME(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b) {                  \
+    WGMMA(".sync.aligned.m64n" #F KIND, SUMS, A_AND_B_##SUMS ", 1, 1, 1" LAST, IN_REGISTERS(a), "l"(b)); \
   }
-#define PRODUCTS(F, ...)                                               \
-  PRODUCT(add_product, "k8.f32.tf32.tf32", "", F, __VA_ARGS__)         \
-  PRODUCT(add_corrections, "k16.f32.bf16.bf16", ", 0", F, __VA_ARGS__)
-PRODUCTS(64, 32, 32, 33, 34, 35, 36)
-PRODUCTS(128, 64, 64, 65, 66, 67, 68)
-PRODUCTS(144, 72, 72, 73, 74, 75, 76)
+#define PRODUCTS(F, SUMS)                               \
+  PRODUCT(add_product, "k8.f32.tf32.tf32", "", F, SUMS) \
+  PRODUCT(add_corrections, "k16.f32.bf16.bf16", ", 0", F, SUMS)
+PRODUCTS(64, 32)
+PRODUCTS(128, 64)
+PRODUCTS(144, 72)
 #endif
 
-// What all of a block knows. In shared memory: the ring, each slab F * SLAB weights as they are and as many as
+// What all of a block knows. In shared memory: the ring, each k-block F * K_BLOCK weights as they are and as many as
 // corrections; lists, as they come from memory; where lists begin.
-template <int F>
-struct Block {
-  static constexpr int SLAB = 32, STEPS = SLAB / 8, PART = F * SLAB * 4, BUFFER = 2 * PART;
-  // Quads of (place, value) of a list that there is room for, a third of the slab: the rest is read when it is needed.
-  // And how many lists a writer asks for ahead, besides those of slabs that are in the ring.
+template <int F> struct Block {
+  static constexpr int K_BLOCK = 32, STEPS = K_BLOCK / 8, PART = F * K_BLOCK * 4, BUFFER = 2 * PART;
+  // Quads of (place, value) of a list that there is room for, a third of the k-block: the rest is read when it is
+  // needed. And how many lists a producer asks for ahead, besides those of k-blocks that are in the ring.
   static constexpr int ROOM = PART / 48 / 32 * 32, AHEAD = F == 64 ? 6 : 2;
-  static constexpr int LISTS = STAGES + WRITERS * AHEAD, LIST_BYTES = 24 * ROOM, LISTS_AT = STAGES * BUFFER;
+  static constexpr int LISTS = STAGES + PRODUCERS * AHEAD, LIST_BYTES = 24 * ROOM, LISTS_AT = STAGES * BUFFER;
   static constexpr int TABLE_AT = LISTS_AT + LISTS * LIST_BYTES;
-  // Registers of a thread that writes weights, and of one that multiplies: together those of two that were launched.
-  static constexpr int WRITERS_REGISTERS = 80, REGISTERS = 256 - WRITERS_REGISTERS;
 
   int part, tile, first_image, first_filter;
   // Of this block's part; the first one is a different one for each tile, as those who read the same inputs at a time
   // wait for each other.
-  int begin, slabs, first_slab;
+  int begin, k_blocks, first_k_block;
   char* ring;
 
-  __device__ __forceinline__ Block(const Geometry& g, char* shared) : ring(shared) {
+  DEVICE Block(const Geometry& g, char* shared) : ring(shared) {
     part = blockIdx.x, tile = blockIdx.y, first_image = blockIdx.z * 64 * g.groups, first_filter = tile * F;
-    begin = g.slabs * part / g.parts, slabs = g.slabs * (part + 1) / g.parts - begin;
-    first_slab = (unsigned)tile % (unsigned)slabs;
+    begin = g.k_blocks * part / g.parts, k_blocks = g.k_blocks * (part + 1) / g.parts - begin;
+    first_k_block = (unsigned)tile % (unsigned)k_blocks;
   }
-  // The slab that comes so many after the first, of this block's.
-  __device__ __forceinline__ int slab_of(int number) const {
-    const int slab = first_slab + number;
-    return slab < slabs ? slab : slab - slabs;
+  // The k-block that comes so many after the first, of this block's.
+  DEVICE int k_block_of(int number) const {
+    const int k_block = first_k_block + number;
+    return k_block < k_blocks ? k_block : k_block - k_blocks;
   }
-  __device__ __forceinline__ char* buffer(int number) const { return ring + number % STAGES * BUFFER; }
-  __device__ __forceinline__ int handing(const Geometry& g) const { return 128 + 128 * g.groups; }
+  DEVICE char* buffer(int number) const { return ring + number % STAGES * BUFFER; }
+  DEVICE int handing(const Geometry& g) const { return 128 + 128 * g.groups; }
 };
 
-// A weight as the two columns of corrections that stand against those of an input, all and low.
-__device__ __forceinline__ unsigned corrections_of(float weight) {
-  const float low = low_part(weight);
-  return as_bfloat16(low, weight - low);
-}
-
-// What a thread has written of a slab is there for who multiplies it.
-__device__ __forceinline__ void hand_over(const Geometry& g, int number) {
+// What a thread has written of a k-block is there for who consumes it.
+DEVICE void hand_over(const Geometry& g, int number) {
   show_tensor_cores();
   for (int group = 0; group < g.groups; group++) {
-    // Of 64 images one warpgroup has the slab: it is the one that has every second slab from this one on.
-    const int reader = g.groups == 1 ? number % MULTIPLIERS : group;
+    // Of 64 images one warpgroup has the k-block: it is the one that has every second k-block from this one on.
+    const int reader = g.groups == 1 ? number % CONSUMERS : group;
     barrier_arrive(FULL + reader * STAGES + number % STAGES, 256);
   }
 }
 
-// Every second slab of a dense layer, whose weights lie as they are multiplied.
-template <int F>
-__device__ __forceinline__ void write_dense(const Geometry& g, const Block<F>& block, const int4* weights, int writer) {
+// Every second k-block of a dense layer, whose weights lie as they are multiplied.
+template <int F> DEVICE void write_dense(const Geometry& g, const Block<F>& block, const int4* weights, int producer) {
   using B = Block<F>;
-  // A thread's reads of a slab, and slabs that are read ahead: memory needs 32 KB on their way to a multiprocessor.
+  // A thread's reads of a k-block, and k-blocks that are read ahead: memory needs 32 KB on their way to a
+  // multiprocessor.
   constexpr int UNITS = B::PART / 16, READS = UNITS / 128, AHEAD = F == 64 ? 2 : 1;
   const int thread = threadIdx.x & 127;
-  const int4* const own = weights + (size_t)(block.tile * g.slabs + block.begin) * UNITS + thread;
+  const int4* const own = weights + (size_t)(block.tile * g.k_blocks + block.begin) * UNITS + thread;
   unsigned held[AHEAD][READS][4];
   auto read = [&](int number, unsigned (&to)[READS][4]) {
-    if (number >= block.slabs) return;
-    const int4* from = own + (size_t)block.slab_of(number) * UNITS;
-#pragma unroll
-    for (int i = 0; i < READS; i++) read_early(to[i], from + 128 * i);
+    if (number >= block.k_blocks) return;
+    const int4* from = own + (size_t)block.k_block_of(number) * UNITS;
+    UNROLL for (int i = 0; i < READS; i++) read_early(to[i], from + 128 * i);
   };
-#pragma unroll
-  for (int i = 0; i < AHEAD; i++) read(writer + i * WRITERS, held[i]);
-  for (int start = writer; start < block.slabs; start += AHEAD * WRITERS) {
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-      const int number = start + i * WRITERS;
-      if (number >= block.slabs) break;
+  UNROLL for (int i = 0; i < AHEAD; i++) read(producer + i * PRODUCERS, held[i]);
+  for (int start = producer; start < block.k_blocks; start += AHEAD * PRODUCERS) {
+    UNROLL for (int i = 0; i < AHEAD; i++) {
+      const int number = start + i * PRODUCERS;
+      if (number >= block.k_blocks) break;
       if (number >= STAGES) barrier_sync(EMPTY + number % STAGES, block.handing(g));
       char* to = block.buffer(number) + thread * 16;
-#pragma unroll
-      for (int j = 0; j < READS; j++) {
-        const unsigned(&own)[4] = held[i][j];
+      UNROLL for (int j = 0; j < READS; j++) {
+        const unsigned (&own)[4] = held[i][j];
         unsigned low[4];
-#pragma unroll
-        for (int k = 0; k < 4; k++) low[k] = corrections_of(BITS_AS_FLOAT(own[k]));
+        UNROLL for (int k = 0; k < 4; k++) low[k] = weight_corrections(BITS_AS_FLOAT(own[k]));
         *(uint4*)(to + 2048 * j) = make_uint4(own[0], own[1], own[2], own[3]);
         *(uint4*)(to + 2048 * j + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
       }
-      read(number + AHEAD * WRITERS, held[i]);
+      read(number + AHEAD * PRODUCERS, held[i]);
       hand_over(g, number);
     }
   }
 }
 
-// Four places in a slab, in bytes.
+// Four places in a k-block, in bytes.
 struct __align__(8) Places {
   unsigned short of[4];
 };
 
-// A sparse layer's weights: where each slab's list begins, in quads of (place, value), and where the last one ends; all
-// values; all places.
-template <int F>
-struct Lists {
+// A sparse layer's weights: where each k-block's list begins, in quads of (place, value), and where the last one ends;
+// all values; all places.
+template <int F> struct Lists {
   using B = Block<F>;
   const Block<F>& block;
   const float4* values;
@@ -149,20 +135,19 @@ struct Lists {
   const int* table;
   int thread;
 
-  __device__ __forceinline__ Lists(const Geometry& g, const Block<F>& block, const int4* weights)
+  DEVICE Lists(const Geometry& g, const Block<F>& block, const int4* weights)
       : block(block), thread(threadIdx.x & 127) {
-    const int lists = g.tiles * g.slabs;
+    const int lists = g.tiles * g.k_blocks;
     values = (const float4*)weights + (lists + 4) / 4;
     places = (const Places*)(values + ((const int*)weights)[lists]);
     table = (const int*)(block.ring + B::TABLE_AT);
   }
-  __device__ __forceinline__ char* room(int number) const {
-    return block.ring + B::LISTS_AT + number % B::LISTS * B::LIST_BYTES;
-  }
+  DEVICE char* room(int number) const { return block.ring + B::LISTS_AT + number % B::LISTS * B::LIST_BYTES; }
   // A thread copies what it uses itself, so nobody else waits for it.
-  __device__ __forceinline__ void fetch(int number) const {
-    if (number < block.slabs) {
-      const int slab = block.slab_of(number), begin = table[slab], count = min(table[slab + 1] - begin, B::ROOM);
+  DEVICE void fetch(int number) const {
+    if (number < block.k_blocks) {
+      const int k_block = block.k_block_of(number), begin = table[k_block],
+                count = min(table[k_block + 1] - begin, B::ROOM);
       char* to = room(number);
       for (int i = thread; i < count; i += 128) {
         copy<16>(to + i * 16, values + begin + i, true);
@@ -171,10 +156,9 @@ struct Lists {
     }
     commit_copies();
   }
-  // Writes a slab's values, or zeros where they are.
-  template <bool ZEROS>
-  __device__ __forceinline__ void write(int number) const {
-    const int slab = block.slab_of(number), begin = table[slab], count = table[slab + 1] - begin;
+  // Writes a k-block's values, or zeros where they are.
+  template <bool ZEROS> DEVICE void write(int number) const {
+    const int k_block = block.k_block_of(number), begin = table[k_block], count = table[k_block + 1] - begin;
     const char* from = room(number);
     char* to = block.buffer(number);
     for (int i = thread; i < count; i += 128) {
@@ -188,22 +172,20 @@ struct Lists {
         if (!ZEROS) value = values[begin + i];
       }
       const float four[4] = {value.x, value.y, value.z, value.w};
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
+      UNROLL for (int j = 0; j < 4; j++) {
         *(float*)(to + at.of[j]) = four[j];
-        *(unsigned*)(to + at.of[j] + B::PART) = ZEROS ? 0 : corrections_of(four[j]);
+        *(unsigned*)(to + at.of[j] + B::PART) = ZEROS ? 0 : weight_corrections(four[j]);
       }
     }
   }
 };
 
-// Every second slab of a sparse layer. A slab's place is zeros but for what its last list says.
-template <int F>
-__device__ __forceinline__ void write_lists(const Geometry& g, const Block<F>& block, const int4* weights, int writer) {
+// Every second k-block of a sparse layer. A k-block's place is zeros but for what its last list says.
+template <int F> DEVICE void write_lists(const Geometry& g, const Block<F>& block, const int4* weights, int producer) {
   using B = Block<F>;
   const Lists<F> lists(g, block, weights);
-  for (int i = 0; i < B::AHEAD; i++) lists.fetch(writer + i * WRITERS);
-  for (int number = writer; number < block.slabs; number += WRITERS) {
+  for (int i = 0; i < B::AHEAD; i++) lists.fetch(producer + i * PRODUCERS);
+  for (int number = producer; number < block.k_blocks; number += PRODUCERS) {
     if (number < STAGES) {
       int4* to = (int4*)block.buffer(number);
       for (int i = lists.thread; i < B::BUFFER / 16; i += 128) to[i] = make_int4(0, 0, 0, 0);
@@ -211,34 +193,30 @@ __device__ __forceinline__ void write_lists(const Geometry& g, const Block<F>& b
       barrier_sync(EMPTY + number % STAGES, block.handing(g));
       lists.template write<true>(number - STAGES);
     }
-    barrier_sync(WRITTEN + writer, 128);
+    barrier_sync(WRITTEN + producer, 128);
     // In the place of the list of zeros.
-    lists.fetch(number + B::AHEAD * WRITERS);
+    lists.fetch(number + B::AHEAD * PRODUCERS);
     wait_for_copies<B::AHEAD>();
     lists.template write<false>(number);
     hand_over(g, number);
   }
 }
 
-// A thread's inputs of a slab: of two images, every fourth four of its inputs. They are in the order in which a product
-// takes them, so that of four side by side the first two are of one k-step.
-template <int F>
-struct Inputs {
+// A thread's inputs of a k-block: of two images, every fourth four of its inputs. They are in the order in which a
+// product takes them, so that of four side by side the first two are of one k-step.
+template <int F> struct Inputs {
   unsigned of[Block<F>::STEPS][4];
 
-  __device__ __forceinline__ void read(const Geometry& g, const float* const (&images)[2], int first) {
-#pragma unroll
-    for (int step = 0; step < Block<F>::STEPS; step += 2)
-#pragma unroll
-      for (int image = 0; image < 2; image++) {
+  DEVICE void read(const Geometry& g, const float* const (&images)[2], int first) {
+    UNROLL for (int step = 0; step < Block<F>::STEPS; step += 2)
+      UNROLL for (int image = 0; image < 2; image++) {
         // Behind the last input any: weights are zero there.
         const int at = first + step * 8;
         unsigned four[4];
         if (g.vector == 4)
           read_early(four, (const int4*)(images[image] + min(at, g.inputs - 4)));
         else
-#pragma unroll
-          for (int j = 0; j < 4; j++) four[j] = FLOAT_AS_BITS(images[image][min(at + j, g.inputs - 1)]);
+          UNROLL for (int j = 0; j < 4; j++) four[j] = FLOAT_AS_BITS(images[image][min(at + j, g.inputs - 1)]);
         of[step][image] = four[0], of[step][image + 2] = four[1];
         of[step + 1][image] = four[2], of[step + 1][image + 2] = four[3];
       }
@@ -246,46 +224,39 @@ struct Inputs {
 };
 
 // The same as the registers of A, of which tensor cores cut off themselves what is low, and as corrections.
-template <int F>
-struct Operands {
+template <int F> struct Operands {
   unsigned high[Block<F>::STEPS][4], corrections[Block<F>::STEPS][4];
 
-  __device__ __forceinline__ void take(const Inputs<F>& inputs) {
-#pragma unroll
-    for (int step = 0; step < Block<F>::STEPS; step++)
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
+  DEVICE void take(const Inputs<F>& inputs) {
+    UNROLL for (int step = 0; step < Block<F>::STEPS; step++)
+      UNROLL for (int j = 0; j < 4; j++) {
         high[step][j] = inputs.of[step][j];
         computed(high[step][j]);
         const float value = BITS_AS_FLOAT(high[step][j]);
-        corrections[step][j] = as_bfloat16(value, low_part(value));
+        corrections[step][j] = input_corrections(value);
         computed(corrections[step][j]);
       }
   }
 };
 
-// Asks for the products of 64 images with all filters, in a slab.
-template <int F>
-__device__ __forceinline__ void add_slab(float (&sums)[F / 2], const Operands<F>& operands, const char* slab) {
+// Asks for the products of 64 images with all filters, in a k-block.
+template <int F> DEVICE void add_k_block(float (&sums)[F / 2], const Operands<F>& operands, const char* k_block) {
   using B = Block<F>;
-  const unsigned high_at = lower_half(shared_address(slab), F * 16), low_at = high_at + (B::PART >> 4);
+  const unsigned high_at = lower_half(shared_address(k_block), F * 16), low_at = high_at + (B::PART >> 4);
   begin_products();
-#pragma unroll
-  for (int step = 0; step < B::STEPS; step++) {
+  UNROLL for (int step = 0; step < B::STEPS; step++) {
     add_corrections(sums, operands.corrections[step], descriptor(low_at + step * 2 * F));
     add_product(sums, operands.high[step], descriptor(high_at + step * 2 * F));
   }
   commit_products();
 }
 
-// Products of 64 images with all filters, of every slab or every second one. While a slab's products are on their way
-// the operands of the next are made, of inputs that were asked for another slab earlier.
-template <int F>
-__device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& block, const float* x,
-                                         float (&sums)[F / 2]) {
+// Products of 64 images with all filters, of every k-block or every second one. While a k-block's products are on their
+// way the operands of the next are made, of inputs that were asked for another k-block earlier.
+template <int F> DEVICE void multiply(const Geometry& g, const Block<F>& block, const float* x, float (&sums)[F / 2]) {
   using B = Block<F>;
   const int warpgroup = threadIdx.x >> 7, lane = threadIdx.x & 31;
-  const int own = g.groups == 1 ? 0 : warpgroup, first = g.groups == 1 ? warpgroup : 0, turns = MULTIPLIERS / g.groups;
+  const int own = g.groups == 1 ? 0 : warpgroup, first = g.groups == 1 ? warpgroup : 0, turns = CONSUMERS / g.groups;
   const int image = block.first_image + own * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
   // Beyond the last image the last one: what comes of it is not stored.
   const float* const images[2] = {x + (size_t)min(image, g.batch - 1) * g.inputs,
@@ -293,120 +264,107 @@ __device__ __forceinline__ void multiply(const Geometry& g, const Block<F>& bloc
   Inputs<F> ahead;
   Operands<F> operands[2];
   auto read = [&](int number) {
-    if (number < block.slabs) ahead.read(g, images, (block.begin + block.slab_of(number)) * B::SLAB + (lane & 3) * 4);
+    if (number < block.k_blocks)
+      ahead.read(g, images, (block.begin + block.k_block_of(number)) * B::K_BLOCK + (lane & 3) * 4);
   };
   wait_for_kernel();
   read(first);
   operands[0].take(ahead);
   read(first + turns);
-  for (int start = first; start < block.slabs; start += 2 * turns) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+  for (int start = first; start < block.k_blocks; start += 2 * turns) {
+    UNROLL for (int i = 0; i < 2; i++) {
       const int number = start + i * turns;
-      if (number >= block.slabs) break;
+      if (number >= block.k_blocks) break;
       barrier_sync(FULL + warpgroup * STAGES + number % STAGES, 256);
-      add_slab(sums, operands[i], block.buffer(number));
+      add_k_block(sums, operands[i], block.buffer(number));
       wait_for_products<1>();
-      // The slab before is multiplied: its place and its operands' registers are free.
+      // The k-block before is multiplied: its place and its operands' registers are free.
       const int before = number - turns;
-      if (before >= 0 && before + STAGES < block.slabs) barrier_arrive(EMPTY + before % STAGES, block.handing(g));
-      // Behind the last slab too, for nothing: with a branch here ptxas has products wait for each other.
+      if (before >= 0 && before + STAGES < block.k_blocks) barrier_arrive(EMPTY + before % STAGES, block.handing(g));
+      // Behind the last k-block too, for nothing: with a branch here ptxas has products wait for each other.
       operands[1 - i].take(ahead);
       read(number + 2 * turns);
     }
   }
   wait_for_products<0>();
-#pragma unroll
-  for (int i = 0; i < F / 2; i++) computed(sums[i]);
+  UNROLL for (int i = 0; i < F / 2; i++) computed(sums[i]);
 }
 
 // Warpgroups that multiply, alone: those that write weights do not touch the ring any more.
-__device__ __forceinline__ void meet_multiplying() { barrier_sync(STAGED, MULTIPLYING); }
+DEVICE void sync_consumers() { barrier_sync(STAGED, CONSUMING); }
 
 // Each warpgroup's sums, 64 images of F filters, are rows in shared memory, in the ring, which nobody reads any more.
-template <int F>
-__device__ __forceinline__ void stage_sums(const Block<F>& block, const float (&sums)[F / 2]) {
+template <int F> DEVICE void stage_sums(const Block<F>& block, const float (&sums)[F / 2]) {
   constexpr int PITCH = F + 8;
   const int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + (lane >> 2);
   float* const staged = (float*)block.ring + row * PITCH + (lane & 3) * 2;
-  meet_multiplying();
-#pragma unroll
-  for (int i = 0; i < F / 4; i++)
+  sync_consumers();
+  UNROLL for (int i = 0; i < F / 4; i++)
     *(float2*)(staged + (i & 1) * 8 * PITCH + (i >> 1) * 8) = make_float2(sums[2 * i], sums[2 * i + 1]);
 }
 
-// Blocks that share a tile's slabs write some of its outputs each, neighbouring lanes neighbouring filters. Of 64 images
-// both warpgroups have sums.
+// Blocks that share a tile's k-blocks write some of its outputs each, neighbouring lanes neighbouring filters. Of 64
+// images both warpgroups have sums.
 template <int F>
-__device__ __forceinline__ void write_sums(const Geometry& g, const Block<F>& block, const float* bias,
-                                           const float* residual, float* y) {
-  constexpr int PITCH = F + 8, AT_ONCE = 3, STEP = AT_ONCE * MULTIPLYING;
+DEVICE void write_sums(const Geometry& g, const Block<F>& block, const float* bias, const float* residual, float* y) {
+  constexpr int PITCH = F + 8, AT_ONCE = 3, STEP = AT_ONCE * CONSUMING;
   const float* const staged = (const float*)block.ring;
   const int count = min(64 * g.groups, g.batch - block.first_image) * F;
   for (int start = block.part * STEP + threadIdx.x; start < count; start += g.parts * STEP) {
     float total[AT_ONCE];
     int from[AT_ONCE], to[AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      const int index = min(start + i * MULTIPLYING, count - 1), row = index / F;
+    UNROLL for (int i = 0; i < AT_ONCE; i++) {
+      const int index = min(start + i * CONSUMING, count - 1), row = index / F;
       const int filter = block.first_filter + index % F;
-      const bool is_output = start + i * MULTIPLYING < count && filter < g.outputs;
+      const bool is_output = start + i * CONSUMING < count && filter < g.outputs;
       from[i] = row * PITCH + index % F;
       to[i] = is_output ? (block.first_image + row) * g.outputs + filter : -1;
       total[i] = g.has_bias && is_output ? bias[filter] : 0.f;
       if (g.has_residual && is_output) total[i] += residual[to[i]];
     }
     for (int other = 0; other < g.parts; other++)
-      for (int half = 0; half < MULTIPLIERS / g.groups; half++)
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+      for (int half = 0; half < CONSUMERS / g.groups; half++)
+        UNROLL for (int i = 0; i < AT_ONCE; i++) {
           const float* const sum = staged + half * 64 * PITCH + from[i];
-          total[i] += g.parts > 1 ? remote_load(sum, other) : *sum;
+          total[i] += load_of(sum, other, g.parts);
         }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
+    UNROLL for (int i = 0; i < AT_ONCE; i++)
       if (to[i] >= 0) y[to[i]] = with_relu(g, total[i]);
   }
 }
 
-template <int F, bool DENSE>
-__device__ __forceinline__ void linear(const Geometry& g, const float* __restrict__ x, const int4* __restrict__ weights,
-                                       const float* __restrict__ bias, const float* __restrict__ residual,
-                                       float* __restrict__ y) {
+template <int F, bool DENSE> DEVICE void linear(const Geometry& g, const float* __restrict__ x,
+                                                const int4* __restrict__ weights, const float* __restrict__ bias,
+                                                const float* __restrict__ residual, float* __restrict__ y) {
   SHARED_MEMORY;
   using B = Block<F>;
   const B block(g, (char*)shared);
   if (!DENSE) {
-    const int* begins = (const int*)weights + block.tile * g.slabs + block.begin;
-    for (int i = threadIdx.x; i <= block.slabs; i += blockDim.x) ((int*)(block.ring + B::TABLE_AT))[i] = begins[i];
+    const int* begins = (const int*)weights + block.tile * g.k_blocks + block.begin;
+    for (int i = threadIdx.x; i <= block.k_blocks; i += blockDim.x) ((int*)(block.ring + B::TABLE_AT))[i] = begins[i];
     __syncthreads();
   }
   launch_next();
   const int warpgroup = threadIdx.x >> 7;
-  if (warpgroup >= MULTIPLIERS) {
-    give_registers<B::WRITERS_REGISTERS>();
+  if (warpgroup >= CONSUMERS) {
+    Role::become_producer();
     if (DENSE)
-      write_dense(g, block, weights, warpgroup - MULTIPLIERS);
+      write_dense(g, block, weights, warpgroup - CONSUMERS);
     else
-      write_lists(g, block, weights, warpgroup - MULTIPLIERS);
+      write_lists(g, block, weights, warpgroup - CONSUMERS);
     if (g.parts > 1) cluster_sync();
   } else {
-    take_registers<B::REGISTERS>();
+    Role::become_consumer();
     float sums[F / 2];
-#pragma unroll
-    for (int i = 0; i < F / 2; i++) sums[i] = 0.f;
+    UNROLL for (int i = 0; i < F / 2; i++) sums[i] = 0.f;
     multiply(g, block, x, sums);
     stage_sums(block, sums);
     if (g.parts > 1)
       cluster_sync();
     else
-      meet_multiplying();
+      sync_consumers();
     write_sums(g, block, bias, residual, y);
   }
   // Until nobody reads sums of this block any more.
   if (g.parts > 1) leave_cluster();
 }
-
-#define LINEAR(NAME, F, DENSE) KERNEL(128 * (MULTIPLIERS + WRITERS), 1, tvm_sparse_##NAME##_##F, linear<F, DENSE>)
-#define LINEARS(F) LINEAR(linear_tensor_lists, F, false) LINEAR(linear_tensor_dense, F, true)
-LINEARS(64) LINEARS(128) LINEARS(144)

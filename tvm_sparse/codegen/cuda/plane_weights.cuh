@@ -6,17 +6,20 @@
 #include "device/pipeline.cuh"
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
-// Warpgroups that multiply, and those that write inputs; slots of the ring at most.
-constexpr int MULTIPLIERS = 2, WRITERS = 2, MAX_SLOTS = 4, WRITING = 128 * WRITERS, HANDING = WRITING + 128;
-// Registers of a thread that writes inputs; those that multiply take the rest of 256 for one of each.
-constexpr int WRITERS_REGISTERS = 88;
-// Barriers of a block: of a slot that is full for one of those who multiply, who may both wait for it, and of an empty one.
-// Then those of what is computed again. That of all threads, who meet at the beginning, is later that of those who write.
-constexpr int FULL = 1, EMPTY = FULL + MULTIPLIERS * MAX_SLOTS;
-constexpr int FULL_AGAIN = EMPTY + MAX_SLOTS, EMPTY_AGAIN = FULL_AGAIN + MULTIPLIERS, WRITTEN = 0;
+
+// Warpgroups that consume, and that produce; slots of the ring at most; threads that hand over one slot.
+constexpr int CONSUMERS = 2, PRODUCERS = 2, MAX_SLOTS = 4;
+using Role = Roles<CONSUMERS, PRODUCERS, 88>;
+constexpr int PRODUCING = Role::PRODUCING, HANDING = PRODUCING + 128, THREADS = Role::THREADS;
+// Barriers of a block: of a slot that is full for one of consumers, who may both wait for it, and of an empty one.
+// Then those of what is computed again. That of all threads, who meet at the beginning, is later that of those who
+// write.
+constexpr int FULL = 1, EMPTY = FULL + CONSUMERS * MAX_SLOTS;
+constexpr int FULL_AGAIN = EMPTY + MAX_SLOTS, EMPTY_AGAIN = FULL_AGAIN + CONSUMERS, WRITTEN = 0;
+static_assert(EMPTY_AGAIN < BARRIERS);
 constexpr int FILTERS = 64;
-// A tile's weights, in units: how much there is, output channels, where their maps begin, what their sums are multiplied
-// with, and groups of three each.
+// A tile's weights, in units: how much there is, output channels, where their maps begin, what their sums are
+// multiplied with, and groups of three each.
 constexpr int FILTERS_AT = 1, MAPS_AT = FILTERS_AT + FILTERS / 4, SCALES_AT = MAPS_AT + FILTERS / 4;
 constexpr int GROUPS_AT = SCALES_AT + FILTERS / 4, GROUP = 3;
 // Units of a part of a k-step's weights, and of its first 8 planes.
@@ -37,25 +40,22 @@ constexpr float SMALL = 1.f / 2048, LARGE = 32768.f;
 #define PAIR "f16x2"
 #endif
 // 64 rows of A times N columns of B, both in shared memory.
-#define PRODUCT(N, SUMS, A, B)                                                                                          \
-  __device__ __forceinline__ void add_product(float (&sums)[SUMS], unsigned long long a, unsigned long long b) {        \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16." TYPES " {" NUMBERS_##SUMS "}, %" #A ", %" #B             \
-                 ", 1, 1, 1, 0, 0;"                                                                                     \
-                 : SUMS_##SUMS                                                                                          \
-                 : "l"(a), "l"(b));                                                                                     \
+#define PRODUCT(N, SUMS, A, B)                                                                            \
+  DEVICE void add_product(float (&sums)[SUMS], unsigned long long a, unsigned long long b) {              \
+    WGMMA(".sync.aligned.m64n" #N "k16." TYPES, SUMS, "%" #A ", %" #B ", 1, 1, 1, 0, 0", "l"(a), "l"(b)); \
   }
 PRODUCT(64, 32, 32, 33)
 PRODUCT(128, 64, 64, 65)
 PRODUCT(192, 96, 96, 97)
 // 4 bytes or 2 of the input where they are inside, so many bytes from its beginning; zero elsewhere.
-__device__ __forceinline__ unsigned read_word(const Element* x, unsigned at, bool inside) {
+DEVICE unsigned read_word(const Element* x, unsigned at, bool inside) {
   unsigned value = 0;
   asm("{.reg .pred inside; setp.ne.b32 inside, %2, 0; @inside ld.global.nc.b32 %0, [%1];}"
       : "+r"(value)
       : "l"((const char*)x + at), "r"((int)inside));
   return value;
 }
-__device__ __forceinline__ unsigned read_half(const Element* x, unsigned at, bool inside) {
+DEVICE unsigned read_half(const Element* x, unsigned at, bool inside) {
   unsigned short value = 0;
   asm("{.reg .pred inside; setp.ne.b32 inside, %2, 0; @inside ld.global.nc.b16 %0, [%1];}"
       : "+h"(value)
@@ -64,28 +64,28 @@ __device__ __forceinline__ unsigned read_half(const Element* x, unsigned at, boo
 }
 // Two numbers that tensor cores multiply, the first in the lower half; the smaller and the larger of two of these, NaN
 // where one is; and of two numbers.
-__device__ __forceinline__ unsigned as_pair(float first, float second) {
+DEVICE unsigned as_pair(float first, float second) {
   unsigned both;
   asm("cvt.rn." PAIR ".f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
-__device__ __forceinline__ unsigned smaller(unsigned one, unsigned other) {
+DEVICE unsigned smaller(unsigned one, unsigned other) {
   asm("min.NaN." PAIR " %0, %0, %1;" : "+r"(one) : "r"(other));
   return one;
 }
-__device__ __forceinline__ unsigned larger(unsigned one, unsigned other) {
+DEVICE unsigned larger(unsigned one, unsigned other) {
   asm("max.NaN." PAIR " %0, %0, %1;" : "+r"(one) : "r"(other));
   return one;
 }
-__device__ __forceinline__ float smaller(float one, float other) {
+DEVICE float smaller(float one, float other) {
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(one) : "f"(other));
   return one;
 }
-__device__ __forceinline__ float larger(float one, float other) {
+DEVICE float larger(float one, float other) {
   asm("max.NaN.f32 %0, %0, %1;" : "+f"(one) : "f"(other));
   return one;
 }
-__device__ __forceinline__ float part_of(unsigned pair, int which) {
+DEVICE float part_of(unsigned pair, int which) {
 #ifdef TVM_SPARSE_BFLOAT16
   return BITS_AS_FLOAT(which ? pair & 0xffff0000u : pair << 16);
 #else
@@ -94,9 +94,9 @@ __device__ __forceinline__ float part_of(unsigned pair, int which) {
   return value;
 #endif
 }
-__device__ __forceinline__ int first_bit(unsigned bits) { return __ffs(bits) - 1; }
+DEVICE int first_bit(unsigned bits) { return __ffs(bits) - 1; }
 // What all lanes of a warp have, so that the compiler knows.
-__device__ __forceinline__ int same_of_all(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+DEVICE int same_of_all(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 #endif
 
 // A tile's weights in shared memory.
@@ -104,27 +104,27 @@ struct Weights {
   const int4* units;
   int chunks, chunks_at, steps_at, fragments_at;
 
-  __device__ __forceinline__ explicit Weights(const int4* units) : units(units) {
+  DEVICE explicit Weights(const int4* units) : units(units) {
     const int4 counts = *units;
     chunks = same_of_all(counts.y);
     chunks_at = GROUPS_AT + GROUP * same_of_all(counts.x), steps_at = chunks_at + chunks / 2 + 1;
     fragments_at = steps_at + (same_of_all(counts.z) + 3) / 4;
   }
   // The first group and the first k-step of a chunk.
-  __device__ __forceinline__ int2 chunk(int number) const { return ((const int2*)(units + chunks_at))[number]; }
+  DEVICE int2 chunk(int number) const { return ((const int2*)(units + chunks_at))[number]; }
   // Where a k-step's 16 planes are, from a slot's beginning: as the lower half of a descriptor.
-  __device__ __forceinline__ unsigned step(int number) const { return ((const unsigned*)(units + steps_at))[number]; }
-  __device__ __forceinline__ int filter(int row) const { return ((const int*)(units + FILTERS_AT))[row]; }
-  __device__ __forceinline__ float scale(int row) const { return ((const float*)(units + SCALES_AT))[row]; }
+  DEVICE unsigned step(int number) const { return ((const unsigned*)(units + steps_at))[number]; }
+  DEVICE int filter(int row) const { return ((const int*)(units + FILTERS_AT))[row]; }
+  DEVICE float scale(int row) const { return ((const float*)(units + SCALES_AT))[row]; }
   // Where the maps of a warp's 16 filters begin.
   struct Maps {
     int4 four[4];
-    __device__ __forceinline__ int operator[](int i) const {
+    DEVICE int operator[](int i) const {
       const int4 some = four[i / 4];
       return i % 4 == 0 ? some.x : i % 4 == 1 ? some.y : i % 4 == 2 ? some.z : some.w;
     }
   };
-  __device__ __forceinline__ Maps maps() const {
+  DEVICE Maps maps() const {
     const int4* own = units + MAPS_AT + (threadIdx.x >> 5 & 3) * 4;
     return {{own[0], own[1], own[2], own[3]}};
   }
@@ -135,9 +135,8 @@ struct Chunk {
   int groups;
   const int4* planes;
 
-  __device__ __forceinline__ Chunk(const Weights& weights, int number) {
+  DEVICE Chunk(const Weights& weights, int number) {
     const int begin = same_of_all(weights.chunk(number).x);
     groups = same_of_all(weights.chunk(number + 1).x) - begin, planes = weights.units + GROUPS_AT + GROUP * begin;
   }
 };
-

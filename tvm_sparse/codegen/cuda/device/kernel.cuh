@@ -2,26 +2,29 @@
 //
 // Tests define TVM_SPARSE_EMULATED and, in their own way, all that these files leave out then: they run on a CPU.
 
+#define DEVICE __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+
 #ifndef TVM_SPARSE_EMULATED
 // What tensors are made of.
 #ifdef TVM_SPARSE_BFLOAT16
 #include <cuda_bf16.h>
 typedef __nv_bfloat16 Element;
-__device__ __forceinline__ float widened(Element value) { return __bfloat162float(value); }
-__device__ __forceinline__ Element narrowed(float value) { return __float2bfloat16_rn(value); }
+DEVICE float widened(Element value) { return __bfloat162float(value); }
+DEVICE Element narrowed(float value) { return __float2bfloat16_rn(value); }
 #elif defined(TVM_SPARSE_HALF)
 #include <cuda_fp16.h>
 typedef __half Element;
-__device__ __forceinline__ float widened(Element value) { return __half2float(value); }
-__device__ __forceinline__ Element narrowed(float value) { return __float2half_rn(value); }
+DEVICE float widened(Element value) { return __half2float(value); }
+DEVICE Element narrowed(float value) { return __float2half_rn(value); }
 #else
 typedef float Element;
-__device__ __forceinline__ float widened(Element value) { return value; }
-__device__ __forceinline__ Element narrowed(float value) { return value; }
+DEVICE float widened(Element value) { return value; }
+DEVICE Element narrowed(float value) { return value; }
 #endif
-__device__ __forceinline__ unsigned shared_address(const void* pointer) { return __cvta_generic_to_shared(pointer); }
+DEVICE unsigned shared_address(const void* pointer) { return __cvta_generic_to_shared(pointer); }
 // The same value, though the compiler cannot know: what follows from it is computed again instead of kept in registers.
-__device__ __forceinline__ int computed_anew(int value) {
+DEVICE int computed_anew(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
@@ -35,13 +38,11 @@ __device__ __forceinline__ int computed_anew(int value) {
 struct FastDivmod {
   int divisor, multiplier;
 
-  __device__ __forceinline__ operator int() const { return divisor; }
+  DEVICE operator int() const { return divisor; }
   // Exact for n * divisor < 2^32.
-  __device__ __forceinline__ unsigned divide(unsigned n) const {
-    return divisor == 1 ? n : __umulhi(n, (unsigned)multiplier);
-  }
+  DEVICE unsigned divide(unsigned n) const { return divisor == 1 ? n : __umulhi(n, (unsigned)multiplier); }
   // For any n, of which `divide` may be one too large.
-  __device__ __forceinline__ unsigned quotient(unsigned n) const {
+  DEVICE unsigned quotient(unsigned n) const {
     const unsigned found = divide(n);
     return found - (found * divisor > n);
   }
@@ -52,21 +53,13 @@ struct FastDivmod {
 #define PARAMETER(name) , int name
 #define PASSED(name) name,
 
-// Kernels of each type have names of their own (scheduling/cuda/library/kernel_library.py, OF_TYPE).
-#ifdef TVM_SPARSE_BFLOAT16
-#define OF_TYPE(name) name##_bfloat16
-#elif defined(TVM_SPARSE_HALF)
-#define OF_TYPE(name) name##_half
-#else
-#define OF_TYPE(name) name
-#endif
-
 #ifndef KERNEL
-// A kernel for blocks of so many threads, of which so many share a multiprocessor, that calls a function.
-#define KERNEL(THREADS, BLOCKS, NAME, ...)                                                                     \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) OF_TYPE(NAME)(                                 \
-      const Element* x, const int4* weights, const Element* bias, const Element* residual, Element* y FIELDS(PARAMETER)) { \
-    const Geometry g = {FIELDS(PASSED)};                                                                       \
-    __VA_ARGS__(g, x, weights, bias, residual, y);                                                             \
+// A kernel that calls a function, for blocks of THREADS, so many of them a multiprocessor; Python lists those of a family.
+#define KERNEL(NAME, BLOCKS, ...)                                                               \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                 \
+      NAME(const Element* x, const int4* weights, const Element* bias, const Element* residual, \
+           Element* y FIELDS(PARAMETER)) {                                                      \
+    const Geometry g = {FIELDS(PASSED)};                                                        \
+    __VA_ARGS__(g, x, weights, bias, residual, y);                                              \
   }
 #endif

@@ -4,7 +4,7 @@ They are the same for every shape and tiling; their parameters tell them both.
 """
 
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Staging, Tiling, kernel_name
-from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 
 
@@ -72,7 +72,7 @@ PARAMETERS: tuple[Parameter[Tiling], ...] = (
 
 def _library(name: str, are_vectors: bool, *defined: str) -> KernelLibrary:
     kernels = (
-        kernel_name(shared, pixels + 1, step)
+        CppKernel(kernel_name(shared, pixels + 1, step), f"convolution<{pixels + 1}, {step}, {shared}>")
         for shared, most in MAX_LANE_PIXELS.items()
         if (shared > 1) is are_vectors
         for pixels in range(most)

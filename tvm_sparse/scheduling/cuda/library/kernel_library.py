@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.cuda.library.parameters import Parameter, declaration
@@ -14,6 +14,14 @@ WARP = 32
 OF_TYPE = {FLOAT32: "", FLOAT16: "_half", BFLOAT16: "_bfloat16"}
 # Names that are defined for the C++ of each type.
 DEFINED = {FLOAT32: (), FLOAT16: ("TVM_SPARSE_HALF",), BFLOAT16: ("TVM_SPARSE_HALF", "TVM_SPARSE_BFLOAT16")}
+
+
+class CppKernel(NamedTuple):
+    """A kernel: its name, the C++ function that it calls, and how many blocks should share a multiprocessor."""
+
+    name: str
+    function: str
+    blocks: int = 1
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class KernelLibrary:
     file
         In codegen/cuda, with what it includes.
     kernels
-        Their names.
+        All of them.
     parameters
         C++ that declares the integers which kernels take behind their tensors.
     integers
@@ -42,7 +50,7 @@ class KernelLibrary:
 
     name: str
     file: str
-    kernels: tuple[str, ...]
+    kernels: tuple[CppKernel, ...]
     parameters: str
     integers: int
     defined: tuple[str, ...] = ()
@@ -51,11 +59,16 @@ class KernelLibrary:
 
     @classmethod
     def of(
-        cls, name: str, file: str, kernels: Iterable[str], parameters: Sequence[Parameter[Any]], **others: Any
+        cls, name: str, file: str, kernels: Iterable[CppKernel], parameters: Sequence[Parameter[Any]], **others: Any
     ) -> "KernelLibrary":
         """One whose kernels take `parameters`."""
         integers = sum(len(each.passed) for each in parameters)
         return cls(name, file, tuple(kernels), declaration(parameters), integers, **others)
+
+    @property
+    def names(self) -> list[str]:
+        """Of its kernels."""
+        return [each.name for each in self.kernels]
 
     @property
     def text(self) -> str:
@@ -66,6 +79,7 @@ class KernelLibrary:
     def of_text(cls, text: str) -> "KernelLibrary":
         """The library that `text` is of."""
         fields: dict[str, Any] = json.loads(text)
-        for name in ("kernels", "defined", "copies"):
+        for name in ("defined", "copies"):
             fields[name] = tuple(fields[name])
+        fields["kernels"] = tuple(CppKernel(*each) for each in fields["kernels"])
         return cls(**fields)

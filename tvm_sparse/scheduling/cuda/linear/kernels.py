@@ -1,6 +1,6 @@
 """The kernels of codegen/cuda/linear.cu: what they are called with, and the libraries that hold them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES, LinearTiling, kernel_name
 
@@ -22,7 +22,11 @@ LIBRARIES = {
     dtype: KernelLibrary.of(
         f"linear{end}",
         "linear.cu",
-        (kernel_name(images, shared, dtype) for shared, some in LANE_IMAGES.items() for images in some),
+        (
+            CppKernel(kernel_name(images, shared, dtype), f"linear<{images}, {shared}>")
+            for shared, some in LANE_IMAGES.items()
+            for images in some
+        ),
         PARAMETERS,
         defined=DEFINED[dtype],
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tvm_sparse.scheduling.cuda.linear_tensor.tiling import QUAD, SLAB, LinearTensorTiling
+from tvm_sparse.scheduling.cuda.linear_tensor.tiling import K_BLOCK, QUAD, LinearTensorTiling
 
 # Banks of shared memory, 4 bytes each.
 BANKS = 32
@@ -13,9 +13,9 @@ BANKS = 32
 def packed(weight: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
     """A weight (K, C, 1, 1) float32 as int32 (units, 1, 4), 16 bytes a unit.
 
-    Of a dense layer all slabs, tile after tile, each as it lies in shared memory (`LinearTensorTiling.place`). Of
-    others lists: where each slab's begins, in quads of non-zeros, and where the last one ends; then the values of all;
-    then their places in bytes, uint16. A list is filled up to whole quads by one of its own non-zeros.
+    Of a dense layer all k-blocks, tile after tile, each as it lies in shared memory (`LinearTensorTiling.place`). Of
+    others lists: where each k-block's begins, in quads of non-zeros, and where the last one ends; then the values of
+    all; then their places in bytes, uint16. A list is filled up to whole quads by one of its own non-zeros.
     """
     matrix = weight.reshape(len(weight), -1)
     units = _dense(matrix, tiling) if tiling.dense else _lists(matrix, tiling)
@@ -28,14 +28,14 @@ def _tiles(matrix: np.ndarray, tiling: LinearTensorTiling) -> Iterator[np.ndarra
 
 
 def _dense(matrix: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
-    slabs = np.zeros((tiling.tiles, tiling.slabs, tiling.places), np.float32)
-    inputs, filters = np.ogrid[:SLAB, : tiling.filters]
+    k_blocks = np.zeros((tiling.tiles, tiling.k_blocks, tiling.places), np.float32)
+    inputs, filters = np.ogrid[:K_BLOCK, : tiling.filters]
     place = tiling.place(filters, inputs)
-    for tile, to in zip(_tiles(matrix, tiling), slabs, strict=True):
-        full = np.zeros((tiling.slabs * SLAB, tiling.filters), np.float32)
+    for tile, to in zip(_tiles(matrix, tiling), k_blocks, strict=True):
+        full = np.zeros((tiling.k_blocks * K_BLOCK, tiling.filters), np.float32)
         full[: tile.shape[1], : len(tile)] = tile.T
-        to[:, place] = full.reshape(tiling.slabs, SLAB, tiling.filters)
-    return slabs
+        to[:, place] = full.reshape(tiling.k_blocks, K_BLOCK, tiling.filters)
+    return k_blocks
 
 
 def _lists(matrix: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
@@ -47,41 +47,41 @@ def _lists(matrix: np.ndarray, tiling: LinearTensorTiling) -> np.ndarray:
 
 
 def _tile_lists(tile: np.ndarray, tiling: LinearTensorTiling) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Quads of each slab of a tile's weights (filters, C), their values float32 and their places in bytes uint16.
+    """Quads of each k-block of a tile's weights (filters, C), their values float32 and their places in bytes uint16.
 
-    Threads side by side write one after the other of a slab's non-zeros, each the first of its quad and so on. These
+    Threads side by side write one after the other of a k-block's non-zeros, each the first of its quad and so on. These
     come in rounds in which each bank of shared memory has one at most.
     """
     filters, inputs = np.nonzero(tile)
-    values, place = tile[filters, inputs], tiling.place(filters, inputs % SLAB)
-    cell = inputs // SLAB * BANKS + place % BANKS
-    by_cell = np.argsort(cell.astype(np.uint16) if tiling.slabs * BANKS <= 1 << 16 else cell, kind="stable")
-    counts = np.bincount(cell, minlength=tiling.slabs * BANKS).reshape(-1, BANKS)
+    values, place = tile[filters, inputs], tiling.place(filters, inputs % K_BLOCK)
+    cell = inputs // K_BLOCK * BANKS + place % BANKS
+    by_cell = np.argsort(cell.astype(np.uint16) if tiling.k_blocks * BANKS <= 1 << 16 else cell, kind="stable")
+    counts = np.bincount(cell, minlength=tiling.k_blocks * BANKS).reshape(-1, BANKS)
     order = by_cell[_in_rounds(counts)]
     sizes = counts.sum(axis=1)
     quads, end = -(-sizes // QUAD), np.cumsum(sizes)
     # Filled up by repeating a list's last one.
-    slab = np.repeat(np.arange(tiling.slabs), quads * QUAD)
-    number = np.arange(slab.size) - np.repeat(np.cumsum(quads) - quads, quads * QUAD) * QUAD
+    k_block = np.repeat(np.arange(tiling.k_blocks), quads * QUAD)
+    number = np.arange(k_block.size) - np.repeat(np.cumsum(quads) - quads, quads * QUAD) * QUAD
     # Of a quad, which lies together, numbers are as many apart as there are quads.
     quad, which = np.divmod(number, QUAD)
-    number = which * quads[slab] + quad
-    taken = order[np.minimum((end - sizes)[slab] + number, end[slab] - 1)]
+    number = which * quads[k_block] + quad
+    taken = order[np.minimum((end - sizes)[k_block] + number, end[k_block] - 1)]
     return quads, values[taken], (place[taken] * 4).astype(np.uint16)
 
 
 def _in_rounds(counts: np.ndarray) -> np.ndarray:
-    """The order in which elements come that lie slab after slab and bank after bank, `counts` (slabs, banks) of them.
+    """The order of elements that lie k-block after k-block and bank after bank, `counts` (k-blocks, banks) of them.
 
-    In each slab first the first one of each bank, then the second one of each, and so on.
+    In each k-block first the first one of each bank, then the second one of each, and so on.
     """
     first = np.cumsum(counts).reshape(counts.shape) - counts
     to = first[:, 0].copy()
     order = np.empty(counts.sum(), np.int64)
     for number in range(int(counts.max(initial=0))):
         is_there = counts > number
-        slab, bank = np.nonzero(is_there)
+        k_block, bank = np.nonzero(is_there)
         place = np.cumsum(is_there, axis=1) - 1
-        order[to[slab] + place[slab, bank]] = first[slab, bank] + number
+        order[to[k_block] + place[k_block, bank]] = first[k_block, bank] + number
         to += is_there.sum(axis=1)
     return order

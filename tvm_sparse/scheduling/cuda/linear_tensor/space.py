@@ -19,18 +19,18 @@ from tvm_sparse.scheduling.cuda.linear_tensor.packing import packed
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
     FILTERS,
     IMAGES,
+    K_BLOCK,
     PARTS,
     QUAD,
     QUAD_BYTES,
-    SLAB,
     THREADS,
     LinearTensorTiling,
 )
 from tvm_sparse.target.gpu import GpuInfo
 
-# Cycles of a slab besides its products, of a block before its first slab and behind its last, and of blocks that share
-# a tile; microseconds to start: of fourteen kernels on an H200 (docs/lab/linear.md).
-SLAB_CYCLES, BLOCK_CYCLES, JOIN_CYCLES, START_US = 480, 5000, 3000, 3.0
+# Cycles of a k-block besides its products, of a block before its first k-block and behind its last, and of blocks that
+# share a tile; microseconds to start: of fourteen kernels on an H200 (docs/lab/linear.md).
+K_BLOCK_CYCLES, BLOCK_CYCLES, JOIN_CYCLES, START_US = 480, 5000, 3000, 3.0
 # Accesses of shared memory that 32 threads take to write one number each of a list.
 LIST_ACCESSES = 1.7
 # Elements of a tensor at most.
@@ -65,11 +65,11 @@ class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
         return self.lacks_shared_memory(tiling.shared_bytes)
 
     def _list_quads(self, tiling: LinearTensorTiling) -> float:
-        """Of a slab, about."""
-        return self.pattern.nnz / (tiling.tiles * tiling.slabs * QUAD) + 0.4
+        """Of a k-block, about."""
+        return self.pattern.nnz / (tiling.tiles * tiling.k_blocks * QUAD) + 0.4
 
     def estimated_us(self, tiling: LinearTensorTiling) -> float:
-        """Estimated time: a block's slabs one after the other, each bound by products, shared memory or its inputs."""
+        """Estimated time: a block's k-blocks in turn, each bound by products, shared memory or its inputs."""
         gpu, blocks, groups = self.gpu, math.prod(tiling.grid), tiling.images // IMAGES[0]
         # Two products of 8 inputs, 1024 multiply-adds of a multiprocessor a cycle; B is read at half the full rate.
         products = groups * tiling.places / 8
@@ -78,11 +78,11 @@ class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
         lists = quads * (4 * QUAD * LIST_ACCESSES / 32 + 3 * QUAD_BYTES / 128)
         shared = products / 2 + (tiling.places * 8 / 128 if self.dense else lists)
         at_once = min(blocks, gpu.multiprocessors)
-        read = 4 * tiling.images * SLAB * at_once / gpu.level_2_bytes_s * gpu.clock_hz
-        slab_bytes = 4 * tiling.places if self.dense else QUAD_BYTES * quads
-        weights_us = slab_bytes * tiling.tiles * tiling.slabs * tiling.grid[2] / gpu.dram_bytes_s * 1e6
-        slab = max(products, shared, read) + SLAB_CYCLES
-        block = tiling.part_slabs * slab + BLOCK_CYCLES + (JOIN_CYCLES if tiling.parts > 1 else 0)
+        read = 4 * tiling.images * K_BLOCK * at_once / gpu.level_2_bytes_s * gpu.clock_hz
+        k_block_bytes = 4 * tiling.places if self.dense else QUAD_BYTES * quads
+        weights_us = k_block_bytes * tiling.tiles * tiling.k_blocks * tiling.grid[2] / gpu.dram_bytes_s * 1e6
+        k_block = max(products, shared, read) + K_BLOCK_CYCLES
+        block = tiling.part_k_blocks * k_block + BLOCK_CYCLES + (JOIN_CYCLES if tiling.parts > 1 else 0)
         waves = self.waves(blocks, tiling.parts)
         outputs_us = 4 * tiling.spec.n * tiling.spec.k / gpu.dram_bytes_s * 1e6
         return START_US + outputs_us + max(waves * block / gpu.clock_hz * 1e6, weights_us)
@@ -91,7 +91,7 @@ class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
         return LinearTensorTiling(self.spec, **decisions, dense=self.dense)
 
     def counts(self, tiling: LinearTensorTiling) -> list[float]:
-        return [math.prod(tiling.grid), tiling.part_slabs, self._list_quads(tiling)]
+        return [math.prod(tiling.grid), tiling.part_k_blocks, self._list_quads(tiling)]
 
     def packed_for(self, weight: np.ndarray, tiling: LinearTensorTiling) -> tuple[np.ndarray, int]:
         return packed(weight, tiling), tiling.shared_bytes

@@ -9,20 +9,20 @@ from tvm_sparse.conv.spec import ConvSpec
 
 # Filters of a block that there are kernels for.
 FILTERS = (64, 128, 144)
-# Images that a warpgroup multiplies, and of a block; blocks that share a tile's slabs: of seven only fifteen clusters
-# run at once.
+# Images that a warpgroup multiplies, and of a block; blocks that share a tile's k-blocks: of seven only fifteen
+# clusters run at once.
 ROWS, IMAGES, PARTS = 64, (64, 128), (1, 2, 3, 4, 5, 6, 8)
-# Inputs that are multiplied at a time, a slab; slabs of the ring; threads of a block; a block's slabs at most.
-SLAB, STAGES, THREADS, MAX_SLABS = 32, 4, 512, 1024
+# Inputs that are multiplied at a time, a k-block; k-blocks of the ring; threads of a block; a block's k-blocks at most.
+K_BLOCK, STAGES, THREADS, MAX_K_BLOCKS = 32, 4, 512, 1024
 # (place, value) that a thread takes at a time; bytes of a list's quad.
 QUAD, QUAD_BYTES = 4, 24
-# Inputs whose places in a slab are exchanged with each other.
+# Inputs whose places in a k-block are exchanged with each other.
 EXCHANGED = 16
 
 
 @dataclass(frozen=True)
 class LinearTensorTiling:
-    """A block has `filters` outputs of `images` images; `parts` blocks, a cluster, share the inputs, slab by slab.
+    """A block has `filters` outputs of `images` images; `parts` blocks, a cluster, share the k-blocks of inputs.
 
     The weights of a `dense` layer are read as they are multiplied, those of others as lists of non-zeros.
     """
@@ -40,21 +40,21 @@ class LinearTensorTiling:
             return f"no kernel has {self.filters} filters and {self.images} images"
         if self.parts not in PARTS:
             return f"{self.parts} parts of the inputs, not one of {PARTS}"
-        if self.parts > self.slabs:
-            return f"{self.parts} parts of {self.slabs} slabs of inputs"
-        if self.part_slabs > MAX_SLABS:
-            return f"{self.part_slabs} slabs of inputs, at most {MAX_SLABS}"
+        if self.parts > self.k_blocks:
+            return f"{self.parts} parts of {self.k_blocks} k-blocks of inputs"
+        if self.part_k_blocks > MAX_K_BLOCKS:
+            return f"{self.part_k_blocks} k-blocks of inputs, at most {MAX_K_BLOCKS}"
         return ""
 
     @property
-    def slabs(self) -> int:
+    def k_blocks(self) -> int:
         """Of all inputs."""
-        return -(-self.spec.c // SLAB)
+        return -(-self.spec.c // K_BLOCK)
 
     @property
-    def part_slabs(self) -> int:
-        """Slabs of a block, at most."""
-        return -(-self.slabs // self.parts)
+    def part_k_blocks(self) -> int:
+        """K-blocks of a block, at most."""
+        return -(-self.k_blocks // self.parts)
 
     @property
     def tiles(self) -> int:
@@ -63,8 +63,8 @@ class LinearTensorTiling:
 
     @property
     def places(self) -> int:
-        """Weights of a slab."""
-        return self.filters * SLAB
+        """Weights of a k-block."""
+        return self.filters * K_BLOCK
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -73,18 +73,18 @@ class LinearTensorTiling:
 
     @property
     def room(self) -> int:
-        """Quads of a slab's list that there is room for in shared memory."""
+        """Quads of a k-block's list that there is room for in shared memory."""
         return self.places // 12 // 32 * 32
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring, lists and where they begin, or sums on their way out."""
         ahead = 6 if self.filters == 64 else 2
-        lists = (STAGES + 2 * ahead) * self.room * QUAD_BYTES + 4 * (MAX_SLABS + 1)
+        lists = (STAGES + 2 * ahead) * self.room * QUAD_BYTES + 4 * (MAX_K_BLOCKS + 1)
         return max(STAGES * self.places * 8 + lists, 4 * self.images * (self.filters + 8))
 
     def place(self, filters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Where in a slab the weight lies that a filter of a tile has for one of the slab's inputs.
+        """Where in a k-block the weight lies that a filter of a tile has for one of the k-block's inputs.
 
         Four inputs of a filter lie side by side, as tensor cores read them. Of 16 inputs these are every fourth, as a
         thread that reads four inputs of an image side by side has one in each of four rows.

@@ -1,6 +1,6 @@
 """The kernels of codegen/cuda/plane.cu: what they are called with, and the libraries that hold them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 from tvm_sparse.scheduling.cuda.plane.tiling import CHANNEL, PIXELS, TAP, PlaneTiling, kernel_name
 
@@ -41,7 +41,7 @@ LIBRARIES = {
     dtype: KernelLibrary.of(
         f"plane{end}",
         "plane.cu",
-        (kernel_name(pixels, dtype) for pixels in PIXELS[dtype]),
+        (CppKernel(kernel_name(pixels, dtype), f"convolution<{pixels}>") for pixels in PIXELS[dtype]),
         PARAMETERS,
         defined=DEFINED[dtype],
         has_warpgroups=True,

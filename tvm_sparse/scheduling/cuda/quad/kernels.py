@@ -1,6 +1,6 @@
 """The kernels of codegen/cuda/quad.cu: what they are called with, and the library that holds them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, QuadTiling, kernel_name
 
@@ -32,7 +32,11 @@ PARAMETERS: tuple[Parameter[QuadTiling], ...] = (
 LIBRARY = KernelLibrary.of(
     "quad",
     "quad.cu",
-    (kernel_name(m_tiles, pixels) for m_tiles, some in PIXELS.items() for pixels in some),
+    (
+        CppKernel(kernel_name(m_tiles, pixels), f"convolution<{m_tiles}, {pixels}>")
+        for m_tiles, some in PIXELS.items()
+        for pixels in some
+    ),
     PARAMETERS,
     has_warpgroups=True,
 )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
-from tvm_sparse.scheduling.cuda.quad.tiling import SLAB, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, QuadTiling
 
 # Fours are sought among so many positions at a time, so that those of a channel stay near each other: what its taps
 # read is in the cache.
@@ -14,28 +14,28 @@ WINDOW = 256
 
 
 def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
-    """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * slabs, units, 4).
+    """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * k-blocks, units, 4).
 
-    A row holds what codegen/cuda/quad.cu calls a slab's weights. Tiles have as many rows each; the first one
-    says how many slabs count, and how sums are scaled. Zeros fill up a group's last filters.
+    A row holds what codegen/cuda/quad.cu calls a k-block's weights. Tiles have as many rows each; the first one
+    says how many k-blocks count, and how sums are scaled. Zeros fill up a group's last filters.
     """
     groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
     filled = np.pad(groups, ((0, 0), (0, tiling.filled), (0, 0)))
     tiles = [_Tile.of(each) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
-    most = max(each.slabs for each in tiles)
+    most = max(each.k_blocks for each in tiles)
     out = np.zeros((len(tiles), 1 + most, tiling.units, 4), np.int32)
     for rows, tile in zip(out, tiles, strict=True):
-        slabs = rows[1 : 1 + tile.slabs]
-        slabs[:, : tiling.choices_at] = tile.fragments.reshape(tile.slabs, -1, 4)
-        slabs[:, tiling.choices_at : tiling.positions_at] = tile.choices.reshape(tile.slabs, -1, 4)
-        slabs[:, tiling.positions_at :] = _places(tile.positions, tiling).reshape(tile.slabs, -1, 4)
-        rows[0, 0, 0] = tile.slabs
+        k_blocks = rows[1 : 1 + tile.k_blocks]
+        k_blocks[:, : tiling.choices_at] = tile.fragments.reshape(tile.k_blocks, -1, 4)
+        k_blocks[:, tiling.choices_at : tiling.positions_at] = tile.choices.reshape(tile.k_blocks, -1, 4)
+        k_blocks[:, tiling.positions_at :] = _places(tile.positions, tiling).reshape(tile.k_blocks, -1, 4)
+        rows[0, 0, 0] = tile.k_blocks
         rows[0, 1 : 1 + tiling.filters // 4] = tile.factors.view(np.int32).reshape(-1, 4)
     return out.reshape(-1, tiling.units, 4)
 
 
 class _Tile(NamedTuple):
-    """A block's filters: int32 fragments (slabs, filters, 16), choices (slabs, filters), positions (slabs, 32).
+    """A block's filters: int32 fragments (k-blocks, filters, 16), choices (k-blocks, filters), positions (.., 32).
 
     `factors` (filters,) float32, powers of two, is what sums are multiplied with.
     """
@@ -46,7 +46,7 @@ class _Tile(NamedTuple):
     factors: np.ndarray
 
     @property
-    def slabs(self) -> int:
+    def k_blocks(self) -> int:
         return len(self.positions)
 
     @classmethod
@@ -54,9 +54,9 @@ class _Tile(NamedTuple):
         """Of a tile's weights (filters, positions)."""
         live = np.flatnonzero(weight.any(axis=0))
         found = quads(weight[:, live] != 0)
-        slabs = max(1, -(-len(found) // (SLAB // 4)))
+        k_blocks = max(1, -(-len(found) // (K_BLOCK // 4)))
         # What fills up has no weights; its input is that of the first position, which is read anyway.
-        padded = np.pad(found, ((0, slabs * (SLAB // 4) - len(found)), (0, 0)), constant_values=-1)
+        padded = np.pad(found, ((0, k_blocks * (K_BLOCK // 4) - len(found)), (0, 0)), constant_values=-1)
         has_weight = padded >= 0
         every = live[np.maximum(padded, 0)] if live.size else np.zeros_like(padded)
         exponents = exponents_of(weight)
@@ -65,31 +65,31 @@ class _Tile(NamedTuple):
         chosen = np.sort(np.argsort(columns == 0, axis=2, kind="stable")[:, :, :2], axis=2)
         values = np.take_along_axis(columns, chosen, axis=2)
         return cls(
-            _fragments(half_parts(values).reshape(2, -1, 4, 2, 8, slabs, 2, 4, 2)),
-            _choices(chosen.reshape(-1, 4, 2, 8, slabs, 2, 4, 2)),
-            every.reshape(slabs, SLAB),
+            _fragments(half_parts(values).reshape(2, -1, 4, 2, 8, k_blocks, 2, 4, 2)),
+            _choices(chosen.reshape(-1, 4, 2, 8, k_blocks, 2, 4, 2)),
+            every.reshape(k_blocks, K_BLOCK),
             factors_of(exponents),
         )
 
 
 def _fragments(parts: np.ndarray) -> np.ndarray:
-    """Parts (2, 64 filters, warp, row / 8, row, slab, quad / 4, quad, chosen) float16 as registers of A.
+    """Parts (2, 64 filters, warp, row / 8, row, k-block, quad / 4, quad, chosen) float16 as registers of A.
 
     PTX ISA, "Register fragments for wgmma.m64nNk16": register j of lane l has row ``l / 4 + 8 * (j % 2)``, and of those
     numbers that are stored the two of quad ``l % 4 + 4 * (j / 2)``.
     """
-    # (slab, 64 filters, part, warp, l / 4, l % 4, j / 2, j % 2)
+    # (k-block, 64 filters, part, warp, l / 4, l % 4, j / 2, j % 2)
     return np.ascontiguousarray(parts.transpose(5, 1, 0, 2, 4, 7, 6, 3, 8)).view(np.int32)
 
 
 def _choices(chosen: np.ndarray) -> np.ndarray:
-    """Which two of four each filter has, four bits each, as lanes say it: (slab, 64 filters, warp, row, 2) int32.
+    """Which two of four each filter has, four bits each, as lanes say it: (k-block, 64 filters, warp, row, 2) int32.
 
     Of the four lanes that have a row the first two say what is chosen, of the first and second half of its quads:
     first of row ``l / 4``, then of the eighth behind it (PTX ISA, "Sparse matrix storage").
     """
     bits = (chosen[..., 0] + 4 * chosen[..., 1]).astype(np.uint32)
-    # (slab, 64 filters, warp, row, half, row / 8, quad)
+    # (k-block, 64 filters, warp, row, half, row / 8, quad)
     split = bits.transpose(4, 0, 1, 3, 5, 2, 6)
     shifts = np.arange(8, dtype=np.uint32) * 4
     return (split.reshape(len(split), -1, 8) << shifts).sum(axis=2, dtype=np.uint32).view(np.int32)

@@ -17,13 +17,13 @@ from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed
-from tvm_sparse.scheduling.cuda.quad.tiling import MAX_POSITIONS, PARTS, PIXELS, SLAB, THREADS, QuadTiling
+from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, MAX_POSITIONS, PARTS, PIXELS, THREADS, QuadTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.target.gpu import GpuInfo
 
-# Cycles, as 20 kernels took on an H200: of a slab by tiles of filters of a warpgroup, and of each of its pixels; of a
-# block before its first slab and behind its last, and of blocks that share a tile.
-SLAB_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES, JOIN_CYCLES = {1: 380, 2: 405}, {1: 5.8, 2: 9.0}, 4000, 3000
+# Cycles, as 20 kernels took on an H200: of a k-block by tiles of filters of a warpgroup, and of each of its pixels; of
+# a block before its first k-block and behind its last, and of blocks that share a tile.
+K_BLOCK_CYCLES, PIXEL_CYCLES, BLOCK_CYCLES, JOIN_CYCLES = {1: 380, 2: 405}, {1: 5.8, 2: 9.0}, 4000, 3000
 # To start.
 START_US = 3.0
 # Up to where all positions find three others, and how much further all find one only (fitted to random weights).
@@ -56,16 +56,16 @@ class QuadSpace(TilingSpace[QuadTiling]):
     def obstacle(self, tiling: QuadTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
             return obstacle
-        if (positions := self._part_slabs(tiling) * SLAB) > MAX_POSITIONS:
+        if (positions := self._part_k_blocks(tiling) * K_BLOCK) > MAX_POSITIONS:
             return f"about {positions} positions, at most {MAX_POSITIONS}"
         return self.lacks_shared_memory(tiling.shared_bytes)
 
-    def _part_slabs(self, tiling: QuadTiling) -> int:
-        """Slabs of a block, at most."""
-        return math.ceil(self.slabs(tiling) / tiling.parts)
+    def _part_k_blocks(self, tiling: QuadTiling) -> int:
+        """K-blocks of a block, at most."""
+        return math.ceil(self.k_blocks(tiling) / tiling.parts)
 
-    def slabs(self, tiling: QuadTiling) -> float:
-        """Slabs of a tile, as far as the pattern tells."""
+    def k_blocks(self, tiling: QuadTiling) -> float:
+        """K-blocks of a tile, as far as the pattern tells."""
         some = self.positions
         share = some.of_filters(tiling.filters)
         if not share:
@@ -76,26 +76,26 @@ class QuadSpace(TilingSpace[QuadTiling]):
         # How unlikely it is that no filter uses three of four, in the choices of a window that there are for the last.
         uses_two = 1 - density**3 * (4 - 3 * density)
         unlikely = math.inf if uses_two <= 0 else -filters * math.log(uses_two) - math.log(min(WINDOW, count))
-        return max(1.0, count * (1 + min(max((unlikely - FITTING) / LACKING, 0.0), 1.0)) / SLAB)
+        return max(1.0, count * (1 + min(max((unlikely - FITTING) / LACKING, 0.0), 1.0)) / K_BLOCK)
 
     def estimated_us(self, tiling: QuadTiling) -> float:
-        """Estimated time: a block's slabs one after the other, then its outputs; so in each wave of blocks."""
+        """Estimated time: a block's k-blocks one after the other, then its outputs; so in each wave of blocks."""
         spec, gpu, pixels, parts = self.spec, self.gpu, tiling.pixels, tiling.parts
-        slab = SLAB_CYCLES[tiling.m_tiles] + PIXEL_CYCLES[tiling.m_tiles] * pixels
+        k_block = K_BLOCK_CYCLES[tiling.m_tiles] + PIXEL_CYCLES[tiling.m_tiles] * pixels
         moved_bytes = 4 * tiling.filters * pixels * (2 if spec.residual else 1) / parts
         moved = moved_bytes / (0.85 * gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
-        block = self._part_slabs(tiling) * slab + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
+        block = self._part_k_blocks(tiling) * k_block + moved + BLOCK_CYCLES + (JOIN_CYCLES if parts > 1 else 0)
         return START_US + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> QuadTiling:
         return QuadTiling(self.spec, **decisions)
 
     def counts(self, tiling: QuadTiling) -> list[float]:
-        return [tiling.blocks, self.slabs(tiling)]
+        return [tiling.blocks, self.k_blocks(tiling)]
 
     def packed_for(self, weight: np.ndarray, tiling: QuadTiling) -> tuple[np.ndarray, int]:
         found = packed(weight, tiling)
-        if (positions := -(-(len(found) // tiling.k_tiles - 1) // tiling.parts) * SLAB) > MAX_POSITIONS:
+        if (positions := -(-(len(found) // tiling.k_tiles - 1) // tiling.parts) * K_BLOCK) > MAX_POSITIONS:
             sentence = "filters of a block have too many positions"
             raise BuildError(f"schedule {self.name}", sentence, positions, f"up to {MAX_POSITIONS}")
         return found, tiling.shared_bytes

@@ -7,10 +7,10 @@ from tvm_sparse.conv.spec import ConvSpec
 
 # Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.
 PIXELS = {1: (64, 96, 128), 2: (64, 96)}
-# Blocks that share a tile's slabs.
+# Blocks that share a tile's k-blocks.
 PARTS = (1, 2, 4, 8)
-# Positions of a slab; slabs of the ring; warpgroups that multiply; threads of a block.
-SLAB, STAGES, MULTIPLIERS, THREADS = 32, 4, 2, 512
+# Positions of a k-block; k-blocks of the ring; warpgroups that multiply; threads of a block.
+K_BLOCK, STAGES, CONSUMERS, THREADS = 32, 4, 2, 512
 # Filters that a product of tensor cores has at a time.
 FILTERS = 64
 # Positions of a block at most: where they are lies in shared memory behind the ring.
@@ -22,7 +22,7 @@ MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
 @dataclass(frozen=True)
 class QuadTiling:
-    """A block has 64 * `MULTIPLIERS` * `m_tiles` filters of `pixels` output pixels, of any images.
+    """A block has 64 * `CONSUMERS` * `m_tiles` filters of `pixels` output pixels, of any images.
 
     `parts` blocks, a cluster, have one tile, and each has a part of its positions.
     """
@@ -44,7 +44,7 @@ class QuadTiling:
     @property
     def tiles(self) -> int:
         """Of 64 filters of a block."""
-        return MULTIPLIERS * self.m_tiles
+        return CONSUMERS * self.m_tiles
 
     @property
     def filters(self) -> int:
@@ -78,23 +78,23 @@ class QuadTiling:
 
     @property
     def choices_at(self) -> int:
-        """Where a slab's choices begin among its weights, in units of 16 bytes."""
+        """Where a k-block's choices begin among its weights, in units of 16 bytes."""
         return 256 * self.tiles
 
     @property
     def positions_at(self) -> int:
-        """Where a slab's positions begin."""
+        """Where a k-block's positions begin."""
         return self.choices_at + 16 * self.tiles
 
     @property
     def units(self) -> int:
-        """16-byte units of a slab: weights, choices, positions."""
-        return self.positions_at + SLAB // 2
+        """16-byte units of a k-block: weights, choices, positions."""
+        return self.positions_at + K_BLOCK // 2
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring and positions, or sums on their way out; then what its pixels have."""
-        ring = STAGES * SLAB * self.pixels * 4 + 8 * MAX_POSITIONS
+        ring = STAGES * K_BLOCK * self.pixels * 4 + 8 * MAX_POSITIONS
         return max(ring, 4 * self.filters * (self.pixels + 8)) + 8 * self.pixels + 16
 
     @property
