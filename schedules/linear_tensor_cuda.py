@@ -18,7 +18,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.cuda.linear_tensor.kernels import LIBRARY
 from tvm_sparse.scheduling.cuda.linear_tensor.space import DENSE, LinearTensorSpace
 from tvm_sparse.scheduling.family import Code, KernelFamily

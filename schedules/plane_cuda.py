@@ -15,7 +15,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.plane.space import PlaneSpace
 from tvm_sparse.scheduling.cuda.plane.tiling import FILTERS

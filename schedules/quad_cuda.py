@@ -18,7 +18,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY
 from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quad.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS

@@ -16,7 +16,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS

@@ -12,7 +12,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.kernels import VECTORS
 from tvm_sparse.scheduling.cuda.data.space import DataSpace, why_not_served
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS
-from tvm_sparse.scheduling.cuda.library.tiling_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import gpu_info

@@ -17,9 +17,9 @@ from tvm_sparse.scheduling.cuda.data.packing import packed
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.map_size import is_pointwise
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
@@ -37,7 +37,7 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     return ""
 
 
-class DataSpace(TilingSpace[Tiling]):
+class DataSpace(LibrarySpace[Tiling]):
     """The space of all tilings in which a warp takes `shared` filters at a time, which have the same non-zeros."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, shared: int = 1):

@@ -14,8 +14,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.linear.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.linear.packing import packed
 from tvm_sparse.scheduling.cuda.linear.tiling import LANE_IMAGES, POSITIONS, UNITS, WARPS, LinearTiling
@@ -25,7 +25,7 @@ from tvm_sparse.target.gpu import GpuInfo
 ROWS, PARTS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16), (1, 2, 4, 8)
 
 
-class ManyImagesSpace(TilingSpace[LinearTiling]):
+class ManyImagesSpace(LibrarySpace[LinearTiling]):
     """The space of all tilings in which a warp takes `shared` filters at a time."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, shared: int = 1):

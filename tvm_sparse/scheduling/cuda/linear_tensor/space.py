@@ -12,8 +12,8 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.linear_tensor.kernels import LIBRARY, PARAMETERS
 from tvm_sparse.scheduling.cuda.linear_tensor.packing import packed
 from tvm_sparse.scheduling.cuda.linear_tensor.tiling import (
@@ -38,7 +38,7 @@ MAX_ELEMENTS = 2**31 - 1
 DENSE = "dense"
 
 
-class LinearTensorSpace(TilingSpace[LinearTensorTiling]):
+class LinearTensorSpace(LibrarySpace[LinearTensorTiling]):
     """The space of all tilings of a linear layer whose weights are lists of non-zeros, or `dense`."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, dense: bool):

@@ -16,8 +16,8 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.plane.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.plane.packing import packed
 from tvm_sparse.scheduling.cuda.plane.tiling import (
@@ -67,7 +67,7 @@ class _Planes:
     halves: int
 
 
-class PlaneSpace(TilingSpace[PlaneTiling]):
+class PlaneSpace(LibrarySpace[PlaneTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):

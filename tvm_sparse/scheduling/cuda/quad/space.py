@@ -13,8 +13,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, MAX_POSITIONS, PARTS, PIXELS, THREADS, QuadTiling
@@ -30,7 +30,7 @@ START_US = 3.0
 FITTING, LACKING = 0.95, 21.0
 
 
-class QuadSpace(TilingSpace[QuadTiling]):
+class QuadSpace(LibrarySpace[QuadTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):

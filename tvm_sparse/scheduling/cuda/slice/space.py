@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
+from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
-from tvm_sparse.scheduling.cuda.library.tiling_space import TilingSpace
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.slice.packing import packed
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MAX_STAGES, MAX_WARPS, N_TILES, WARP, SliceTiling
@@ -26,7 +26,7 @@ FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)
 CHANNELS = (4, 8, 16, 32, 64, 128, 256)
 
 
-class SliceSpace(TilingSpace[SliceTiling]):
+class SliceSpace(LibrarySpace[SliceTiling]):
     """The space of all tilings of a convolution."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):

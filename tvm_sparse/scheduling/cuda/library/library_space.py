@@ -1,4 +1,4 @@
-"""Spaces whose decisions are the fields of a tiling, for kernels that are written by hand (codegen/cuda)."""
+"""LibrarySpace: what may be chosen for kernels that are written by hand (codegen/cuda), the fields of a tiling."""
 
 import math
 from abc import abstractmethod
@@ -30,7 +30,7 @@ class _Tiling(Protocol):
 T = TypeVar("T", bound=_Tiling)
 
 
-class TilingSpace(WrittenSpace, Generic[T]):
+class LibrarySpace(WrittenSpace, Generic[T]):
     """The space of all tilings of a convolution that an estimate ranks, best first."""
 
     has_features = True
@@ -141,7 +141,7 @@ class TilingSpace(WrittenSpace, Generic[T]):
         return tiling
 
 
-def offered(spaces: Iterable[TilingSpace[Any]], gpu: GpuInfo) -> list[TilingSpace[Any]]:
+def offered(spaces: Iterable[LibrarySpace[Any]], gpu: GpuInfo) -> list[LibrarySpace[Any]]:
     """Those that have a tiling, fastest first; NotApplicable where none has."""
     found = sorted((each for each in spaces if each.ranked), key=lambda each: each.ranked[0][0])
     if not found:
