@@ -11,9 +11,11 @@ from random_convolutions import random_weight
 from tvm_sparse.cli.bottleneck import PAYS_BELOW, Limit, advise, limit_of
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -93,7 +95,8 @@ def test_a_predicted_time_is_shown(monkeypatch, capsys):
     weight = random_weight(MAP, 0.1, "unstructured", 0, False)
     layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
     monkeypatch.setattr(inspect, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
-    found = inspect.document("m.onnx", layers, TARGET, decide(layers, TARGET, None, predict=True))
+    plan = Plan.of(PreparedModel(None, layers), decide(layers, TARGET, None, predict=True), TARGET)
+    found = inspect.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
     assert any("conv does 100% of what is left" in note for note in found["notes"])
     inspect.show_layers(found, Console(width=250))

@@ -22,7 +22,7 @@ from parameters import sampled
 
 import tvm_sparse
 from tvm_sparse.autotune.search import trial_runner
-from tvm_sparse.cli import common, demo_data, main
+from tvm_sparse.cli import demo_data, main
 from tvm_sparse.cli.commands import doctor, tune
 from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.compiler.plan import kernel_selection
@@ -237,7 +237,7 @@ def test_a_traceback_where_it_was_asked_for(capsys):
 
 
 def test_failed_builds_and_verifications_have_their_codes(model, monkeypatch, capsys):
-    monkeypatch.setattr(common, "agreement_of", lambda *_: -1.0)
+    monkeypatch.setattr("tvm_sparse.verdict.agreement.agreement_of", lambda *_: -1.0)
     assert call("bench", model, "--repeat", "1") == 5
     assert "the outputs differ" in capsys.readouterr().err
 
@@ -419,16 +419,22 @@ def test_bench_of_a_model(model, log, capsys):
     assert found["times"][1]["verdict"] in ("faster", "slower", "undecided")
 
 
-def test_bench_of_an_artifact(artifact, capsys):
-    found = document(capsys, "bench", artifact, "--repeat", "2")
-    assert [row["name"] for row in found["times"]] == ["tvm-sparse"]
-    assert call("bench", artifact, "--repeat", "2") == 0
-    assert "median us" in capsys.readouterr().out
+def test_bench_of_an_artifact(artifact, model, tmp_path, capsys):
+    """Beside the file that it was made of, as long as that is there and the same."""
+    found = document(capsys, "bench", artifact, "--repeat", "1")
+    assert [row["name"] for row in found["times"]] == ["tvm-sparse", "dense, same compiler", "onnxruntime"]
+    assert found["verdict"]["kind"] == "measured" and found["verdict"]["speedup"] > 0
+    alone = shutil.copytree(artifact, tmp_path / "elsewhere" / "deeper" / "tiny.sparse")
+    assert call("bench", alone, "--repeat", "1") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2].startswith("timed alone: ") and out[-2].endswith("is not there")
+    assert out[-1].startswith("model: ") and out[-1].endswith("(measured)")
 
 
 def test_compile_reports_and_writes(nothing_predicted, model, log, tmp_path, capsys):
     found = document(capsys, "compile", model, "-o", "new.sparse", "--tuning-records", log)
     assert found["artifact"] == "new.sparse" and Path("new.sparse").is_dir()
+    assert [each["kind"] for each in found["verdicts"]] == ["predicted"]
     assert [layer["layer"] for layer in found["layers"]] == ["conv"]
     assert call("compile", model, "-o", "dense.sparse") == 0
     out, err = capsys.readouterr()

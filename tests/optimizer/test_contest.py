@@ -137,6 +137,13 @@ def test_the_model_is_all_its_layers(fake, tmp_path):
     assert seen[-1] == contest.model_us
 
 
+def test_both_sums_are_of_the_same_layers(tmp_path):
+    contest = Contest([task(8), task(16)], TARGET, TuningLog(tmp_path / "log.jsonl"), OPTIONS, Progress())
+    measured, without_dense = contest.entries
+    measured.dense_us, measured.sparse_us, without_dense.sparse_us = 100.0, 40.0, 7.0
+    assert (contest.model_us, contest.dense_us) == (40.0, 100.0)
+
+
 def test_what_is_known_is_not_measured_again(fake, tmp_path):
     fake.times = {8: [100.0, 40.0, 30.0]}
     run(fake, [task(8)], tmp_path)

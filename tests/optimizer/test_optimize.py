@@ -43,6 +43,14 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def judged(monkeypatch):
+    """The models that a clock would be asked about; tests/verdict has one that is."""
+    found = []
+    monkeypatch.setattr(session, "verdict_on", lambda model, *_words: found.append(model) or model.verdict)
+    return found
+
+
 @pytest.fixture
 def module():
     torch.manual_seed(0)
@@ -138,18 +146,19 @@ def test_another_thread_ends_the_measuring(module):
     assert picture.trials >= 1
 
 
-def test_without_minutes_nothing_is_measured(module):
+def test_without_minutes_nothing_is_measured(module, judged):
     picture = Seen()
     compiled = optimize(module, X, minutes=0, target=TARGET, progress=picture)
     check(module, compiled)
+    assert compiled.verdict.kind == "predicted" and not judged
     assert picture.trials == 0 and not user_log(TARGET).exists()
     assert compiled.report()[0]["reason"].startswith("predicted: ")
 
 
-def test_the_time_asked_for_is_the_time_taken(module):
+def test_the_time_asked_for_is_the_time_taken(module, judged):
     picture, start_s = Seen(), time.monotonic()
     optimize(module, X, minutes=0.2, target=TARGET, progress=picture)
-    assert picture.trials > 0
+    assert picture.trials > 0 and len(judged) == 1
     # The end lies before the last trial begins; a busy machine takes long over one.
     assert time.monotonic() - start_s < 60
 
@@ -282,4 +291,5 @@ def test_the_picture(module, tmp_path):
         picture.trial(contest, contest.entries[0])
     picture.end()
     text = console.export_text()
-    assert f"layers 1/1: 1 ms, dense 3 ms, 3.00x; 1 trials, now {tasks[0].names[0]}; " in text
+    assert text.splitlines()[-1] == "1 of 1 layers measured: 3 -> 1 ms, 3.00x; 1 trials"
+    assert f"; now {tasks[0].names[0]}; 960 s of measuring left" in text

@@ -18,6 +18,7 @@ IN_FOLDERS_THAT_GO = {
     "measure/measurer.py",
     "measure/worker_main.py",
     "runtime/artifacts/artifact.py",
+    "verdict/worker.py",
 }
 # One tells the system something, two only lock what they open, one only appends.
 OTHERS = {"measure/serve.py", "measure/device_lock.py", "autotune/task_lock.py", "logs/log_file.py"}

@@ -20,6 +20,7 @@ FLOW = (
     ("measure",),
     ("logs",),
     ("compiler", "autotune"),
+    ("verdict",),
     ("optimizer", "prune"),
     ("cli", "dynamo"),
     ("__main__", "__init__"),

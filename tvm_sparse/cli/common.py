@@ -1,30 +1,24 @@
 """What several commands do with their arguments."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tvm.target import Target
 
 from tvm_sparse.cli import tables
-from tvm_sparse.compiler.building.dense_products import IN_TF32
-from tvm_sparse.compiler.checking.layer_check import agreement_of
-from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.storage import stored
-from tvm_sparse.errors import LogError, VerificationError
+from tvm_sparse.errors import LogError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
 from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
-from tvm_sparse.measure import timing
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.comparison import Comparison
-from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.target.resolve import resolve_target
 
 
@@ -33,7 +27,7 @@ def prepared(arguments: argparse.Namespace, batch: int | None = None) -> Prepare
     return prepare(arguments.model, shapes=dict(arguments.input_shape), batch=batch, dtype=arguments.dtype)
 
 
-def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog:
+def log_to_read(arguments: argparse.Namespace, console: Console, target: Target | None = None) -> TuningLog:
     """The logs of ``--tuning-records`` as one; without it all that are known (`known_logs`), `DEFAULT_LOG` first.
 
     Raises
@@ -42,7 +36,7 @@ def log_to_read(arguments: argparse.Namespace, console: Console) -> TuningLog:
         A file that was asked for does not exist, cannot be read, or holds records of a newer tvm-sparse.
     """
     if not arguments.tuning_records:
-        return reported(console, known_log(resolve_target(arguments.target), DEFAULT_LOG))
+        return reported(console, known_log(target or resolve_target(arguments.target), DEFAULT_LOG))
     # The first file of a log may be missing; none that was asked for may.
     return opened(console, NO_FILE, *arguments.tuning_records)
 
@@ -95,62 +89,20 @@ def as_stored(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> list[np.nd
     return [stored(value, dtype) for value, dtype in zip(inputs, dtypes, strict=True)]
 
 
-def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:
-    """A function that runs the model on `inputs`, put on its device now, and returns when it has finished."""
-    device = compiled.device
-    placed = inputs if device.type == "cpu" else [tvm.runtime.tensor(value, device) for value in inputs]
-
-    def call() -> Any:
-        result = compiled(*placed)
-        device.sync()
-        return result
-
-    return call
+def verdicts_of(model: AnyModel) -> list[dict[str, Any]]:
+    """Whether a model pays, at each of its batches."""
+    models = model.models.values() if isinstance(model, BatchedModel) else [model]
+    return [each.verdict.to_json() for each in models if each.verdict is not None]
 
 
-def check_agreement(
-    where: str,
-    found: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-    schedules: Iterable[str] = (),
-    dtypes: Iterable[str] = (),
-) -> float:
-    """Largest difference of any output, as a fraction of that output's largest value.
-
-    `schedules` compute the convolutions of either side, as far as they are known; tensors are stored in `dtypes`.
-
-    Raises
-    ------
-    VerificationError
-        It is more than `agreement_of` these; or a value is not finite where the expected one is.
-    """
-    worst = max(map(relative_difference, found, expected), default=0.0)
-    agreement = agreement_of(schedules, dtypes)
-    if not worst <= agreement:
-        raise VerificationError(where, "the outputs differ", f"{worst:.3g} of the largest value", f"up to {agreement}")
-    return worst
-
-
-def schedules_of(model: CompiledModel, allow_tf32: bool) -> list[str]:
-    """What computes the layers of `model`; for dense linear layers, which have no row, that cuDNN may in TF32."""
-    return [row["schedule"] for row in model.report()] + [IN_TF32] * (allow_tf32 and CUDNN in model.libraries)
-
-
-def compare(times: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
-    """One object a contender: its times, and how many times faster the first one is."""
-    ours = next(iter(times.values()))
-    rows = []
-    for name, values in times.items():
-        row = {"name": name, "time_us": timing.Quartiles.of(values).to_json(), "speedup": None, "verdict": None}
-        if values is not ours:
-            ratio = timing.speedup(ours, values)
-            row |= {"speedup": ratio.to_json(), "verdict": timing.verdict(ratio)}
-        rows.append(row)
-    return rows
+def show_verdicts(verdicts: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """A line each, the last of what a command says."""
+    for each in verdicts:
+        console.print(Text(each["line"], style="bold"))
 
 
 def times_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of what `compare` returns."""
+    """A table of what `compared` returns."""
     ours = rows[0]["name"]
     cells = [
         {

@@ -20,8 +20,9 @@ exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or
 # By command.
 COMMANDS = {
     "inspect": """\
-For each convolution: how many weights are zero and in what structure, the arithmetic that is left, which schedules
-serve it and why others do not, and what compiling with the tuning log would choose.
+It begins with whether the model is worth compiling, predicted from its zeros and from what the log knows. Then, for
+each convolution: how many weights are zero and in what structure, the arithmetic that is left, which schedules serve it
+and why others do not, and what compiling with the tuning log would choose.
 
 examples:
   tvm-sparse inspect model.onnx
@@ -52,7 +53,8 @@ the time on the layers from which the model gains most, and compiles. Ctrl-C or 
 comes; the best so far is compiled, and the exit code is 130 or 143. Ctrl-C again gives that up. What was measured is
 kept in your own log, or in the first of --tuning-records, so that the next run goes on from there. All known logs are
 read too, after those that are named. Of several batch sizes the time goes to all. The result is compared with the
-model as compile does it.
+model as compile does it, and timed a few seconds in turns with dense kernels and, where installed, ONNX Runtime; that
+is the verdict, which the artifact keeps.
 
 examples:
   tvm-sparse optimize model.onnx -o model.sparse
@@ -94,8 +96,9 @@ examples:
 """,
     "bench": """\
 A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
-that is installed. Median and quartiles of all rounds are shown, and ratios of times of the same round. An artifact is
-timed alone, with the largest batch that it has.
+that is installed, each in a process of its own. Median and quartiles of all rounds are shown, ratios of times of the
+same round, and the verdict. Of an artifact what it holds is timed, with the largest batch that it has, beside the file
+that it was made of; alone where that is gone or was changed.
 
 examples:
   tvm-sparse bench model.onnx --tuning-records my.jsonl

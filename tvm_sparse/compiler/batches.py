@@ -1,6 +1,7 @@
 """One model out of those compiled for several batch sizes, after a check that samples do not depend on each other."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -25,6 +26,8 @@ def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
         What comes out for a sample depends on the batch that it is in. Checked where this machine runs the code.
     """
     found = BatchedModel(models)
+    for size, model in models.items():
+        model.verdict = replace(model.verdict, batch=size) if model.verdict is not None else None
     if why_not_here(found.target):
         return found
     rng = np.random.default_rng(SEED)

@@ -32,6 +32,7 @@ from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.pipeline import Options, dense, planned
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
+from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
@@ -46,6 +47,7 @@ from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
+from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
@@ -133,6 +135,7 @@ def compile(
             comparison.expect(prepared)
             model = Compilation(prepared, resolved, log, options).build(on_progress)
             comparison.judge(model)
+            model.file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs)
             return model
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
@@ -168,7 +171,9 @@ class Compilation:
 
     def build(self, on_progress: OnProgress | None = None) -> CompiledModel:
         """The compiled model; errors as of `compile`."""
-        return build_plan(self.plan, on_progress, self.options.allow_tf32)
+        model = build_plan(self.plan, on_progress, self.options.allow_tf32)
+        model.verdict = verdict_of(self.plan, self.options.allow_tf32)
+        return model
 
     def build_dense(self, reason: str, on_progress: OnProgress | None = None) -> CompiledModel:
         """The same with dense kernels alone, the fastest that are known; `reason` says why."""

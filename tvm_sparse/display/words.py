@@ -21,3 +21,9 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def times_text(*times_us: float) -> str:
+    """Times, each the one before improved, in the unit that suits the first: ``41.2 -> 17.3 ms``."""
+    scale, unit = (1e3, "ms") if times_us[0] >= 1e3 else (1.0, "us")
+    return f"{' -> '.join(f'{each / scale:.3g}' for each in times_us)} {unit}"

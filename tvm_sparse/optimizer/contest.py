@@ -117,19 +117,19 @@ class Contest:
         self._pool.__exit__()
 
     @property
-    def measured(self) -> list[Entry]:
-        """Those that have a kernel for their layers alone."""
-        return [each for each in self.entries if not each.pools and not math.isinf(each.time_us)]
+    def compared(self) -> list[Entry]:
+        """Those whose dense kernel was measured, so that sums of both sides are of the same layers; pools not among."""
+        return [each for each in self.entries if not each.pools and not math.isinf(each.dense_us)]
 
     @property
     def model_us(self) -> float:
-        """Time of all measured layers with the best kernels so far, pools not counted."""
-        return sum(each.time_us * each.layers for each in self.measured)
+        """Time of the layers of `compared` with the best kernels so far."""
+        return sum(each.time_us * each.layers for each in self.compared)
 
     @property
     def dense_us(self) -> float:
         """The same with dense kernels."""
-        return sum(each.dense_us * each.layers for each in self.measured if not math.isinf(each.dense_us))
+        return sum(each.dense_us * each.layers for each in self.compared)
 
     def run(self, end_s: float, look: Callable[[Entry], None]) -> None:
         """Tune until the clock (`time.monotonic`) shows `end_s` or nothing more is expected; `look` after each trial.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 from rich.text import Text
@@ -13,6 +13,7 @@ from tvm_sparse.compiler.building import build_progress
 from tvm_sparse.compiler.building.build_kernels import OnProgress
 from tvm_sparse.display.consoles import progress_console, watched_console
 from tvm_sparse.display.live_line import Interval, LiveLine
+from tvm_sparse.display.words import duration, times_text
 from tvm_sparse.optimizer.contest import Contest, Entry
 
 
@@ -30,6 +31,9 @@ class Picture:
     def start(self, layers: int, end_s: float) -> None:
         """Measuring begins: of so many layers, until the clock (`time.monotonic`) shows `end_s`."""
 
+    def until(self, end_s: float) -> None:
+        """Measuring goes on until then: compiling takes another time than was expected."""
+
     def trial(self, contest: Contest, entry: Entry) -> None:
         """A trial of a layer has ended."""
 
@@ -43,48 +47,67 @@ class Picture:
         """The model is compiled within this context, whose value is told how far its CUDA kernels are."""
         return nullcontext(None)
 
+    def timing(self) -> AbstractContextManager[object]:
+        """The finished model is timed within this context."""
+        return nullcontext()
+
 
 class LivePicture(Picture):
     """One live line on `console`; where that cannot renew lines, one now and then."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
         self.console, self._clock = console or progress_console(), clock
-        self._layers, self._trials, self._end_s, self._line = 0, 0, 0.0, ""
+        self._layers, self._trials, self._end_s, self._line, self._sums = 0, 0, 0.0, "", ""
         self._live, self._interval = LiveLine(self.console, lambda: self._line), Interval(clock)
 
     def start(self, layers: int, end_s: float) -> None:
         """Measuring begins."""
         self._layers, self._end_s = layers, end_s
-        self._line = f"layers 0/{layers}: the first is being measured"
+        self._line = f"0 of {layers} layers measured: the first is on its way"
         self._live.start()
+
+    def until(self, end_s: float) -> None:
+        """Measuring goes on until then."""
+        self._end_s = end_s
 
     def trial(self, contest: Contest, entry: Entry) -> None:
         """A trial of a layer has ended."""
         self._trials += 1
-        self._line = self._text(contest, entry)
+        self._line, self._sums = self._text(contest, entry), self._sums_of(contest)
         if not self._live.is_shown and self._interval.is_due():
             self.console.print(Text(self._line))
 
     def _text(self, contest: Contest, entry: Entry) -> str:
-        measured = sum(each.layers for each in contest.measured)
-        ours, dense = contest.model_us / 1e3, contest.dense_us / 1e3
-        ratio = f", {dense / ours:.2f}x" if ours and dense else ""
         left_s = max(0.0, self._end_s - self._clock())
-        return (
-            f"layers {measured}/{self._layers}: {ours:.3g} ms, dense {dense:.3g} ms{ratio}; "
-            f"{self._trials} trials, now {entry.task.names[0]}; {left_s:.0f} s left"
-        )
+        return f"{self._sums_of(contest)}; now {entry.task.names[0]}; {left_s:.0f} s of measuring left"
+
+    def _sums_of(self, contest: Contest) -> str:
+        """Of the layers that were measured, on both sides."""
+        measured, (ours, dense) = sum(each.layers for each in contest.compared), (contest.model_us, contest.dense_us)
+        times = f": {times_text(dense, ours)}, {dense / ours:.2f}x" if ours else ""
+        return f"{measured} of {self._layers} layers measured{times}; {self._trials} trials"
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
         self.console.print(Text(text))
 
     def end(self) -> None:
-        """Measuring has ended: the last line stays."""
+        """Measuring has ended: what it has shown stays."""
         self._live.stop()
         if self._trials:
-            self.console.print(Text(self._line))
+            self.console.print(Text(self._sums))
 
     def compiling(self) -> AbstractContextManager[OnProgress | None]:
         """A line while the model is compiled."""
         return build_progress.shown(self.console, self._clock)
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """A line while the model is timed."""
+        start_s = self._clock()
+        live = LiveLine(self.console, lambda: f"timing beside dense models  {duration(self._clock() - start_s)}")
+        live.start()
+        try:
+            yield
+        finally:
+            live.stop()

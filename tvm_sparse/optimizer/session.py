@@ -31,14 +31,19 @@ from tvm_sparse.optimizer.contest import Contest
 from tvm_sparse.optimizer.picture import Picture, picture_of
 from tvm_sparse.optimizer.stop_signals import StopSignals
 from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.cpu import compiler_count
 from tvm_sparse.target.resolve import resolve_target
+from tvm_sparse.verdict.measured import verdict_on
 
 DEFAULT_MINUTES = 5.0
 # Seconds that compiling takes: a model, a layer, which is verified too, and a non-zero that LLVM has as code. What a
 # CUDA kernel takes is `KernelRequest.build_s`.
 MODEL_S, LAYER_S, CODE_S = 1.0, 0.4, 5e-5
+# Seconds for the rounds in which the finished model is timed, and all that this takes beside its dense twin.
+ROUNDS_S, TIMING_S = 3.0, 8.0
 # How often the time for compiling is estimated, each time with the kernels that were found until then.
 LOOKS = 3
 # Trials of a layer that one search makes, those that are known not counted, and at a time; of dense kernels few.
@@ -125,18 +130,23 @@ def optimize(
         compiled = []
         for size, prepared in zip(sizes, models, strict=True):
             origin = Source(source, example_inputs, shapes, size)
+            compilation = Compilation(prepared, resolved, log, options)
             with (
                 picture.compiling() as on_progress,
                 comparing(origin, resolved, log, allow_tf32, compare) as comparison,
             ):
                 comparison.expect(prepared)
-                compiled.append(Compilation(prepared, resolved, log, options).build(on_progress))
+                compiled.append(compilation.build(on_progress))
                 comparison.judge(compiled[-1])
+            compiled[-1].file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs)
+            if minutes and not stop.is_set() and not why_not_here(resolved):
+                with picture.timing():
+                    compiled[-1].verdict = verdict_on(compiled[-1], compilation, ROUNDS_S)
         return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 
 def compile_seconds(plans: Sequence[Plan], target: Any) -> float:
-    """About how long compiling models as planned takes, if nothing of them was built before."""
+    """About how long compiling models as planned and timing them takes, if nothing of them was built before."""
     seconds = 0.0
     for plan in plans:
         requests = [KernelRequest.of(*each) for each in plan.pairs]
@@ -145,7 +155,8 @@ def compile_seconds(plans: Sequence[Plan], target: Any) -> float:
             kernels_s = sum(distinct.values()) / compiler_count()
         else:
             kernels_s = sum(CODE_S * each.pattern.nnz for each in requests if family_of(each.schedule).is_folded)
-        seconds += MODEL_S + LAYER_S * len(plan.layers) + kernels_s
+        # The dense twin has the same layers, of which none needs to be verified.
+        seconds += 2 * MODEL_S + LAYER_S * len(plan.layers) + kernels_s + TIMING_S
     return seconds
 
 
@@ -170,6 +181,7 @@ def improve(
             for _ in range(LOOKS):
                 contest.run(end_s, lambda entry: picture.trial(contest, entry))
                 end_s = stop_s()
+                picture.until(end_s)
     except KeyboardInterrupt:
         picture.note("interrupted: compiling the best that was found")
     finally:

@@ -7,7 +7,9 @@ from tvm_sparse.errors import InputError
 from tvm_sparse.runtime import samples
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.tensors import library_of
+from tvm_sparse.runtime.verdict import Verdict
 
 
 class BatchedModel:
@@ -70,6 +72,16 @@ class BatchedModel:
         """Of the batch whose outputs differ most from the source's, or that was not compared."""
         found = [model.comparison for model in self.models.values() if model.comparison is not None]
         return max(found, key=lambda each: (each.difference is None, each.difference), default=None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of the largest batch; the others' are their models'."""
+        return self.models[self.batches[-1]].verdict
+
+    @property
+    def file(self) -> ModelFile | None:
+        """The file that it was compiled from; None of a module."""
+        return self.models[self.batches[-1]].file
 
     def _count(self, inputs: tuple[Any, ...]) -> int | None:
         """How many samples each input has; None where something else is wrong, which each of the models says."""

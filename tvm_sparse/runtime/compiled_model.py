@@ -23,8 +23,10 @@ from tvm_sparse.runtime.gpu.gpu_runner import GpuRunner
 from tvm_sparse.runtime.index_checks import on_host, require_in_range, with_bounds
 from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.library_file import LibraryFile
+from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, Torch, library_of
+from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import device_of, why_not_here
 
 # Environment variable that, set to 0, turns CUDA graphs off in all models that are made or loaded from then on.
@@ -74,6 +76,10 @@ class CompiledModel:
     ----------
     comparison
         What comparing it with its source has shown; None where that was not asked for, and of a model that was loaded.
+    verdict
+        Whether it pays; None where nobody has asked.
+    file
+        The file that it was compiled from; None of a module.
     """
 
     def __init__(
@@ -91,6 +97,8 @@ class CompiledModel:
         self.decisions = list(decisions)
         self.libraries, self.library, self.checks = dict(libraries or {}), library, tuple(checks)
         self.comparison: Comparison | None = None
+        self.verdict: Verdict | None = None
+        self.file: ModelFile | None = None
         provide(self.libraries)
         self.device = device_of(target)
         self._device_name = f"{self.device.type}:{self.device.index}"

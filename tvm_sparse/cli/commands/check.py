@@ -37,6 +37,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.resolve import resolve_target, target_json
+from tvm_sparse.verdict.agreement import schedules_of
 
 # Columns of the table of a half-precision model's accuracy.
 ACCURACY = {
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     console.print(Text(note or f"comparing with {baseline_name}"))
     given = _inputs(arguments, compiled)
     dtypes = [layer.spec.dtype for layer in exposed.prepared.layers]
-    agreement = agreement_of(common.schedules_of(compiled, arguments.allow_tf32), dtypes)
+    agreement = agreement_of(schedules_of(compiled, arguments.allow_tf32), dtypes)
     rows = [
         {
             "input": name,

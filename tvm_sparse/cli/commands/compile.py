@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "artifact": str(folder),
         "comparison": common.comparison_of(compiled),
         "layers": compiled.report(),
+        "verdicts": common.verdicts_of(compiled),
     }
 
 
@@ -41,3 +42,4 @@ def show(document: dict[str, Any], console: Console) -> None:
     console.print()
     common.show_comparison(document, console)
     console.print(Text(f"written: {document['artifact']}"))
+    common.show_verdicts(document["verdicts"], console)

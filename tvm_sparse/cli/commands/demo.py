@@ -19,13 +19,18 @@ from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
 from tvm_sparse.compiler.plan.dense_fallback import all_dense
+from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.runtime.calls import caller
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.resolve import resolve_target, thread_count
+from tvm_sparse.verdict.agreement import check_agreement
+from tvm_sparse.verdict.measured import Times, compared
 
 PRUNED, SAME_DENSE, DENSE = "pruned, tvm-sparse", "pruned, dense kernels", "before pruning, dense kernels"
 STEPS = 5
@@ -39,8 +44,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     _say(console, 1, "what is sparse in a network that reads digits")
     pruned = prepare(demo_data.model_path("pruned"))
-    decisions = decide(pruned.layers, target, log, predict=True)
-    found = inspect.document("digits_pruned.onnx", pruned.layers, target, decisions)
+    plan = Plan.of(pruned, decide(pruned.layers, target, log, predict=True), target)
+    found, expected = inspect.document("digits_pruned.onnx", plan), verdict_of(plan)
     inspect.show_layers(found, console)
 
     _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
@@ -59,7 +64,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     differences = _compare_outputs(logits, threads)
 
     _say(console, 5, "time all three in turns, one image a run")
-    calls = {name: common.caller(model, [demo_data.images()[:1]]) for name, model in models.items()}
+    calls = {name: caller(model, [demo_data.images()[:1]]) for name, model in models.items()}
     times = timing.interleave(calls, arguments.repeat)
     return {
         "log": str(log.path),
@@ -70,7 +75,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "right": right,
         "differences": differences,
         "rounds": arguments.repeat,
-        "times": common.compare(times),
+        "times": compared(times),
+        "verdict": Times(threads, {name: times[name] for name in (PRUNED, SAME_DENSE)}).verdict(expected).to_json(),
     }
 
 
@@ -106,7 +112,7 @@ def _compare_outputs(logits: dict[str, np.ndarray], threads: int) -> dict[str, f
     if baseline is not None:
         expected["ONNX Runtime"] = _logits(baseline)
     return {
-        name: common.check_agreement(f"digits_pruned.onnx against {name}", [logits[PRUNED]], [wanted])
+        name: check_agreement(f"digits_pruned.onnx against {name}", [logits[PRUNED]], [wanted])
         for name, wanted in expected.items()
     }
 
@@ -128,3 +134,4 @@ def show(document: dict[str, Any], console: Console) -> None:
     console.print()
     title = f"One image, {document['threads']} thread(s), {document['rounds']} rounds in turns"
     console.print(common.times_table(title, document["times"]))
+    common.show_verdicts([document["verdict"]], console)

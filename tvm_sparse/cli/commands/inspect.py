@@ -2,7 +2,6 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,13 +15,15 @@ from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.pipeline import Options
-from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.expected_gain import verdict_of
+from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target, target_json
+from tvm_sparse.verdict.worth import is_unpruned, worth
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -31,11 +32,10 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     def layers_of(name: str, batch: int | None) -> dict[str, Any]:
         prepared = common.prepared(arguments, batch)
-        layers = prepared.layers
-        decisions = Compilation(prepared, target, log, Options(arguments.allow_tf32)).plan.decisions
-        found = document(name, layers, target, decisions)
+        plan = Compilation(prepared, target, log, Options(arguments.allow_tf32)).plan
+        found = document(name, plan, arguments.allow_tf32)
         if arguments.patterns is not None:
-            found["patterns"] = pattern_document(layers, arguments.patterns, target)
+            found["patterns"] = pattern_document(plan.layers, arguments.patterns, target)
         return found
 
     if not arguments.batch:
@@ -45,18 +45,26 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"model": model, "target": target_json(target), "batches": batches}
 
 
-def document(model: str, layers: Sequence[ConvLayer], target: Target, decisions: Sequence[Decision]) -> dict[str, Any]:
+def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]:
     """What `show` prints, as JSON values."""
+    target, verdict = plan.target, verdict_of(plan, allow_tf32)
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in zip(layers, decisions, strict=True):
+    for layer, decision in plan.pairs:
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
         rows.append(
             row | {name: getattr(decision, name) for name in ("precision", "dense_time_us", "time_us", "reason")}
         )
-    return {"model": model, "target": target_json(target), "layers": rows, "notes": _notes(rows)}
+    return {
+        "model": model,
+        "target": target_json(target),
+        "worth_it": worth(plan, verdict),
+        "verdict": verdict.to_json(),
+        "layers": rows,
+        "notes": _notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
+    }
 
 
 def described(layer: ConvLayer) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def _shape_text(spec: ConvSpec) -> str:
     return ", ".join(parts)
 
 
-def _notes(rows: list[dict[str, Any]]) -> list[str]:
+def _notes(rows: list[dict[str, Any]], is_to_tune: bool) -> list[str]:
     dense_mflop, sparse_mflop = (sum(row[key] for row in rows) for key in ("dense_mflop", "sparse_mflop"))
     notes = []
     if sparse_mflop:
@@ -113,7 +121,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
         heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
         notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
-    if any(row["reason"].startswith(("no ", "predicted")) for row in rows):
+    if is_to_tune and any(row["reason"].startswith(("no ", "predicted")) for row in rows):
         notes.append("Nothing was measured for some layers yet: run tvm-sparse optimize, or tvm-sparse tune.")
     reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
     notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
@@ -150,6 +158,8 @@ def show_layers(document: dict[str, Any], console: Console) -> None:
     }
     if all(row["predicted_time_us"] is None for row in rows):
         del columns["predicted_time_us"]
+    console.print(Text(f"worth it: {document['worth_it']}", style="bold"))
+    console.print()
     console.print(tables.table(document["model"], rows, columns))
     console.print()
     for row in rows:

@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "trials": len(log.records) - before,
         "comparison": common.comparison_of(compiled),
         "layers": compiled.report(),
+        "verdicts": common.verdicts_of(compiled),
     }
 
 
@@ -46,3 +47,4 @@ def show(document: dict[str, Any], console: Console) -> None:
     console.print()
     common.show_comparison(document, console)
     console.print(Text(f"written: {document['artifact']}; {document['trials']} trials added to {document['log']}"))
+    common.show_verdicts(document["verdicts"], console)

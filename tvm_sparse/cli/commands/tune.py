@@ -16,6 +16,9 @@ from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.autotune.options import PATIENCE, TuneOptions
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.cli import common, tables
+from tvm_sparse.compiler.build_model import Compilation
+from tvm_sparse.compiler.pipeline import Options
+from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target, every=True)))
     log = common.log_to_write(arguments, console)
     batches = batch_sizes(arguments.batch) if arguments.batch else [None]
-    models = (common.prepared(arguments, batch) for batch in batches)
+    models = [common.prepared(arguments, batch) for batch in batches]
     layers = (session.tuned_layers(prepared.layers, arguments.schedules) for prepared in models)
     tasks = session.select([task for some in layers for task in session.tasks_of(some)], arguments.layers)
     if arguments.dry_run:
@@ -55,8 +58,15 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     else:
         with open_fleet(arguments.devices, arguments.ray, given, options) as fleet:
             session.tune_tasks(tasks, fleet.target, log, options, progress, fleet)
+            target = fleet.target
     rows = [task.to_json() for task in progress.tasks]
-    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows}
+    verdicts = [
+        verdict_of(
+            Compilation(model, target, log, Options(arguments.allow_tf32)).plan, arguments.allow_tf32, batch
+        ).to_json()
+        for batch, model in zip(batches, models, strict=True)
+    ]
+    return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows, "verdicts": verdicts}
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:
@@ -133,6 +143,8 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print()
         limit = f"The time, {document['seconds']:g} s a layer, and not the trials"
         console.print(Text(f"{limit} ended the search of: {', '.join(ended)}. Run again to go on."))
+    console.print()
+    common.show_verdicts(document["verdicts"], console)
 
 
 def _show_plan(document: dict[str, Any], console: Console) -> None:

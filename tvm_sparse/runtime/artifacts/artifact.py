@@ -8,6 +8,7 @@ artifacts are loaded from where nobody but this user and root can write, unless 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import require
 from tvm_sparse.runtime.library_file import export
+from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.signature import Signature
+from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.resolve import target_json
 
@@ -53,7 +56,7 @@ def save(model: AnyModel, directory: str | Path) -> Path:
         with Staging(directory if directory.is_dir() else directory.parent) as stage:
             names = {str(batch): _export(each, stage) for batch, each in models.items()}
             batches = names if isinstance(model, BatchedModel) else {}
-            text = json.dumps(_manifest(model, batches, stage), indent=1, allow_nan=False)
+            text = json.dumps(_manifest(model, models, batches, stage, directory), indent=1, allow_nan=False)
             (stage / manifest.NAME).write_text(text)
             replacement.put(stage, directory)
     except OSError as error:
@@ -111,8 +114,16 @@ def _load(directory: Path, content: dict[str, Any], cuda_graph: bool) -> AnyMode
 
     def model(name: str, own: Signature, rows: list[dict[str, Any]], batch: int) -> CompiledModel:
         parts = (_library(directory, name), target, own, rows, cuda_graph, libraries)
-        return CompiledModel(*parts, checks=checks[batch])
+        found = CompiledModel(*parts, checks=checks[batch])
+        found.verdict, found.file = verdicts.get(str(batch)), file
+        return found
 
+    try:
+        verdicts = {batch: Verdict.from_json(each) for batch, each in content.get("verdicts", {}).items()}
+        source = content.get("source")
+        file = ModelFile.from_json(source, directory) if source else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise manifest.damaged(directory, f"verdicts or source are not usable: {error}") from None
     try:
         checks = {each: index_checks.from_json(content.get("checks", {}), each) for each in (0, *map(int, batches))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -162,7 +173,9 @@ def _export(model: CompiledModel, stage: Path) -> str:
     return replacement.name_by_content(path).name
 
 
-def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str, Any]:
+def _manifest(
+    model: AnyModel, models: Mapping[int, CompiledModel], batches: dict[str, str], stage: Path, directory: Path
+) -> dict[str, Any]:
     content = {
         "schema": manifest.SCHEMA,
         "versions": manifest.versions(),
@@ -172,7 +185,9 @@ def _manifest(model: AnyModel, batches: dict[str, str], stage: Path) -> dict[str
         "batches": batches,
         "decisions": model.report(),
         "libraries": model.libraries,
-        "checks": index_checks.to_json(model.models if isinstance(model, BatchedModel) else {0: model}),
+        "checks": index_checks.to_json(models),
+        "verdicts": {str(batch): each.verdict.to_json() for batch, each in models.items() if each.verdict is not None},
+        "source": model.file.to_json(directory) if model.file is not None else {},
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }
     return {**content, "digest": manifest.digest(content)}

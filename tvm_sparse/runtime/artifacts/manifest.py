@@ -1,7 +1,8 @@
 """The manifest of an artifact: what it says, and whether it and the libraries that it lists are as they were saved.
 
 `batches` maps the batch sizes of a `BatchedModel` to their libraries; then the signature is that of the largest batch,
-and each decision says which batch it is of. It is empty for any other model.
+and each decision says which batch it is of. It is empty for any other model. `verdicts` are by batch too, 0 where there
+is only one; `source` is the file that the model was compiled from, and empty of a module.
 """
 
 import hashlib
@@ -106,8 +107,9 @@ def read(directory: Path) -> dict[str, Any]:
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise damaged(directory, f"{NAME} has no usable field {name!r}")
     # Younger than the schema.
-    if not isinstance(manifest.get("libraries", {}), dict):
-        raise damaged(directory, f"{NAME} has no usable field 'libraries'")
+    for name in ("libraries", "verdicts", "source"):
+        if not isinstance(manifest.get(name, {}), dict):
+            raise damaged(directory, f"{NAME} has no usable field {name!r}")
     if manifest["digest"] != digest(manifest):
         raise damaged(directory, f"{NAME} was changed after it was saved")
     return manifest

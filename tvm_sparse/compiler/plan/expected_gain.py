@@ -1,0 +1,96 @@
+"""What a model should gain, from what is known and estimated of its layers alone.
+
+Only layers with weights of their own count: of what lies between them, pooling above all, both sides take the same.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tvm.target import Target
+
+from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.predict import DENSE, cpu_times_us, gpu_dense_us, predicted
+from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.logs.ranking import against_baseline
+from tvm_sparse.runtime.verdict import Verdict
+from tvm_sparse.schedules.lookup import family_of
+
+# By what share the speed-up of a whole model was off, at most, where all of its layers were timed, and where none was.
+TIMED_ERROR, ESTIMATED_ERROR = 0.3, 0.5
+DENSE_NAME = "same compiler"
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Microseconds of one layer, dense and as it was decided; `is_timed` here, else estimated up to a factor."""
+
+    dense_us: float
+    sparse_us: float
+    is_timed: bool
+
+
+def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -> Verdict:
+    """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
+    times = [layer_times(*each, plan.target, allow_tf32) for each in plan.pairs]
+    scale = _scale(plan, times, allow_tf32)
+    dense_us = sum(each.dense_us * (1.0 if each.is_timed else scale) for each in times)
+    sparse_us = sum(each.sparse_us * (1.0 if each.is_timed else scale) for each in times)
+    # Estimates of a GPU's kernels are in microseconds of that card, those of a CPU's in such of a Zen 3.
+    timed_us = sum(each.dense_us for each in times if each.is_timed)
+    is_known = plan.target.kind.name == "cuda" or timed_us > 0
+    share = timed_us / dense_us if dense_us else 0.0
+    return Verdict(
+        kind="predicted",
+        speedup=dense_us / sparse_us if sparse_us else None,
+        sparse_us=sparse_us if is_known and sparse_us else None,
+        dense_us=dense_us if is_known and sparse_us else None,
+        dense_name=DENSE_NAME,
+        error=share * TIMED_ERROR + (1 - share) * ESTIMATED_ERROR,
+        layers=len(times),
+        gaining=sum(each.sparse_us < each.dense_us for each in times),
+        batch=batch,
+    )
+
+
+def layer_times(layer: ConvLayer, decision: Decision, target: Target, allow_tf32: bool) -> LayerTimes:
+    """What one layer takes."""
+    is_dense = family_of(decision.schedule).is_dense
+    if decision.dense_time_us and (decision.time_us or is_dense):
+        return LayerTimes(decision.dense_time_us, decision.time_us or decision.dense_time_us, is_timed=True)
+    dense_us = _dense_us(layer, target, allow_tf32)
+    return LayerTimes(dense_us, dense_us / _times_as_fast(layer, decision, target, allow_tf32), is_timed=False)
+
+
+def _times_as_fast(layer: ConvLayer, decision: Decision, target: Target, allow_tf32: bool) -> float:
+    """How many times as fast as dense the chosen kernel is expected to be."""
+    family = family_of(decision.schedule)
+    if family.is_dense:
+        return 1.0
+    if family.of_zeros:
+        # It writes the bias, and reads nothing.
+        return max(1.0, float(layer.spec.c * layer.spec.r * layer.spec.s))
+    if decision.record is not None and (found := against_baseline(decision.record, None, lambda _: True)) is not None:
+        return found.baseline.median / found.own.median
+    if (time_us := decision.choice.expected_us) is not None:
+        return _dense_us(layer, target, allow_tf32) / time_us
+    # On a GPU all predictions are times.
+    guess = predicted(layer.spec, layer.pattern, target)
+    return guess.speedup if guess is not None else 1.0
+
+
+def _dense_us(layer: ConvLayer, target: Target, allow_tf32: bool) -> float:
+    if target.kind.name == "cuda":
+        return gpu_dense_us(layer.spec, target, allow_tf32)
+    return cpu_times_us(layer.spec, layer.pattern.nnz, target)[DENSE]
+
+
+def _scale(plan: Plan, times: Iterable[LayerTimes], allow_tf32: bool) -> float:
+    """Times on this machine for one that is estimated, by the layers of which both are known."""
+    pairs = [
+        (each.dense_us, _dense_us(layer, plan.target, allow_tf32))
+        for layer, each in zip(plan.layers, times, strict=True)
+        if each.is_timed
+    ]
+    estimated_us = sum(estimate for _, estimate in pairs)
+    return sum(time for time, _ in pairs) / estimated_us if estimated_us else 1.0

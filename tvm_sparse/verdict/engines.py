@@ -1,0 +1,38 @@
+"""What runs a contender's file: this package for artifacts, ONNX Runtime for ONNX files."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.compiler.checking.onnx_runtime import runner
+from tvm_sparse.compiler.checking.random_inputs import random_inputs
+from tvm_sparse.conv.storage import stored
+from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime.calls import caller
+from tvm_sparse.runtime.signature import TensorSpec
+
+# Runs a model on the inputs that it was opened with, and returns its outputs when it has finished.
+Call = Callable[[], Any]
+
+
+def _artifact(request: dict[str, Any]) -> Call:
+    """A model that was saved."""
+    model = artifact.load(request["path"], trust=request["trust"])
+    call = caller(model, _inputs(request))
+    return call if not model.signature.single else lambda: [call()]
+
+
+def _onnx(request: dict[str, Any]) -> Call:
+    """An ONNX file in ONNX Runtime, on inputs in the file's types."""
+    run = runner(request["path"], request["threads"])
+    inputs = [stored(value, dtype) for value, dtype in zip(_inputs(request), request["dtypes"], strict=True)]
+    return lambda: run(inputs)
+
+
+ENGINES = {"artifact": _artifact, "onnx": _onnx}
+
+
+def _inputs(request: dict[str, Any]) -> list[np.ndarray]:
+    specs = [TensorSpec(each["name"], tuple(each["shape"]), each["dtype"]) for each in request["specs"]]
+    return random_inputs(specs, request["seed"])

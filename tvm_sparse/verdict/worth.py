@@ -1,0 +1,35 @@
+"""Whether a model is worth compiling, before anything is compiled: one sentence."""
+
+from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.runtime.verdict import Verdict
+from tvm_sparse.target.compatibility import why_not_here
+
+PRUNING = "see docs/pruning.md"
+
+
+def worth(plan: Plan, verdict: Verdict) -> str:
+    """``yes`` or ``no`` and why, by the prediction on a plan and by its zeros."""
+    if not plan.layers:
+        return "no: there is no convolution, and no linear layer with zeros"
+    density, kind = density_of(plan), "GPU" if plan.target.kind.name == "cuda" else "CPU"
+    place = f"such a {kind}" if why_not_here(plan.target) else f"this {kind}"
+    unpruned = f"nothing is pruned (density {density:.2f})" if is_unpruned(plan) else ""
+    if verdict.is_worth_it:
+        layers = f"{verdict.gaining} of {verdict.layers} layers gain"
+        more = f", though {unpruned}, {PRUNING}" if unpruned else ""
+        return f"yes, about {verdict.speedup:.2g}x on {place} (predicted, +-{verdict.error:.0%}); {layers}{more}"
+    if unpruned:
+        return f"no: {unpruned}; {PRUNING}"
+    return (
+        f"no: about {verdict.speedup or 1.0:.2g}x on {place} (predicted, +-{verdict.error:.0%}), density {density:.2f}"
+    )
+
+
+def density_of(plan: Plan) -> float:
+    """Of all weights of the layers."""
+    return sum(each.pattern.nnz for each in plan.layers) / max(1, sum(each.pattern.size for each in plan.layers))
+
+
+def is_unpruned(plan: Plan) -> bool:
+    """Whether no layer has enough zeros to count as pruned."""
+    return all(each.pattern.structure == "dense" for each in plan.layers)
