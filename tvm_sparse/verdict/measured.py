@@ -20,6 +20,7 @@ from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.resolve import thread_count
 from tvm_sparse.verdict.agreement import check_agreement, schedules_of
+from tvm_sparse.verdict.machine_load import MachineLoad, why_unreliable
 from tvm_sparse.verdict.turns import MIN_ROUND_MS, Contender, Inputs, Running, Turns
 
 OURS, DENSE, ONNX_RUNTIME = "tvm-sparse", "dense, same compiler", "onnxruntime"
@@ -40,12 +41,13 @@ class Built:
 class Times:
     """Microseconds of a call in each round, by the name of the contender, ours first.
 
-    `notes` say who was left out.
+    `notes` say who was left out, `load` what else the machine did meanwhile.
     """
 
     threads: int
     times_us: dict[str, tuple[float, ...]]
     notes: tuple[str, ...] = ()
+    load: MachineLoad | None = None
 
     @property
     def rounds(self) -> int:
@@ -61,8 +63,15 @@ class Times:
         ours, *others = self.times_us
         medians = {name: Quartiles.of(values).median for name, values in self.times_us.items()}
         best = min(others, key=lambda name: medians[name], default=None)
-        details = {"threads": self.threads, "rounds": self.rounds, "times": self.rows()}
-        found = replace(expected, kind="measured", sparse_us=medians[ours], details=details, note="; ".join(self.notes))
+        machine = self.load.to_json() if self.load is not None else None
+        found = replace(
+            expected,
+            kind="measured",
+            sparse_us=medians[ours],
+            unreliable=why_unreliable(self.load, self.threads, self.times_us),
+            note="; ".join(self.notes),
+            details={"threads": self.threads, "rounds": self.rounds, "times": self.rows(), "machine": machine},
+        )
         if best is None:
             return replace(found, speedup=None, dense_us=None, dense_name="", error=0.0)
         ratio = timing.speedup(self.times_us[ours], self.times_us[best])
@@ -108,7 +117,7 @@ def measured(
         allow_tf32 = file is not None and file.allow_tf32
         schedules = [each for one in (model, dense) if one is not None for each in schedules_of(one, allow_tf32)]
         _require_agreement(running, others, model.signature, schedules)
-        return Times(threads, turns.times_us(rounds, MIN_ROUND_MS, limit_s), tuple(notes))
+        return Times(threads, turns.times_us(rounds, MIN_ROUND_MS, limit_s), tuple(notes), turns.load)
 
 
 def verdict_on(model: CompiledModel, compilation: Compilation, limit_s: float) -> Verdict:

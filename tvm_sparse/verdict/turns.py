@@ -16,6 +16,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.runtime.signature import Signature
+from tvm_sparse.verdict.machine_load import MachineLoad, Snapshot
 
 COMMAND = (sys.executable, "-m", "tvm_sparse.verdict.worker")
 # For loading a model and running it, and for a round.
@@ -65,7 +66,7 @@ class Running:
     """A contender's process, with its model loaded; `outputs` are what it makes of the inputs."""
 
     def __init__(self, contender: Contender, inputs: Inputs, folder: Path):
-        self.name = contender.name
+        self.name, self.cpu_s = contender.name, 0.0
         self._worker = Worker({}, command=COMMAND)
         path = folder / "outputs.npz"
         request = {"engine": contender.engine, "path": str(contender.path), "outputs": str(path)}
@@ -91,6 +92,7 @@ class Running:
         if "time_us" not in answer:
             cause = answer.get("failure", f"it took more than {TIME_LIMIT_S:.0f} s")
             raise BuildError(self.name, f"cannot be timed ({cause})")
+        self.cpu_s = float(answer["cpu_s"])
         return float(answer["time_us"])
 
 
@@ -100,6 +102,8 @@ class Turns:
     def __init__(self, inputs: Inputs):
         self._inputs, self._folder = inputs, TemporaryFolder()
         self.running: list[Running] = []
+        # Of the machine while the rounds were made.
+        self.load: MachineLoad | None = None
 
     def __enter__(self) -> Turns:
         return self
@@ -133,10 +137,15 @@ class Turns:
         After `limit_s` no round begins but the first few. BuildError where a contender's process ends.
         """
         times: dict[str, list[float]] = {each.name: [] for each in self.running}
-        end_s = time.monotonic() + limit_s
+        end_s, start, ran_s = time.monotonic() + limit_s, Snapshot.take(), self._cpu_s()
         for number in range(rounds):
             if number >= FEWEST_ROUNDS and time.monotonic() > end_s:
                 break
             for each in self.running:
                 times[each.name].append(each.time_us(min_round_ms))
+        self.load = MachineLoad.between(start, Snapshot.take(), self._cpu_s() - ran_s)
         return {name: tuple(values) for name, values in times.items()}
+
+    def _cpu_s(self) -> float:
+        """For how long our processes have run on cores."""
+        return time.process_time() + sum(each.cpu_s for each in self.running)
