@@ -25,7 +25,7 @@ from tvm_sparse.target.resolve import resolve_target
 from tvm_sparse.verdict import measured as module
 from tvm_sparse.verdict.measured import Built, Times, measured, verdict_on
 from tvm_sparse.verdict.turns import Turns
-from tvm_sparse.verdict.worth import worth
+from tvm_sparse.verdict.worth import Zeros, worth
 
 TARGET = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 SPEC = ConvSpec(n=1, c=16, h=28, w=28, k=16, r=3, s=3, padding=(1, 1, 1, 1))
@@ -127,6 +127,21 @@ def test_whether_it_is_worth_it(file, tmp_path):
     assert worth(unpruned, verdict).endswith("though nothing is pruned (density 1.00), see docs/pruning.md")
     empty = Plan.of(replace(plan.prepared, layers=[]), [], TARGET)
     assert worth(empty, verdict) == "no: there is no convolution, and no linear layer with zeros"
+
+
+def test_zeros_are_counted(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(SPEC.weight_shape).astype(np.float32) for _ in range(2)]
+    weights[0][:3], weights[1][:, :2] = 0, 0
+    path = saved(tmp_path / "zeros.onnx", 0.0)
+    plan = compilation_of(path).plan
+    assert Zeros.of(plan) == Zeros(1, 0, 0)
+    assert Zeros.of(plan).text() == "All zero: 1 layer; pruning tools can take them out of the model."
+    layers = [replace(each, weight=weight) for each, weight in zip(plan.layers, weights, strict=True)]
+    found = Zeros.of(Plan.of(replace(plan.prepared, layers=layers), plan.decisions, TARGET))
+    assert found == Zeros(0, 3, 2)
+    assert found.text().startswith("All zero: 3 filters, 2 input channels; ")
+    assert Zeros(0, 0, 0).text() == ""
 
 
 def test_contenders_have_processes_of_their_own(file, tmp_path):

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target, target_json
-from tvm_sparse.verdict.worth import is_unpruned, worth
+from tvm_sparse.verdict.worth import Zeros, is_unpruned, worth
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -57,13 +57,18 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         rows.append(
             row | {name: getattr(decision, name) for name in ("precision", "dense_time_us", "time_us", "reason")}
         )
+    zeros = Zeros.of(plan)
     return {
         "model": model,
         "target": target_json(target),
         "worth_it": worth(plan, verdict),
         "verdict": verdict.to_json(),
+        "zeros": asdict(zeros),
         "layers": rows,
-        "notes": _notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
+        "notes": [
+            *([zeros.text()] if zeros.text() else []),
+            *_notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
+        ],
     }
 
 
