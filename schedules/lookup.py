@@ -5,9 +5,10 @@ from contextlib import suppress
 import numpy as np
 from tvm.target import Target
 
-from tvm_sparse.conv.error_bounds import TF32
+from tvm_sparse.conv.error_bounds import TF32, WINOGRAD
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.words import DENSE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import FAMILIES
 from tvm_sparse.scheduling.family import KernelFamily, precision_in_words, schedule_of
@@ -42,6 +43,16 @@ def precision_of(name: str, dtype: str) -> str:
 def title_of(name: str) -> str:
     """What people call a space: ``cuDNN TF32`` for ``dense_cudnn:tf32``; most have no name but their own."""
     return family_of(name).titles.get(name.partition(":")[2], name)
+
+
+def word_of(name: str, structure: str) -> str:
+    """What a space does with a weight of such a structure, in a word or two for those who know none of the spaces."""
+    family = family_of(name)
+    if family.of_zeros:
+        return "bias alone"
+    if family.is_dense or structure == "dense" or family.arithmetic == WINOGRAD:
+        return DENSE
+    return "folded" if family.is_folded else "sparse data"
 
 
 def schedule_names(target: Target, every: bool = False) -> list[str]:

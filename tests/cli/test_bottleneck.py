@@ -99,7 +99,7 @@ def test_a_predicted_time_is_shown(monkeypatch, capsys):
     found = inspect.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
     assert any("conv does 100% of what is left" in note for note in found["notes"])
-    inspect.show_layers(found, Console(width=250))
+    inspect.show_more(found, Console(width=250))
     text = capsys.readouterr().out
     assert "predicted us" in text and "12.5" in text
     assert "other: of something; 64 of 64 filters are all zero" in text

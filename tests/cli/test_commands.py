@@ -284,8 +284,11 @@ def test_inspect(nothing_predicted, model, capsys):
     assert layer["chosen"].startswith("dense_cpu")
     assert layer["limit"] and any("1 of 16 filters are all zero" in advice for advice in layer["advice"])
     assert call("inspect", model) == 0
+    brief = capsys.readouterr().out
+    assert brief.startswith("worth it: no: ") and "no gain expected" in brief and "All zero: 1 filter; " in brief
+    assert call("inspect", model, "-v") == 0
     text = capsys.readouterr().out
-    assert "1x8x12x12, 16x3x3" in text and "no record for this shape" in text
+    assert "1x8x12x12, 16x3x3" in text and "no record for this shape" in text and text.endswith(brief)
 
 
 def test_inspect_says_what_the_log_would_choose(model, log, capsys):
@@ -438,7 +441,7 @@ def test_compile_reports_and_writes(nothing_predicted, model, log, tmp_path, cap
     assert [layer["layer"] for layer in found["layers"]] == ["conv"]
     assert call("compile", model, "-o", "dense.sparse") == 0
     out, err = capsys.readouterr()
-    assert err == "" and "no record for this shape" in out
+    assert err == "" and "no gain expected" in out and out.splitlines()[-1].startswith("model: about 1x (predicted")
 
 
 def test_several_batches_in_one_artifact(nothing_predicted, model, log, tmp_path, capsys):

@@ -63,7 +63,6 @@ def test_torch_tensors_of_the_type_go_in_and_come_out(dtype, is_cast):
     with torch.no_grad():
         assert 0 < relative(found, NET(X)) < 8 * ROUNDOFF[dtype]
     assert {row["precision"] for row in fast.report()} == {f"{dtype}, float32 sums"}
-    assert f"{dtype}, float32 sums" in fast.report_text()
     with pytest.raises(InputError, match=f"wrong element type, found float32; allowed: {dtype}"):
         fast(X)
 

@@ -15,7 +15,7 @@ from tvm_sparse.errors import ArtifactError, InputError
 from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.artifacts.manifest import digest
 from tvm_sparse.runtime.batched_model import BatchedModel
-from tvm_sparse.runtime.compiled_model import COLUMNS
+from tvm_sparse.runtime.compiled_model import COLUMNS, WORDS
 
 SHAPE = zoo.X[1:]
 COUNTS = (1, 3, 8, 11, 20)
@@ -147,8 +147,9 @@ def test_inputs_have_the_same_batch(two):
 def test_report(model):
     assert model.batches == (1, 8)
     assert [(row["batch"], row["layer"]) for row in model.report()] == [(1, "0"), (8, "0")]
-    assert all(tuple(row) == ("batch", *COLUMNS) for row in model.report())
+    assert all(tuple(row) == ("batch", *COLUMNS, *WORDS) for row in model.report())
     assert [line for line in model.report_text().splitlines() if line.startswith("batch")] == ["batch 1", "batch 8"]
+    assert repr(model).startswith("batch 1: CompiledModel(") and "<th>batch</th>" in model._repr_html_()
 
 
 @pytest.fixture(scope="module")

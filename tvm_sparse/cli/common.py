@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from tvm.target import Target
 
-from tvm_sparse.cli import tables
 from tvm_sparse.conv.storage import stored
+from tvm_sparse.display import tables
 from tvm_sparse.errors import LogError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, known_log
@@ -95,13 +94,20 @@ def verdicts_of(model: AnyModel) -> list[dict[str, Any]]:
     return [each.verdict.to_json() for each in models if each.verdict is not None]
 
 
+def show_details(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """A line each layer: its kernel, and why that one."""
+    for line in tables.detail_lines(rows):
+        console.print(Text(line))
+    console.print()
+
+
 def show_verdicts(verdicts: Sequence[Mapping[str, Any]], console: Console) -> None:
     """A line each, the last of what a command says."""
     for each in verdicts:
         console.print(Text(each["line"], style="bold"))
 
 
-def times_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def times_table(title: str, rows: Sequence[Mapping[str, Any]]) -> tables.TableView:
     """A table of what `compared` returns."""
     ours = rows[0]["name"]
     cells = [

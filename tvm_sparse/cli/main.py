@@ -86,7 +86,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        command.show(document, result_console())
+        console = result_console()
+        # The verdict stays the last line.
+        if arguments.verbose and hasattr(command, "show_more"):
+            command.show_more(document, console)
+        command.show(document, console)
     sys.stdout.flush()
     # A command may find out what is wrong, show it, and still end as a failure.
     if hasattr(command, "failure") and (failure := command.failure(document)) is not None:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 from tvm.target import Target
 
-from tvm_sparse.cli import tables
 from tvm_sparse.conv.packed_size import packed_bytes
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
+from tvm_sparse.display import tables
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.prune import layer_times
 

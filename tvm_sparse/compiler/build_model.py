@@ -32,7 +32,7 @@ from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.pipeline import Options, dense, planned
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
-from tvm_sparse.compiler.plan.expected_gain import verdict_of
+from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
@@ -173,6 +173,11 @@ class Compilation:
         """The compiled model; errors as of `compile`."""
         model = build_plan(self.plan, on_progress, self.options.allow_tf32)
         model.verdict = verdict_of(self.plan, self.options.allow_tf32)
+        times = times_of(self.plan, self.options.allow_tf32)
+        model.decisions = [
+            {**row, "speedup": each.speedup if row["schedule"] == decision.schedule else 1.0}
+            for row, decision, each in zip(model.decisions, self.plan.decisions, times, strict=True)
+        ]
         return model
 
     def build_dense(self, reason: str, on_progress: OnProgress | None = None) -> CompiledModel:

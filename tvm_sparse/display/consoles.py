@@ -1,5 +1,6 @@
 """Where text goes: results to standard output, progress to standard error."""
 
+import io
 import sys
 
 from rich.console import Console
@@ -33,3 +34,12 @@ def watched_console(progress: bool | None) -> Console | None:
 def _console(stderr: bool) -> Console:
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+
+
+def plain_text(*parts: object) -> str:
+    """What rich makes of `parts`, without colours, for Python's print."""
+    text = io.StringIO()
+    console = Console(file=text, width=PLAIN_WIDTH, highlight=False, markup=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

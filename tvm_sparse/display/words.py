@@ -2,6 +2,9 @@
 
 from typing import Any
 
+# The status of a layer whose kernel nobody has timed here, and the kernel that ignores zeros.
+PREDICTED, DENSE = "predicted", "dense"
+
 
 def cell(value: Any) -> str:
     """One value of a table: four significant digits, ``-`` for None, names and counts as text."""
@@ -21,6 +24,11 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def ratio(times: float) -> str:
+    """How many times as fast, in two digits."""
+    return f"{times:.0f}x" if times >= 10 else f"{times:.2g}x"
 
 
 def times_text(*times_us: float) -> str:

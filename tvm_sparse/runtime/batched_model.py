@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tvm_sparse.display import tables
 from tvm_sparse.errors import InputError
 from tvm_sparse.runtime import samples
 from tvm_sparse.runtime.comparison import Comparison
@@ -107,6 +108,12 @@ class BatchedModel:
     def report_text(self) -> str:
         """`report` as a table for each batch."""
         return "\n\n".join(f"batch {batch}\n{model.report_text()}" for batch, model in self.models.items())
+
+    def __repr__(self) -> str:
+        return "\n".join(f"batch {batch}: {model!r}" for batch, model in self.models.items())
+
+    def _repr_html_(self) -> str:
+        return tables.layers(repr(self), self.report()).html()
 
 
 AnyModel = CompiledModel | BatchedModel

@@ -14,6 +14,8 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse.conv.index_check import IndexCheck
+from tvm_sparse.display import tables
+from tvm_sparse.display.consoles import plain_text
 from tvm_sparse.errors import BuildError, InputError
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.cpu.core_shares import CORE_SHARES
@@ -32,6 +34,8 @@ from tvm_sparse.target.compatibility import device_of, why_not_here
 # Environment variable that, set to 0, turns CUDA graphs off in all models that are made or loaded from then on.
 CUDA_GRAPH = "TVM_SPARSE_CUDA_GRAPH"
 COLUMNS = ("layer", "density", "structure", "schedule", "precision", "dense_time_us", "time_us", "reason")
+# Beside these: the same in words, and what it is or should be worth.
+WORDS = ("kernel", "status", "speedup")
 
 
 class CompiledModel:
@@ -61,7 +65,7 @@ class CompiledModel:
     signature
         Its inputs and outputs.
     decisions
-        One JSON object for each convolution, with `COLUMNS` as keys.
+        One JSON object for each convolution, with `COLUMNS` and `WORDS` as keys.
     cuda_graph
         Whether to record and launch CUDA graphs; never where the environment variable `CUDA_GRAPH` is 0. May be changed
         later, by setting the attribute.
@@ -211,20 +215,25 @@ class CompiledModel:
             warnings.warn(message, stacklevel=stacklevel)
 
     def report(self) -> list[dict[str, Any]]:
-        """What was chosen for each convolution and why, one object with keys `COLUMNS` each; times in microseconds.
+        """What was chosen for each convolution and why, one object with keys `COLUMNS` and `WORDS` each.
 
-        On a GPU the key ``kernels`` has the names under which a profiler shows the layer's kernels.
+        Times are microseconds. On a GPU the key ``kernels`` has the names under which a profiler shows the layer's
+        kernels.
         """
         return [dict(decision) for decision in self.decisions]
 
     def report_text(self) -> str:
-        """`report` as a table."""
-        rows = [COLUMNS, *([_cell(row.get(column)) for column in COLUMNS] for row in self.decisions)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        """`report` as a table, and the verdict."""
+        return plain_text(tables.layers("", self.report()), *self._verdict_lines())
 
+    def _verdict_lines(self) -> list[str]:
+        return [] if self.verdict is None else [self.verdict.line()]
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, each)) for each in (self.signature.inputs, self.signature.outputs))
+        layers = f"{len(self.decisions)} layers"
+        head = f"CompiledModel({inputs} -> {outputs}; {layers}, {self._device_name})"
+        return "\n".join([head, *self._verdict_lines()])
+
+    def _repr_html_(self) -> str:
+        return tables.layers(repr(self), self.report()).html()

@@ -19,6 +19,9 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+
     @cached_property
     def size_bytes(self) -> int:
         """Of all elements."""

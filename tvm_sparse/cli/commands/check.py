@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from tvm.target import Target
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import common
 from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler.build_model import Compilation, build
 from tvm_sparse.compiler.building import build_progress
@@ -31,6 +31,7 @@ from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
+from tvm_sparse.display import tables
 from tvm_sparse.errors import InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -214,16 +215,18 @@ def show(document: dict[str, Any], console: Console) -> None:
     """One table for each input, a row for each convolution and output."""
     columns = {
         "name": "layer or output",
-        "schedule": "computed by",
-        "error": "our error / bound",
-        "baseline_error": f"{document['baseline']} error / bound",
-        "difference": "difference / largest",
+        "schedule": "kernel",
+        "error": "our error",
+        "baseline_error": f"{document['baseline']}'s",
+        "difference": "difference",
         "verdict": "",
     }
     if document["baseline"] is None:
         del columns["baseline_error"]
     for each in document["inputs"]:
-        console.print(tables.table(f"On input: {each['input']}", [*each["layers"], *each["outputs"]], columns))
+        rows = [*each["layers"], *each["outputs"]]
+        console.print(tables.table(f"On input: {each['input']}", rows, columns, name="name"))
+        console.print(Text("Errors are shares of the bound, differences of the largest value."))
         console.print()
         if "accuracy" in each:
             title = f"Accuracy against the same model in float32, on input: {each['input']}"

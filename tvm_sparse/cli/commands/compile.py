@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import common
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import build_progress
+from tvm_sparse.display import tables
 from tvm_sparse.runtime.artifacts import artifact
 
 
@@ -38,8 +39,13 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(document: dict[str, Any], console: Console) -> None:
     """The decision table, the comparison, and where the artifact is."""
-    console.print(tables.decisions(document["layers"]))
+    console.print(tables.layers("What computes each layer", document["layers"]))
     console.print()
     common.show_comparison(document, console)
     console.print(Text(f"written: {document['artifact']}"))
     common.show_verdicts(document["verdicts"], console)
+
+
+def show_more(document: dict[str, Any], console: Console) -> None:
+    """Of each layer why it has its kernel."""
+    common.show_details(document["layers"], console)

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
-from tvm_sparse.cli import common, demo_data, tables
+from tvm_sparse.cli import common, demo_data
 from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
@@ -22,6 +22,7 @@ from tvm_sparse.compiler.plan.dense_fallback import all_dense
 from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.display import tables
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import timing
@@ -120,7 +121,7 @@ def _compare_outputs(logits: dict[str, np.ndarray], threads: int) -> dict[str, f
 def show(document: dict[str, Any], console: Console) -> None:
     """Decision table, accuracy and speed."""
     console.print()
-    console.print(tables.decisions(document["layers"]))
+    console.print(tables.layers("What computes each layer", document["layers"]))
     console.print()
     new = sum(task["new_trials"] for task in document["tasks"])
     known = sum(task["trials"] for task in document["tasks"]) - new

@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import tables
 from tvm_sparse.cudnn import library
+from tvm_sparse.display import tables
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import available_cores
 from tvm_sparse.target.fingerprint import fingerprint_of

@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.text import Text
 from tvm.target import Target
 
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import common
 from tvm_sparse.cli.bottleneck import advise, limit_of
 from tvm_sparse.cli.pattern_table import pattern_document, show_patterns
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.pipeline import Options
-from tvm_sparse.compiler.plan.expected_gain import verdict_of
+from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display import tables
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules.lookup import spaces_of
@@ -50,13 +51,12 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
     target, verdict = plan.target, verdict_of(plan, allow_tf32)
     judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
     rows = []
-    for layer, decision in plan.pairs:
+    for (layer, decision), times in zip(plan.pairs, times_of(plan, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
-        rows.append(
-            row | {name: getattr(decision, name) for name in ("precision", "dense_time_us", "time_us", "reason")}
-        )
+        row |= {**decision.to_json(), "speedup": times.speedup}
+        rows.append(row)
     zeros = Zeros.of(plan)
     return {
         "model": model,
@@ -65,6 +65,7 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         "verdict": verdict.to_json(),
         "zeros": asdict(zeros),
         "layers": rows,
+        "details": _details(rows),
         "notes": [
             *([zeros.text()] if zeros.text() else []),
             *_notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
@@ -128,48 +129,61 @@ def _notes(rows: list[dict[str, Any]], is_to_tune: bool) -> list[str]:
         notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
     if is_to_tune and any(row["reason"].startswith(("no ", "predicted")) for row in rows):
         notes.append("Nothing was measured for some layers yet: run tvm-sparse optimize, or tvm-sparse tune.")
-    reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
-    notes += [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
     return notes
 
 
+def _details(rows: list[dict[str, Any]]) -> list[str]:
+    """What limits each layer and what would help, and why schedules serve some of them alone."""
+    lines = [
+        f"{row['layer']}: {'; '.join([*([row['limit_text']] if row['limit_text'] else []), *row['advice']])}."
+        for row in rows
+        if row["advice"] or row["predicted_time_us"] is not None
+    ]
+    reasons = {(name, reason) for row in rows for name, reason in row["not_applicable"].items()}
+    return lines + [f"{name} does not serve every layer: {reason}." for name, reason in sorted(reasons)]
+
+
 def show(document: dict[str, Any], console: Console) -> None:
-    """What there is, and what would be chosen."""
+    """Whether it is worth it, what would be chosen, and what is worth knowing."""
     for each in document.get("batches", [document]):
         show_layers(each, console)
-        console.print()
-        console.print(tables.decisions([{**row, "schedule": row["chosen"]} for row in each["layers"]]))
         if "patterns" in each:
             console.print()
             show_patterns(each["patterns"], console)
 
 
 def show_layers(document: dict[str, Any], console: Console) -> None:
-    """The layers, and what is worth knowing about them."""
-    rows = [{**row, "schedules": list(row["schedules"])} for row in document["layers"]]
-    columns = {
-        "layer": "layer",
-        "kind": "kind",
-        "shape": "input, filters",
-        "density": "density",
-        "structure": "structure",
-        "nnz": "non-zeros",
-        "dead_filters": "dead filters",
-        "dense_mflop": "dense MFLOP",
-        "sparse_mflop": "sparse",
-        "schedules": "schedules",
-        "limit": "limited by",
-        "predicted_time_us": "predicted us",
-    }
-    if all(row["predicted_time_us"] is None for row in rows):
-        del columns["predicted_time_us"]
+    """Whether it is worth it, and a line each layer."""
     console.print(Text(f"worth it: {document['worth_it']}", style="bold"))
     console.print()
-    console.print(tables.table(document["model"], rows, columns))
+    console.print(tables.layers(document["model"], document["layers"]))
     console.print()
-    for row in rows:
-        said = [row["limit_text"]] if row["limit_text"] else []
-        if row["advice"] or row["predicted_time_us"] is not None:
-            console.print(Text(f"{row['layer']}: {'; '.join([*said, *row['advice']])}."))
     for note in document["notes"]:
         console.print(Text(note))
+
+
+def show_more(document: dict[str, Any], console: Console) -> None:
+    """What is known of each layer, and why it would get its kernel."""
+    for each in document.get("batches", [document]):
+        rows = [{**row, "schedules": list(row["schedules"])} for row in each["layers"]]
+        columns = {
+            "layer": "layer",
+            "kind": "kind",
+            "shape": "input, filters",
+            "structure": "structure",
+            "nnz": "non-zeros",
+            "dead_filters": "dead filters",
+            "dense_mflop": "dense MFLOP",
+            "sparse_mflop": "sparse",
+            "limit": "limited by",
+            "predicted_time_us": "predicted us",
+            "schedules": "schedules",
+        }
+        if all(row["predicted_time_us"] is None for row in rows):
+            del columns["predicted_time_us"]
+        console.print(tables.table(each["model"], rows, columns))
+        console.print()
+        for line in each["details"]:
+            console.print(Text(line))
+        console.print()
+        common.show_details(rows, console)

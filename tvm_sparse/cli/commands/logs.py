@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.autotune.progress.task_progress import Causes
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import common
+from tvm_sparse.display import tables
 from tvm_sparse.errors import UsageError, VerificationError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import distill, merge, validate

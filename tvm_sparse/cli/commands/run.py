@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli import tables
 from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
+from tvm_sparse.display import tables
 from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.files import publish
 from tvm_sparse.runtime.artifacts import artifact

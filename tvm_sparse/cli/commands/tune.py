@@ -15,10 +15,11 @@ from tvm_sparse.autotune.fleet.local_devices import kind_of
 from tvm_sparse.autotune.fleet.open_fleet import open_fleet
 from tvm_sparse.autotune.options import PATIENCE, TuneOptions
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
-from tvm_sparse.cli import common, tables
+from tvm_sparse.cli import common
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.expected_gain import verdict_of
+from tvm_sparse.display import tables
 from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes

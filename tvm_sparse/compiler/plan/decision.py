@@ -6,9 +6,10 @@ from typing import Any
 from tvm_sparse.compiler.plan.choice import Choice
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.display.words import PREDICTED
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.runtime.compiled_model import COLUMNS
-from tvm_sparse.schedules.lookup import precision_of
+from tvm_sparse.schedules.lookup import family_of, precision_of, word_of
 from tvm_sparse.scheduling.space import Decisions
 
 
@@ -75,9 +76,25 @@ class Decision:
         """What the kernel computes in, and how tensors are stored."""
         return precision_of(self.schedule, self.dtype)
 
+    @property
+    def kernel(self) -> str:
+        """What the kernel does with the weight, in a word or two."""
+        return word_of(self.schedule, self.structure)
+
+    @property
+    def status(self) -> str:
+        """What the choice rests on, in a few words."""
+        family = family_of(self.schedule)
+        if family.of_zeros:
+            return "all weights are zero"
+        if family.is_dense:
+            unpruned = "not pruned" if self.structure == "dense" else ""
+            return unpruned or ("dense is faster" if self.dense_time_us is not None else "no gain expected")
+        return "measured" if self.time_us is not None and self.record is not None else PREDICTED
+
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""
-        row = {column: getattr(self, column) for column in COLUMNS}
+        row = {column: getattr(self, column) for column in (*COLUMNS, "kernel", "status")}
         if self.layouts.has_blocks:
             row["reason"] += f"; {self.layouts}"
         return row

@@ -29,10 +29,15 @@ class LayerTimes:
     sparse_us: float
     is_timed: bool
 
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as dense."""
+        return self.dense_us / self.sparse_us
+
 
 def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -> Verdict:
     """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
-    times = [layer_times(*each, plan.target, allow_tf32) for each in plan.pairs]
+    times = times_of(plan, allow_tf32)
     scale = _scale(plan, times, allow_tf32)
     dense_us = sum(each.dense_us * (1.0 if each.is_timed else scale) for each in times)
     sparse_us = sum(each.sparse_us * (1.0 if each.is_timed else scale) for each in times)
@@ -51,6 +56,11 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
         gaining=sum(each.sparse_us < each.dense_us for each in times),
         batch=batch,
     )
+
+
+def times_of(plan: Plan, allow_tf32: bool = False) -> list[LayerTimes]:
+    """What each layer takes."""
+    return [layer_times(*each, plan.target, allow_tf32) for each in plan.pairs]
 
 
 def layer_times(layer: ConvLayer, decision: Decision, target: Target, allow_tf32: bool) -> LayerTimes:

@@ -38,8 +38,8 @@ NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
 # On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
 # 134 ms by those of 90%, and 71 without (docs/lab/search.md, "What do records of other densities say?").
 FAR = 1.5
-# What to do about a prediction.
-MEASURE = "not measured here: run tvm-sparse optimize"
+# What is to be known of a prediction.
+MEASURE = "not measured here"
 
 
 def select(plan: Plan, log: TuningLog | None, allow_tf32: bool, predict: bool) -> Plan:
@@ -126,15 +126,15 @@ def _by_log(
     if match is None:
         unfit = log.lookup(layer.spec, pattern, fingerprint)
         if unfit is not None:
-            return f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits: run tvm-sparse tune"
+            return f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits"
         ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
-        return ignored or "no record for this shape: run tvm-sparse tune"
+        return ignored or "no record for this shape"
     if pattern.nnz > farthest * max(match.record.pattern.nnz, 1):
         known = f"only for density {match.record.pattern.density:.2g}"
-        return f"no record for so many non-zeros, {known}: run tvm-sparse tune"
+        return f"no record for so many non-zeros, {known}"
     found = against_baseline(match.record, dense.record, is_allowed)
     if found is None:
-        return f"dense was never timed beside {match.record.schedule}: run tvm-sparse tune"
+        return f"dense was never timed beside {match.record.schedule}"
     note = match.note + from_log(log, match.record)
 
     def best_dense(schedule: str) -> TuningRecord | None:
