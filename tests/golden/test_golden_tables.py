@@ -74,7 +74,13 @@ OUTPUT = {
     "largest_at": [0, 281],
 }
 COMPARISON = {"reference": "ONNX Runtime", "difference": 3.2e-7, "seconds": 0.1, "note": ""}
-COMPILED = {"layers": LAYERS, "comparison": COMPARISON, "artifact": "m.sparse", "verdicts": [PREDICTED.to_json()]}
+COMPILED = {
+    "layers": LAYERS,
+    "comparison": COMPARISON,
+    "artifact": "m.sparse",
+    "unverified": None,
+    "verdicts": [PREDICTED.to_json()],
+}
 DOCUMENTS = {
     "inspect": (
         inspect,

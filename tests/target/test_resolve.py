@@ -110,6 +110,10 @@ def test_a_target_survives_json(text):
     assert fingerprint_of(Target(data)) == fingerprint_of(target)
 
 
+def test_a_cpu_is_what_tvm_calls_llvm():
+    assert target_json(resolve_target("cpu")) == target_json(resolve_target("llvm")) == target_json(resolve_target())
+
+
 @pytest.mark.parametrize("target", [Target("llvm"), resolve_target("llvm")], ids=["bare", "resolved"])
 def test_a_fingerprint_is_text_and_complete(target):
     fingerprint = fingerprint_of(target)

@@ -17,6 +17,7 @@ from tvm_sparse.untrusted.regular_file import read_regular
 # Times the largest batch that a file may hold for a model that runs larger ones in turns.
 MAX_TURNS = 64
 # What reading damaged files raises: NumPy evaluates a header as a literal of Python, and a type that it names.
+PICKLES = (".pt", ".pth", ".pkl", ".pickle")
 _DAMAGED = (
     ValueError,
     TypeError,
@@ -43,6 +44,9 @@ def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
         The file is missing, damaged, larger than inputs can be, or lacks an input.
     """
     specs, most_bytes = compiled.signature.inputs, _most_bytes(compiled)
+    if path.suffix in PICKLES:
+        hint = "write it as an array: numpy.save('x.npy', x.numpy())"
+        raise InputError(str(path), "is a pickle, which may run code as it is read", path.suffix, ".npy or .npz", hint)
     try:
         content = BytesIO(read_regular(path, most_bytes))
     except FileNotFoundError:

@@ -93,7 +93,7 @@ def _input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 TARGET = option(
-    "--target", """llvm, cuda, or a TVM target as JSON such as '{"kind":"llvm","num-cores":1}' (default: llvm)"""
+    "--target", """cpu, cuda, or a TVM target as JSON such as '{"kind":"llvm","num-cores":1}' (default: cpu)"""
 )
 # Of every command that compiles a model.
 OF_MODEL = (

@@ -294,10 +294,14 @@ def _signature(prepared: PreparedModel) -> Signature:
     single = isinstance(main.ret_ty, relax.TensorType)
     results = [main.ret_ty] if single else list(main.ret_ty.fields)
     inputs = [_tensor_spec(parameter.name, parameter.ty) for parameter in main.params]
-    outputs = [_tensor_spec(f"output{index}", result) for index, result in enumerate(results)]
     if prepared.checks:
-        outputs.pop()
-        single = len(outputs) == 1
+        results.pop()
+        single = len(results) == 1
+    names = prepared.outputs
+    if len({*names}) != len(results):
+        # They have none, or one is returned twice.
+        names = tuple(f"output{index}" for index in range(len(results)))
+    outputs = [_tensor_spec(*each) for each in zip(names, results, strict=True)]
     return Signature(tuple(inputs), tuple(outputs), single)
 
 

@@ -52,6 +52,9 @@ class TableView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table as it fits."""
         width = min(options.max_width, MOST_WIDTH) if console.is_terminal else options.max_width
+        # rich would break a table's own title where the table ends.
+        if self.title:
+            yield from console.render(Text(self.title, style="bold"), options.update(width=width))
         yield from console.render(self._table(width), options.update(width=width))
 
     def html(self) -> str:
@@ -65,9 +68,6 @@ class TableView:
 
     def _table(self, width: int) -> Table:
         result = Table(
-            title=self.title or None,
-            title_justify="left",
-            title_style="bold",
             box=None,
             pad_edge=False,
             padding=(0, 2, 0, 0),

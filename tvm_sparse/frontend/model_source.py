@@ -70,6 +70,11 @@ class ModelSource:
         elif not self._is_module:
             self._model = self._widened(self._model)
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What an ONNX file calls its outputs; empty of others, whose outputs have no names."""
+        return tuple(value.name for value in self._model.graph.output) if self._is_onnx else ()
+
     def weights(self) -> dict[str, np.ndarray]:
         """Every 4-D weight and every float32 matrix, in the order of the model.
 

@@ -46,6 +46,8 @@ class PreparedModel:
     checks
         Where there are some, the last result of ``main`` is what they are of, and none of the model's; see
         `guard_indices`.
+    outputs
+        What an ONNX file calls its outputs.
     """
 
     mod: tvm.IRModule
@@ -53,6 +55,7 @@ class PreparedModel:
     groups: Sequence[Group]
     inputs: tuple[str, ...] = ()
     checks: tuple[IndexCheck, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: tvm.IRModule, *rest: Any) -> "PreparedModel":
@@ -111,4 +114,4 @@ def prepare(
     if precision.dtype != FLOAT32:
         bounds = (INT64,) if checks else ()
         module = store_half(module, replace(precision, outputs=precision.outputs + bounds))
-    return PreparedModel.of(module, opened.precision.inputs, tuple(checks))
+    return PreparedModel.of(module, opened.precision.inputs, tuple(checks), opened.outputs)

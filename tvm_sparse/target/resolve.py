@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 DEFAULT_CUDA_ARCH = "sm_90"
 # More than any machine has.
 MOST_CORES = 4096
+# What people call a kind of target.
+_CPU = {"cpu": "llvm"}
 # Architectures that LLVM lists by another name.
 _ALIASES = re.compile(r"i[3-6]86|amd64|arm64|(arm|thumb)(eb)?v\d[a-z0-9.]*|ppc(64)?(le)?")
 
 
 def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
-    """The TVM target for ``"llvm"``, ``"cuda"``, a JSON object (text or dict) or None, which means ``"llvm"``.
+    """The TVM target for ``"cpu"``, ``"cuda"``, a JSON object (text or dict) or None, which means ``"cpu"``.
 
-    A TVM target is returned as it is.
+    TVM's name of the first, ``"llvm"``, is as good. A TVM target is returned as it is.
 
     Missing parts are filled in from this machine: processor, number of cores, GPU. A target that names a GPU's
     architecture is complete: it means that architecture's first card, or the one that its attribute ``model`` names.
@@ -88,7 +90,7 @@ def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:
     if isinstance(text, dict):
         return text
     if text is None or not text.lstrip().startswith("{"):
-        return {"kind": text or "llvm"}
+        return {"kind": _CPU.get(text or "", text or "llvm")}
     try:
         return dict(loads(text))
     except ValueError as error:

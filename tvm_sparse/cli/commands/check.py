@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         to_dense(d, target, "its output is shown") if family_of(d.schedule).computes_pool else d
         for d in compilation.plan.decisions
     ]
-    exposed_model = build(exposed.prepared, shown, target)
+    with build_progress.shown(console) as on_progress:
+        exposed_model = build(exposed.prepared, shown, target, on_progress)
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))
     given = _inputs(arguments, compiled)

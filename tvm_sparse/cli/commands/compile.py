@@ -11,6 +11,7 @@ from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import build_progress
 from tvm_sparse.display import tables
 from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.target.compatibility import why_not_here
 
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         "artifact": str(folder),
         "comparison": common.comparison_of(compiled),
+        "unverified": why_not_here(compiled.target) or None,
         "layers": compiled.report(),
         "verdicts": common.verdicts_of(compiled),
     }
@@ -42,6 +44,8 @@ def show(document: dict[str, Any], console: Console) -> None:
     console.print(tables.layers("What computes each layer", document["layers"]))
     console.print()
     common.show_comparison(document, console)
+    if document["unverified"]:
+        console.print(Text(f"nothing was run or verified here: {document['unverified']}"))
     console.print(Text(f"written: {document['artifact']}"))
     common.show_verdicts(document["verdicts"], console)
 

@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         found = document(name, plan, arguments.allow_tf32)
         if arguments.patterns is not None:
             found["patterns"] = pattern_document(plan.layers, arguments.patterns, target)
+            if not is_unpruned(plan):
+                found["notes"].append("It is pruned already: the patterns below would be of what its zeros leave.")
         return found
 
     if not arguments.batch:

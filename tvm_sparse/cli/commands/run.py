@@ -1,9 +1,10 @@
 """``run``: an artifact on given inputs."""
 
 import argparse
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
@@ -54,9 +55,17 @@ def _write(path: Path, named: dict[str, np.ndarray]) -> None:
         raise UsageError(str(path), "is no regular file", hint="choose another --output")
     try:
         with publish.replaced(path) as file:
-            np.savez(file, **named)  # type: ignore[arg-type]
+            _write_arrays(file, named)
     except OSError as error:
         raise UsageError(str(path), f"cannot be written ({error.strerror})", hint="choose another --output") from None
+
+
+def _write_arrays(file: BinaryIO, named: dict[str, np.ndarray]) -> None:
+    """As `numpy.savez`, which takes no array of the name of one of its own arguments."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in named.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(value))
 
 
 def _summary(name: str, value: np.ndarray) -> dict[str, Any]:
