@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -95,7 +95,7 @@ def test_a_predicted_time_is_shown(monkeypatch, capsys):
     weight = random_weight(MAP, 0.1, "unstructured", 0, False)
     layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
     monkeypatch.setattr(inspect, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
-    plan = Plan.of(PreparedModel(None, layers), decide(layers, TARGET, None, predict=True), TARGET)
+    plan = Plan.of(SimpleNamespace(layers=layers), decide(layers, TARGET, None, predict=True), TARGET)
     found = inspect.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
     assert any("conv does 100% of what is left" in note for note in found["notes"])

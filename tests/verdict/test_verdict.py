@@ -125,7 +125,7 @@ def test_whether_it_is_worth_it(file, tmp_path):
     unpruned = compilation_of(saved(tmp_path / "dense.onnx", 1.0)).plan
     assert worth(unpruned, little) == "no: nothing is pruned (density 1.00); see docs/pruning.md"
     assert worth(unpruned, verdict).endswith("though nothing is pruned (density 1.00), see docs/pruning.md")
-    empty = Plan.of(replace(plan.prepared, layers=[]), [], TARGET)
+    empty = Plan.of(SimpleNamespace(layers=[]), [], TARGET)
     assert worth(empty, verdict) == "no: there is no convolution, and no linear layer with zeros"
 
 
@@ -138,7 +138,7 @@ def test_zeros_are_counted(tmp_path):
     assert Zeros.of(plan) == Zeros(1, 0, 0)
     assert Zeros.of(plan).text() == "All zero: 1 layer; pruning tools can take them out of the model."
     layers = [replace(each, weight=weight) for each, weight in zip(plan.layers, weights, strict=True)]
-    found = Zeros.of(Plan.of(replace(plan.prepared, layers=layers), plan.decisions, TARGET))
+    found = Zeros.of(Plan.of(SimpleNamespace(layers=layers), plan.decisions, TARGET))
     assert found == Zeros(0, 3, 2)
     assert found.text().startswith("All zero: 3 filters, 2 input channels; ")
     assert Zeros(0, 0, 0).text() == ""
