@@ -11,11 +11,11 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
+from tvm_sparse.compiler.comparison.differences import Tolerance, says_something, worst_difference
 from tvm_sparse.compiler.comparison.onnx_reference import OnnxReference
 from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Reference, first_answer
 from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
-from tvm_sparse.compiler.comparison.verdict import Tolerance, says_something, worst_difference
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.prepare import PreparedModel

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
+from tvm_sparse.compiler.comparison.differences import worst_difference
 from tvm_sparse.compiler.comparison.onnx_process import OnnxProcess
 from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Settled
-from tvm_sparse.compiler.comparison.verdict import worst_difference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.onnx.graph.constants import array_of, onnx_tensors

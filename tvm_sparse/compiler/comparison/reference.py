@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from tvm_sparse.compiler.checking.random_inputs import ATTEMPTS, random_inputs
-from tvm_sparse.compiler.comparison.verdict import says_something
+from tvm_sparse.compiler.comparison.differences import says_something
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import PreparedModel

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tvm_sparse.compiler.comparison.differences import Difference, Tolerance, differences, worst_difference
 from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Reference, Settled
 from tvm_sparse.compiler.comparison.unstable import moves_as_far
-from tvm_sparse.compiler.comparison.verdict import Difference, Tolerance, differences, worst_difference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import TvmSparseError, VerificationError
 

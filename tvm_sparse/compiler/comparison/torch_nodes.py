@@ -11,9 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
+from tvm_sparse.compiler.comparison.differences import worst_difference
 from tvm_sparse.compiler.comparison.reference import Alone, Settled
 from tvm_sparse.compiler.comparison.torch_tensors import array_of
-from tvm_sparse.compiler.comparison.verdict import worst_difference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.runtime.batched_model import AnyModel

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tvm_sparse.compiler.comparison.verdict import Difference, differences
+from tvm_sparse.compiler.comparison.differences import Difference, differences
 
 SEED = 2020
 # So often are inputs changed, each time by up to so many rounding errors: those of a network add up.
