@@ -19,10 +19,11 @@ from tvm_sparse.conv import error_bounds, reference
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace, depthwise_tile
+from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace
+from tvm_sparse.scheduling.cpu.fit import MANY_REGISTERS
 from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
-from tvm_sparse.scheduling.cpu.nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
-from tvm_sparse.scheduling.cpu.winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.cpu.register_tile import depthwise_tile, pixels_of_tile
+from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 from tvm_sparse.target.resolve import resolve_target
@@ -36,7 +37,7 @@ def conv(c: int, k: int, size: int, taps: int = 1, **options) -> ConvSpec:
     return ConvSpec(1, c, size, size, k, taps, taps, **{"padding": (taps // 2,) * 4, **options})
 
 
-Make = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace]
+Make = type[NCHWcSpace] | type[WinogradSpace] | type[DepthwiseNCHWcSpace]
 
 
 def computed(
@@ -78,7 +79,7 @@ def worst_error(
     arguments = reference.random_arguments(spec, seed, integers=integers)
     expected = reference.reference(spec, weight=weight, **arguments)
     found = computed(make, spec, layouts, weight, arguments, threads)
-    if make is WinogradNCHWcSpace:
+    if make is WinogradSpace:
         return expected.within(error_bounds.WINOGRAD, weight).worst(found)
     assert not integers or np.array_equal(found, expected.value)
     return expected.worst(found)
@@ -137,11 +138,10 @@ LAYOUTS = [[*itertools.product((True, False), repeat=3)][part::3] for part in ra
 )
 def test_all_layouts_match_the_reference(cpu, spec, part):
     """Exactly, where sums are; of the three tensors each lies in blocks or not."""
-    assert NCHWcSpace.serves(spec, cpu)
+    assert NCHWcSpace.writes(spec, cpu)
     for x, residual, y in LAYOUTS[part]:
-        is_made = residual in (y, spec.residual and not y) or not spec.residual
-        # Filters that leave a part of a block empty write blocks, as what they add lies.
-        is_made = is_made and (spec.k % cpu.lanes == 0 or (y and residual))
+        # What is added to filters that leave a part of a block empty lies as they do.
+        is_made = spec.k % cpu.lanes == 0 or residual >= y or not spec.residual
         if is_made and (NCHWcSpace.reads(spec, cpu) or not x):
             assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, x, residual, y), integers=True) <= 1
     assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, NCHWcSpace.reads(spec, cpu), True, True)) <= 1
@@ -153,7 +153,7 @@ def test_any_number_of_threads_is_right(threads):
         for layouts in (ALL, Layouts(16), ALL_OF_8, Layouts(8)):
             assert worst_error(NCHWcSpace, spec, layouts, threads, integers=True) <= 1
     for size, layouts in ((28, ALL), (35, ALL), (14, ALL_OF_8)):
-        assert worst_error(WinogradNCHWcSpace, conv(32, 96, size, 3, **FULL), layouts, threads) <= 1
+        assert worst_error(WinogradSpace, conv(32, 96, size, 3, **FULL), layouts, threads) <= 1
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_any_number_of_threads_is_right(threads):
 )
 def test_winograd_matches_the_reference(spec):
     for cpu, layouts in ((AVX512, ALL), (AVX2, ALL_OF_8)):
-        assert WinogradNCHWcSpace.serves(spec, cpu)
+        assert WinogradSpace.writes(spec, cpu)
         for seed in (1, 2):
-            assert worst_error(WinogradNCHWcSpace, spec, layouts, seed=seed) <= 1
+            assert worst_error(WinogradSpace, spec, layouts, seed=seed) <= 1
 
 
 @pytest.mark.parametrize("seed", sampled(range(32), range(10)))
@@ -181,9 +181,9 @@ def test_random_convolutions_match_the_reference(seed):
     channels, filters = 16 * choose((1, 2, 5, 12)), 32 * choose((1, 2, 3))
     drawn = (random_spec(choose) for _ in range(10_000))
     changed = (replace(each, c=channels, k=filters, groups=1) for each in drawn)
-    make = choose((NCHWcSpace, NCHWcSpace, WinogradNCHWcSpace))
+    make = choose((NCHWcSpace, NCHWcSpace, WinogradSpace))
     cpu, layouts = choose(((AVX512, ALL), (AVX2, ALL_OF_8)))
-    spec = next(each for each in changed if make.serves(each, cpu))
+    spec = next(each for each in changed if make.writes(each, cpu))
     assert worst_error(make, spec, layouts, choose((1, 2, 4)), seed=seed) <= 1
 
 
@@ -236,25 +236,25 @@ def test_rows_of_padding_are_not_multiplied_with(make, spec):
 
 @pytest.mark.parametrize("spec", DEPTHWISE, ids=lambda spec: spec.key)
 def test_depthwise_convolutions_match_the_reference(spec):
-    assert DepthwiseNCHWcSpace.serves(spec, AVX512) and not DepthwiseNCHWcSpace.serves(spec, CpuInfo(4, "v"))
+    assert DepthwiseNCHWcSpace.writes(spec, AVX512) and not DepthwiseNCHWcSpace.writes(spec, CpuInfo(4, "v"))
     for threads, integers, layouts in ((1, True, ALL), (1, False, ALL), (3, True, ALL), (3, True, ALL_OF_8)):
         assert worst_error(DepthwiseNCHWcSpace, spec, layouts, threads, integers) <= 1
 
 
 def test_other_depthwise_convolutions_are_not_served():
     for changes in ({"c": 6, "k": 6, "groups": 6}, {"dtype": "float16"}, {"k": 64}):
-        assert not DepthwiseNCHWcSpace.serves(replace(DEPTHWISE[0], **changes), AVX512)
+        assert not DepthwiseNCHWcSpace.writes(replace(DEPTHWISE[0], **changes), AVX512)
 
 
-@pytest.mark.parametrize("make", [NCHWcSpace, WinogradNCHWcSpace])
+@pytest.mark.parametrize("make", [NCHWcSpace, WinogradSpace])
 def test_others_are_not_served(make):
     def serves(cpu: CpuInfo = AVX512, **changes) -> bool:
-        return make.serves(replace(conv(32, 32, 14, 3), **changes), cpu)
+        return make.writes(replace(conv(32, 32, 14, 3), **changes), cpu)
 
     assert serves()
     # Channels that leave most of a block empty, small groups, half precision, and vectors of four.
     assert not serves(k=6) and not serves(groups=4) and not serves(dtype="float16")
-    assert not (serves(c=24) and make is WinogradNCHWcSpace) and not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
+    assert not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
     assert serves(AVX2) and not serves(CpuInfo(4, "v"))
     # A row of three pixels hides nothing, nor do two tiles of Winograd's.
     size = 3 if make is NCHWcSpace else 2
@@ -283,14 +283,16 @@ def test_rows_that_nothing_divides_are_shared(threads):
 
 def test_blocks_of_weights_fit_a_level_1_cache():
     """And tiles fetch few lines of the next one."""
+    fit = MANY_REGISTERS
     for c, size, taps in ((2048, 7, 1), (1024, 14, 1), (512, 28, 1), (128, 56, 3)):
         spec = conv(c, 512, size, taps)
         space = NCHWcSpace("dense_cpu", spec, AVX512, ALL)
         (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
         floats, rows = int(np.prod(weight.shape[2:])), space.cut.rows
         vectors = space.cut.vectors
-        assert 4 * floats <= (WHOLE_BYTES if vectors == 4 else BLOCK_BYTES) and weight.size == c * 512 * taps * taps
-        assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512, vectors)
+        assert 4 * floats <= (fit.wide_block_bytes if vectors == 4 else fit.block_bytes)
+        assert weight.size == c * 512 * taps * taps
+        assert floats / LINE <= fit.fetched_lines * rows * size / pixels_of_tile(size, AVX512, vectors)
 
 
 def test_the_most_vectors_are_of_weights_in_a_level_1_cache_or_of_many_pixels():
