@@ -122,6 +122,15 @@ class SparseFit:
         How many times as long kernels take whose rows do not begin with lines of a cache; and where vectors are as long
         as these and columns strided: 128x128x3x3 on 56x56, 90% zeros, 838 us with rows of 32 floats, 1,100 with rows of
         29.
+    folded_ns, dense_ns, cycle_ns
+        Nanoseconds of a multiply-add of a vector in a folded kernel and in the best dense library, and of a cycle, from
+        default decisions at density 0.1 (docs/measurements.md, "What was measured on a CPU?").
+    code_ns, pair_ns
+        To fetch the code of a non-zero, and its value and offset, once a call.
+    cached_code, most_again
+        With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
+    linear_ratio
+        A linear layer's non-zero and image against a dense weight and image, where both come from memory.
     """
 
     product_cycles: float = 0.7
@@ -140,6 +149,14 @@ class SparseFit:
     operations: float = 2.75
     straddling: float = 1.06
     straddling_of_lines: float = 1.2
+    folded_ns: float = 0.42
+    dense_ns: float = 0.2
+    cycle_ns: float = 0.34
+    code_ns: float = 10.0
+    pair_ns: float = 1.0
+    cached_code: int = 10_500
+    most_again: float = 3.0
+    linear_ratio: float = 4.0
 
 
 SPARSE = SparseFit()
