@@ -39,6 +39,11 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     return [_space(spec, CpuInfo.of(target), thread_count(target))]
 
 
+def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The same whatever the zeros."""
+    return _space(spec, CpuInfo.of(target), thread_count(target)) if variant == "filters" else None
+
+
 @lru_cache(maxsize=1024)
 def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
     """Estimated time by default, as a multiple of that of a direct convolution's multiply-adds, shared evenly.
@@ -53,8 +58,10 @@ def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
 
 def _space(spec: ConvSpec, cpu: CpuInfo, threads: int) -> WinogradSpace:
     if not WinogradSpace.computes(spec, cpu):
-        raise NotApplicable("only 3x3 taps without stride, dilation or groups are served, in float32")
+        raise NotApplicable(
+            "only 3x3 taps without stride, dilation or groups are served, in float32, on maps of a tile or more"
+        )
     return WinogradSpace(NAME, spec, cpu, NCHW, threads)
 
 
-FAMILY = KernelFamily(NAME, "llvm", spaces, arithmetic=WINOGRAD, is_predicted=True, blocked=(WinogradSpace,))
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, arithmetic=WINOGRAD, is_predicted=True, blocked=(WinogradSpace,))

@@ -146,7 +146,7 @@ CASES = {
     "dense_cpu-channels": Case(
         "dense_cpu:channels4", ConvSpec(1, 4, 2, 8, 4, 1, 2, padding=(1, 0, 0, 0), stride=(1, 2), groups=4)
     ),
-    "winograd_cpu": Case("winograd_cpu:filters", ConvSpec(1, 1, 2, 4, 12, 3, 3, **PADDED)),
+    "winograd_cpu": Case("winograd_cpu:filters", ConvSpec(1, 1, 4, 8, 12, 3, 3, **PADDED)),
     "folded_cuda-straight": Case(
         "folded_cuda:multistage-4x8-pixels1", ConvSpec(1, 3, 4, 8, 2, 3, 3, **PADDED, bias=True, relu=True), _tile(2, 4)
     ),

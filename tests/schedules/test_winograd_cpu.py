@@ -11,7 +11,8 @@ from tvm_sparse.conv.error_bounds import EXACT, WINOGRAD
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.schedules.lookup import arithmetic_of, spaces_of
+from tvm_sparse.errors import UsageError
+from tvm_sparse.schedules.lookup import arithmetic_of, find_space, spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
 PADDED = {"padding": (1, 1, 1, 1)}
@@ -43,6 +44,26 @@ def test_layers_with_many_zeros_are_left_to_sparse_kernels(target):
         assert found is not None and (found.schedule != "winograd_cpu") is sparse
         spaces, reasons = spaces_of(spec, pattern, target, ["winograd_cpu"])
         assert bool(spaces) is not sparse and (not sparse or "it is for 0.15 and more" in reasons["winograd_cpu"])
+
+
+def test_a_record_of_other_zeros_is_found():
+    spec = ConvSpec(1, 64, 28, 28, 64, 3, 3, **PADDED)
+    sparse = SparsityPattern.of(normal_weight(spec, 0.1, 0))
+    assert find_space("winograd_cpu:filters", spec, sparse, AVX2).variant == "filters"
+    for wrong in ("winograd_cpu:filters8", "winograd_cpu"):
+        with pytest.raises(UsageError, match="does not serve"):
+            find_space(wrong, spec, sparse, AVX2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"dtype": "float16"}, {"r": 1}, {"s": 5}, {"h": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_convolutions_are_not_served(change):
+    spec = ConvSpec(**{"n": 1, "c": 4, "h": 9, "w": 3, "k": 8, "r": 3, "s": 3, "padding": (1, 1, 2, 2), **change})
+    _, reasons = spaces_of(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0), spec.groups), AVX2, ["winograd_cpu"])
+    assert reasons["winograd_cpu"].startswith("only 3x3 taps")
 
 
 def test_a_model_without_zeros_takes_it_unless_products_shall_be_those_of_ieee():

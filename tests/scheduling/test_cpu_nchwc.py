@@ -12,10 +12,13 @@ import tvm
 import tvm_ffi
 from parameters import sampled
 from random_convolutions import random_spec
+from random_convolutions import run as of_kernel
 from tvm.tirx import For, ForKind
+from vector_units import UNITS
 
 from tvm_sparse.codegen.lowering import build
 from tvm_sparse.conv import error_bounds, reference
+from tvm_sparse.conv.conv2d_winograd import TileBlocks, transformed_weight
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
@@ -30,6 +33,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 AVX512, AVX2 = CpuInfo(16, "", True), CpuInfo(8, "ymm")
 ALL, ALL_OF_8 = (Layouts(cpu.lanes, True, True, True) for cpu in (AVX512, AVX2))
+TWO_THREADS = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 2})
 FULL = {"bias": True, "residual": True, "relu": True}
 
 
@@ -172,6 +176,79 @@ def test_winograd_matches_the_reference(spec):
         assert WinogradSpace.writes(spec, cpu)
         for seed in (1, 2):
             assert worst_error(WinogradSpace, spec, layouts, seed=seed) <= 1
+
+
+OF_ROWS = (
+    ConvSpec(1, 6, 9, 9, 40, 3, 3, padding=(1,) * 4, bias=True, relu=True),
+    # Rows whose width no tile divides, without padding too; filters that come in fours and that do not.
+    ConvSpec(2, 3, 17, 17, 20, 1, 1, residual=True),
+    ConvSpec(1, 4, 5, 25, 33, 3, 3, bias=True),
+    ConvSpec(1, 3, 23, 23, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3)),
+    ConvSpec(1, 5, 12, 20, 7, 3, 5, padding=(2, 4, 1, 3), dilation=(2, 2)),
+    # Half precision, which is widened as it is copied.
+    ConvSpec(1, 12, 14, 14, 18, 1, 1, bias=True, residual=True, relu=True, dtype="float16"),
+)
+OF_ROWS_BY_WINOGRAD = (
+    ConvSpec(1, 5, 7, 9, 33, 3, 3, padding=(1,) * 4, bias=True, residual=True),
+    ConvSpec(1, 64, 6, 60, 16, 3, 3, padding=(1,) * 4, residual=True, relu=True, relu_max=6.0),
+    ConvSpec(2, 40, 14, 14, 20, 3, 3, padding=(1,) * 4, relu=True),
+    ConvSpec(1, 4, 12, 20, 7, 3, 3, padding=(2, 0, 1, 3), bias=True),
+)
+
+
+@pytest.mark.parametrize("unit", sampled([*UNITS], ["NEON", "AVX2"]))
+@pytest.mark.parametrize("make", [NCHWcSpace, WinogradSpace])
+def test_tensors_that_lie_as_they_are_match_the_reference(make, unit):
+    """With vectors of each length, which any processor computes with those that it has; for several threads too."""
+    for spec in OF_ROWS if make is NCHWcSpace else OF_ROWS_BY_WINOGRAD:
+        assert make.computes(spec, UNITS[unit])
+        weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
+        space = make("dense_cpu", spec, UNITS[unit], NCHW, 2)
+        kernel = kernel_of(space, space.scheduled(), weight)
+        expected = reference.reference(spec, weight=weight, **arguments)
+        expected = expected if make is NCHWcSpace else expected.within(error_bounds.WINOGRAD, weight)
+        assert expected.worst(of_kernel(kernel, spec, arguments, TWO_THREADS)) <= 1
+
+
+def test_a_bound_of_winograds_is_of_the_largest_input():
+    """Beside a large input, which a direct kernel multiplies by zero, an output is off by more than its bound there."""
+    spec = ConvSpec(1, 1, 8, 8, 1, 3, 3, padding=(1,) * 4)
+    weight, x = np.zeros(spec.weight_shape, np.float32), np.full(spec.input_shape, 1e-4, np.float32)
+    weight[0, 0, 0, 0], x[0, 0, 3, 3] = 1, 3e4
+    space = WinogradSpace("winograd_cpu", spec, AVX2, NCHW)
+    y = of_kernel(kernel_of(space, space.scheduled(), weight), spec, {"x": x}, TWO_THREADS)
+    expected = reference.reference(spec, x, weight)
+    own = expected.within(error_bounds.WINOGRAD, weight)
+    assert expected.worst(y) > 100 and own.worst(y) < 1
+    # One channel: 13 roundings of four times the input, at nine positions whose weights are 1, 1/2 or 1/4.
+    assert own.bound.max() < 1.02 * 13 * error_bounds.FLOAT32_ROUNDOFF * 4 * 3e4 * 4
+
+
+def test_there_is_no_bound_of_winograds_where_sums_may_overflow():
+    spec = ConvSpec(1, 1, 4, 4, 1, 3, 3)
+    x, weight = np.full(spec.input_shape, 1e37, np.float32), np.ones(spec.weight_shape, np.float32)
+    expected = reference.reference(spec, x, weight)
+    assert np.isfinite(expected.bound).all() and np.isinf(expected.within(error_bounds.WINOGRAD, weight).bound).all()
+
+
+def test_nan_reaches_the_outputs_that_read_it():
+    """No others of Winograd's tiles: each output is of those transformed numbers only that its own inputs are in."""
+    spec = ConvSpec(1, 2, 8, 8, 4, 3, 3, padding=(1,) * 4)
+    weight, arguments = normal_weight(spec, 1.0, 0), reference.random_arguments(spec, 0)
+    for pixel in (2, 3):
+        arguments["x"][0, 1, pixel, pixel] = np.nan
+    space = WinogradSpace("winograd_cpu", spec, AVX2, NCHW)
+    y = of_kernel(kernel_of(space, space.scheduled(), weight), spec, arguments, TWO_THREADS)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(reference.conv2d(spec, arguments["x"], weight)))
+
+
+def test_transformed_weights_lie_in_the_order_of_use():
+    weight = normal_weight(ConvSpec(1, 6, 8, 8, 5, 3, 3), 1.0, 0)
+    found = transformed_weight(weight, TileBlocks(filters=4, channels=3, rows=1, tiles=1))
+    assert found.shape == (2, 4, 4, 6, 4) and found.dtype == np.float32
+    # Corners are the filter's, the others sums of its taps.
+    assert np.array_equal(found[1, 0, 3, 2], [weight[4, 2, 0, 2], 0, 0, 0])
+    assert np.isclose(found[0, 1, 1, 5, 3], weight[3, 5].sum() / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", sampled(range(32), range(10)))

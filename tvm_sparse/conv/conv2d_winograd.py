@@ -93,8 +93,8 @@ def conv2d_winograd(spec: ConvSpec, cut: TileBlocks, layouts: Layouts, channels:
     conv = te.compute((spec.n, groups, cut.count(spec), READ, READ, count, cut.filters), conv_at, name="conv")
     value_at = _sums(spec, cut, conv, are_tiles=layouts.y)
     func = prim_func(arguments, output(spec, layouts, arguments, value_at))
-    # Tiles are whole, and so are rows.
-    for reader, stage, axes in (("out", "sums", 3), ("sums", "conv", 4)):
+    # Tiles are whole, and so are rows and blocks of channels.
+    for reader, stage, axes in (("out", "sums", 3), ("sums", "conv", 4), ("conv", "tiles", 1), ("tiles", "pack", 1)):
         func = reading_all_of(func, reader, stage, axes)
     return func
 
