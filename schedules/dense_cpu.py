@@ -2,7 +2,7 @@
 
 The baseline every folded kernel must beat, and what a layer falls to that is not sparse enough. In a network its
 tensors lie in blocks of channels where they can (`compiler.layouts`), and then all of ResNet-50 takes 0.8 to 0.95 times
-as long as in ONNX Runtime (docs/measurements.md).
+as long as in ONNX Runtime (docs/lab/cpu-layouts.md).
 """
 
 import math

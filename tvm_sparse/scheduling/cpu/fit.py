@@ -14,7 +14,7 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 @dataclass(frozen=True)
 class CpuFit:
-    """A core's cycles and cache sizes, as kernels were seen to need them (docs/measurements.md).
+    """A core's cycles and cache sizes, as kernels were seen to need them (docs/lab/cpu-layouts.md).
 
     Times of dense kernels are of an Intel Emerald Rapids, of folded ones and those of weights as data of a Zen 3. Only
     their ratios count, which other processors hardly change.
@@ -98,7 +98,7 @@ class SparseFit:
     ----------
     product_cycles
         Of a folded multiply-add of vectors. The others are of kernels timed with 4 and 16 threads
-        (docs/measurements.md, "How do CPU kernels use many threads?").
+        (docs/lab/threads.md, "How do CPU kernels use many threads?").
     packing, packed_first
         How long packing a row takes, in the time of its multiply-adds, and how much longer where all is packed first
         and so leaves the caches.
@@ -124,7 +124,7 @@ class SparseFit:
         29.
     folded_ns, dense_ns, cycle_ns
         Nanoseconds of a multiply-add of a vector in a folded kernel and in the best dense library, and of a cycle, from
-        default decisions at density 0.1 (docs/measurements.md, "What was measured on a CPU?").
+        default decisions at density 0.1 (docs/lab/cpu-sparse.md, "What was measured on a CPU?").
     code_ns, pair_ns
         To fetch the code of a non-zero, and its value and offset, once a call.
     cached_code, most_again
